@@ -1,0 +1,86 @@
+"""Outputs whose element type an attribute names: Cast's `to`, ConstantOfShape's `value` and their like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+_WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
+
+
+@dataclass(frozen=True, slots=True)
+class TypedBy:
+    """Type variable `var` is what `attribute` says: a data type's number, or the type of a tensor.
+
+    Without the attribute it is the type of variable `like`, or else `default`. What is `settable` may be
+    given another type by setting the attribute; elsewhere the attribute means more than a type.
+    """
+
+    attribute: str
+    var: str
+    default: ir.DataType | None = ir.DataType.FLOAT
+    like: str | None = None
+    settable: bool = True
+
+
+_TABLE: dict[tuple[str, str], TypedBy] = {
+    ("", "Cast"): TypedBy("to", "T2", default=None),
+    ("", "ConstantOfShape"): TypedBy("value", "T2"),
+    ("", "EyeLike"): TypedBy("dtype", "T2", like="T1"),
+    ("", "Bernoulli"): TypedBy("dtype", "T2", like="T1"),
+    ("", "Multinomial"): TypedBy("dtype", "T2", default=ir.DataType.INT32),
+    ("", "RandomNormal"): TypedBy("dtype", "T"),
+    ("", "RandomUniform"): TypedBy("dtype", "T"),
+    ("", "RandomNormalLike"): TypedBy("dtype", "T2", like="T1"),
+    ("", "RandomUniformLike"): TypedBy("dtype", "T2", like="T1"),
+    ("", "MelWeightMatrix"): TypedBy("output_datatype", "T3"),
+    ("", "DequantizeLinear"): TypedBy("output_dtype", "T3", like="T2"),
+    ("", "SequenceEmpty"): TypedBy("dtype", "S"),
+    ("", "BitCast"): TypedBy("to", "T2", default=None, settable=False),
+    ("", "LayerNormalization"): TypedBy("stash_type", "U", settable=False),
+    ("", "SimplifiedLayerNormalization"): TypedBy("stash_type", "U", settable=False),
+} | {("", window): TypedBy("output_datatype", "T2") for window in _WINDOWS}
+
+
+def of(node: ir.Node) -> TypedBy | None:
+    """How an attribute of this node types one of its variables; None when none does."""
+    return _TABLE.get((node.domain, node.op_type))
+
+
+def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
+    """The type that the node's attribute names; None when the attribute is absent or odd."""
+    attribute = node.attributes.get(typed.attribute)
+    if attribute is None or attribute.is_ref():
+        return None
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.as_tensor().dtype
+    return _numbered(int(attribute.value))
+
+
+def _numbered(number: int) -> ir.DataType | None:
+    """The data type of that number; 0 is ONNX's way to say that none is meant."""
+    try:
+        return ir.DataType(number) or None
+    except ValueError:
+        return None
+
+
+def of_constant(node: ir.Node) -> ir.DataType | None:
+    """The element type of a Constant node's output, whichever of its attributes holds the value."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.TENSOR:
+            return attribute.as_tensor().dtype
+        if attribute.name in _CONSTANTS:
+            return _CONSTANTS[attribute.name]
+    return None
+
+
+_CONSTANTS = {
+    "value_float": ir.DataType.FLOAT,
+    "value_floats": ir.DataType.FLOAT,
+    "value_int": ir.DataType.INT64,
+    "value_ints": ir.DataType.INT64,
+    "value_string": ir.DataType.STRING,
+    "value_strings": ir.DataType.STRING,
+}

@@ -1,0 +1,74 @@
+"""Is the result a valid model with the borders that it should have?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from amp_rewrite.element_types import Types
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """An input or output of the model: its name, type and shape."""
+
+    name: str | None
+    type: ir.TypeProtocol | None
+    shape: str
+
+
+def borders(model: ir.Model, types: Types) -> tuple[Border, ...]:
+    """The inputs and outputs of a model, in order; weights that IR 3 lists as inputs are none."""
+    values = [v for v in model.graph.inputs if not v.is_initializer()]
+    return tuple(
+        Border(value.name, types.get(value), str(value.shape))
+        for value in (*values, *model.graph.outputs)
+    )
+
+
+def broken_borders(before: tuple[Border, ...], after: tuple[Border, ...]) -> tuple[str, ...]:
+    """What changed at the borders and should not have, in words."""
+    if len(before) != len(after):
+        return (f"the model had {len(before)} inputs and outputs, and has {len(after)}",)
+    return tuple(
+        f"'{old.name}' was {old.type} {old.shape}, and is '{new.name}' {new.type} {new.shape}"
+        for old, new in zip(before, after, strict=True)
+        if old != new
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`broken` says what is wrong with the result; `warnings` what was wrong before as well."""
+
+    broken: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+Checkable = onnx.ModelProto | str
+"""A model, or the path of one: with external data only a path can be checked."""
+
+
+def validate(after: Checkable, before: Callable[[], Checkable]) -> Verdict:
+    """onnx's checker, in full, on the result; where it complains, the original is asked too.
+
+    The checker refuses some models that runtimes accept: what it says of both is a warning.
+    """
+    complaint = _complaint(after)
+    if not complaint:
+        return Verdict()
+    if _complaint(before()):
+        return Verdict(warnings=(f"onnx's checker refuses this model: {complaint}",))
+    return Verdict(broken=(f"onnx's checker refuses the result: {complaint}",))
+
+
+def _complaint(model: Checkable) -> str:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # the checker raises errors of many kinds, its C++ core's included
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return lines[0][:300]
+    return ""

@@ -1,0 +1,207 @@
+"""Carries out a Plan on the model that it was made for: the only stage that changes a model, with tidy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite import attribute_types
+from amp_rewrite import half as halves
+from amp_rewrite.element_types import Types, tensor
+from amp_rewrite.half import Half
+from amp_rewrite.names import Names
+from amp_rewrite.plan import Cast, Form, Plan, Storing
+from amp_rewrite.ranges import fill_of
+from amp_rewrite.stored import Stored
+from amp_rewrite.units import Site
+
+LAZY_FROM = 1 << 20
+"""Stored tensors of this many bytes and more are converted when they are written, not before."""
+
+
+def apply(plan: Plan, model: ir.Model, types: Types) -> None:
+    """Changes `model`, and `types` with it, as the plan says."""
+    editor = _Editor(plan.half, model, types)
+    for storing in plan.stored:
+        editor.store(storing)
+    for value in plan.values:
+        editor.retype(value)
+    for node, dtype in plan.attributes:
+        editor.set_attribute(node, dtype, saturate=_fills_mask(plan, node))
+    for cast in plan.casts:
+        editor.cast(cast)
+
+
+def _fills_mask(plan: Plan, node: ir.Node) -> bool:
+    return node.op_type == "ConstantOfShape" and node.outputs[0] in plan.masks
+
+
+class _Editor:
+    def __init__(self, half: Half, model: ir.Model, types: Types) -> None:
+        self._half = half
+        self._types = types
+        self._root = model.graph
+        self._names = Names(model)
+        self._first: dict[ir.Graph, ir.Node | None] = {}
+
+    def retype(self, value: ir.Value) -> None:
+        """The value is half from now on, where it stands."""
+        self._types[value] = _with_element(self._types[value], self._half.dtype)
+        if value.type is not None:
+            value.type = self._types[value]
+
+    def store(self, storing: Storing) -> None:
+        """Keeps a stored tensor in the form that is planned."""
+        if storing.form is Form.BOTH:
+            self._store_beside(storing)
+            if storing.saturates:
+                _replace(storing.stored, self._saturated(storing.stored))
+        elif storing.form is Form.SATURATED:
+            _replace(storing.stored, self._saturated(storing.stored))
+        else:
+            name = storing.stored.tensor.name
+            _replace(storing.stored, self._converted(storing, name))
+            self.retype(storing.stored.value)
+
+    def _store_beside(self, storing: Storing) -> None:
+        """A second tensor, in half, for the places that read half."""
+        value = storing.stored.value
+        name = self._names.of_value(value, self._half.name)
+        converted = self._converted(storing, name)
+        if storing.stored.node is None:
+            beside = ir.Value(
+                name=name,
+                type=tensor(self._half.dtype),
+                shape=value.shape,
+                const_value=converted,
+            )
+            _graph_of(value).register_initializer(beside)
+        else:
+            name_of_node = self._names.of_node(name)
+            node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
+            beside = node.outputs[0]
+            beside.name = name
+            _graph_of(value).insert_after(storing.stored.node, node)
+        self._types[beside] = tensor(self._half.dtype)
+        redirect(storing.reads, beside)
+
+    def _converted(self, storing: Storing, name: str | None) -> ir.TensorProtocol:
+        array = storing.stored.array
+        saturate = bool(storing.saturates)
+        return _tensor(
+            lambda: halves.convert(array(), self._half, saturate=saturate),
+            self._half.dtype,
+            storing.stored.tensor,
+            name,
+        )
+
+    def _saturated(self, stored: Stored) -> ir.TensorProtocol:
+        return _tensor(
+            lambda: halves.saturated(stored.array(), self._half),
+            ir.DataType.FLOAT,
+            stored.tensor,
+            stored.tensor.name,
+        )
+
+    def set_attribute(self, node: ir.Node, dtype: ir.DataType, *, saturate: bool) -> None:
+        """Has the attribute that types an output name `dtype`."""
+        typed = attribute_types.of(node)
+        assert typed is not None, "only nodes that an attribute types are planned"
+        if typed.attribute == "value":
+            array = halves.convert(fill_of(node), self._half, saturate=saturate)
+            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(array, dtype=dtype))
+        else:
+            node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, int(dtype))
+
+    def cast(self, cast: Cast) -> None:
+        """Puts the Cast behind the maker of its value, and has the planned places read it."""
+        value = cast.value
+        name = self._names.of_value(value, _element_name(cast.dtype))
+        leaves = any(site.holder is self._root for site in cast.reads)
+        node = ir.node(
+            "Cast",
+            [value],
+            {"to": int(cast.dtype)},
+            name=self._names.of_node(name),
+        )
+        made = node.outputs[0]
+        made.type, made.shape = tensor(cast.dtype), value.shape
+        if leaves:
+            made.name, value.name = value.name, name
+        else:
+            made.name = name
+        self._types[made] = tensor(cast.dtype)
+        self._insert(node, value)
+        redirect(cast.reads, made)
+
+    def _insert(self, node: ir.Node, value: ir.Value) -> None:
+        maker = value.producer()
+        if maker is not None:
+            _graph_of(value).insert_after(maker, node)
+            return
+        graph = _graph_of(value)
+        if graph not in self._first:
+            self._first[graph] = next(iter(graph), None)
+        first = self._first[graph]
+        if first is None:
+            graph.append(node)
+        else:
+            graph.insert_before(first, node)
+
+
+def redirect(sites: Iterable[Site], value: ir.Value) -> None:
+    """Has these places read `value` instead of what they read."""
+    for holder, port in sites:
+        if isinstance(holder, ir.Graph):
+            holder.outputs[port] = value
+        else:
+            holder.replace_input_with(port, value)
+
+
+def _graph_of(value: ir.Value) -> ir.Graph:
+    graph = value.graph
+    assert isinstance(graph, ir.Graph), "every value of a model belongs to a graph"
+    return graph
+
+
+def _with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
+    """The same type with another element type; a new object, since types are shared."""
+    if isinstance(kind, ir.SequenceType):
+        return ir.SequenceType(_with_element(kind.elem_type, dtype))
+    if isinstance(kind, ir.OptionalType):
+        return ir.OptionalType(_with_element(kind.elem_type, dtype))
+    return tensor(dtype)
+
+
+def _element_name(dtype: ir.DataType) -> str:
+    return "float32" if dtype == ir.DataType.FLOAT else dtype.name.lower()
+
+
+def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:
+    """Puts another tensor where one is stored."""
+    if stored.node is None:
+        stored.value.const_value = converted
+        return
+    stored.node.attributes.clear()
+    stored.node.attributes["value"] = ir.AttrTensor("value", converted)
+
+
+def _tensor(
+    convert: Callable[[], NDArray[np.generic]],
+    dtype: ir.DataType,
+    like: ir.TensorProtocol,
+    name: str | None,
+) -> ir.TensorProtocol:
+    """A tensor with the shape of another, converted now if it is small and when written if not."""
+    if like.nbytes < LAZY_FROM:
+        return ir.Tensor(convert(), dtype=dtype, name=name, doc_string=like.doc_string)
+    return ir.LazyTensor(
+        lambda: ir.Tensor(convert(), dtype=dtype, name=name),
+        dtype=dtype,
+        shape=ir.Shape(like.shape),
+        name=name,
+        doc_string=like.doc_string,
+    )

@@ -1,0 +1,76 @@
+"""Everything that can go wrong in a way a user can mend, as one tree:
+
+    AmpRewriteError
+    ├── ModelError            the model cannot be read, or is not what it should be
+    ├── ListError             an operator list is wrong; knows file and line
+    ├── OptionError           the options contradict each other or name what is not there
+    ├── PlanError             a saved plan is unreadable or belongs to another model
+    ├── FeedError             the inputs given for a run do not fit the model
+    ├── OutputError           the result cannot be written
+    └── MissingPackageError   an optional package is needed and not installed
+
+Each prints as one line that says what is wrong, where, and what would help.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class AmpRewriteError(Exception):
+    """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`)."""
+
+    def __init__(self, problem: str, *, where: str | Path = "", remedy: str = "") -> None:
+        self.problem = problem
+        self.where = str(where)
+        self.remedy = remedy
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        help_ = f"; {self.remedy}" if self.remedy else ""
+        return " ".join(f"{place}{self.problem}{help_}".split())
+
+
+class ModelError(AmpRewriteError):
+    """The model cannot be read, or is not a model."""
+
+
+class ListError(AmpRewriteError):
+    """An operator list is wrong. `line` counts from 1; 0 means the list as a whole."""
+
+    def __init__(
+        self, problem: str, *, file: str | Path = "", line: int = 0, remedy: str = ""
+    ) -> None:
+        self.file = str(file)
+        self.line = line
+        where = f"{file}:{line}" if file and line else str(file)
+        super().__init__(problem, where=where, remedy=remedy)
+
+
+class OptionError(AmpRewriteError):
+    """Options that contradict each other, or that name what the model does not have."""
+
+
+class PlanError(AmpRewriteError):
+    """A saved plan that cannot be read, or that was made for another model."""
+
+
+class FeedError(AmpRewriteError):
+    """Inputs that do not fit the model that is to run."""
+
+
+class OutputError(AmpRewriteError):
+    """The result cannot be written; whatever stood there before still stands."""
+
+
+class MissingPackageError(AmpRewriteError):
+    """An optional package is needed. `package` names it, `extra` what of ours brings it."""
+
+    def __init__(self, package: str, *, extra: str, purpose: str) -> None:
+        self.package = package
+        self.extra = extra
+        super().__init__(
+            f"{purpose} needs the package {package}",
+            remedy=f"install it with: pip install 'amp-rewrite[{extra}]'",
+        )

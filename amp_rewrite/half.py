@@ -1,0 +1,124 @@
+"""What float16 and bfloat16 can hold, and how arrays get there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A 16-bit floating-point type.
+
+    `largest` is the largest finite value, `smallest` the smallest positive one (subnormal), `integers`
+    the bound up to which every integer is exact (2 to the number of significand bits).
+    """
+
+    name: str
+    dtype: ir.DataType
+    numpy: np.dtype[np.generic]
+    largest: float
+    smallest: float
+    integers: int
+
+    @property
+    def tensor(self) -> str:
+        """The type as ONNX schemas write it, such as `tensor(float16)`."""
+        return f"tensor({self.name})"
+
+
+def _half(name: str, dtype: ir.DataType) -> Half:
+    limits = ml_dtypes.finfo(dtype.numpy())
+    return Half(
+        name=name,
+        dtype=dtype,
+        numpy=dtype.numpy(),
+        largest=float(limits.max),
+        smallest=float(limits.smallest_subnormal),
+        integers=2 ** (limits.nmant + 1),
+    )
+
+
+FLOAT16 = _half("float16", ir.DataType.FLOAT16)
+BFLOAT16 = _half("bfloat16", ir.DataType.BFLOAT16)
+BY_NAME = {half.name: half for half in (FLOAT16, BFLOAT16)}
+
+
+def named(name: str) -> Half:
+    """The half type of that name; OptionError for any other."""
+    if name not in BY_NAME:
+        raise OptionError(
+            f"{name} is no half-precision type", remedy=f"choose one of {', '.join(BY_NAME)}"
+        )
+    return BY_NAME[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How an array of float32 fits into a half type.
+
+    `low` and `high` bound its finite values (0 for none). `overflowing` counts the values that are
+    finite in float32 and infinite in half, `flushed` those that are not zero and become it. `exact` holds
+    when every value survives unchanged, `whole` when every finite value is an integer.
+    """
+
+    low: float
+    high: float
+    overflowing: int
+    flushed: int
+    flushes_positive: bool
+    exact: bool
+    whole: bool
+
+
+PERFECT = Fit(0.0, 0.0, 0, 0, False, True, True)
+
+
+def fit(array: NDArray[np.float32], half: Half) -> Fit:
+    """How `array` fits into `half`; the array is not changed."""
+    if array.size == 0:
+        return PERFECT
+    with np.errstate(all="ignore"):
+        return _fit(array, array.astype(half.numpy).astype(np.float32))
+
+
+def _fit(array: NDArray[np.float32], back: NDArray[np.float32]) -> Fit:
+    low, high = float(array.min()), float(array.max())
+    if not (np.isfinite(low) and np.isfinite(high)):
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    flushing = (back == 0) & (array != 0)
+    flushed = int(np.count_nonzero(flushing))
+    return Fit(
+        low=low,
+        high=high,
+        overflowing=int(np.count_nonzero(np.isinf(back) & np.isfinite(array))),
+        flushed=flushed,
+        flushes_positive=bool(flushed and np.any(array[flushing] > 0)),
+        exact=bool(np.array_equal(back, array, equal_nan=True)),
+        whole=bool(np.array_equal(np.trunc(array), array, equal_nan=True)),
+    )
+
+
+def convert(
+    array: NDArray[np.float32], half: Half, *, saturate: bool = False
+) -> NDArray[np.generic]:
+    """`array` rounded to the nearest values of `half`, ties to even, signs kept.
+
+    With `saturate`, finite values beyond the range become the largest finite value of their sign
+    instead of infinity; infinities stay.
+    """
+    with np.errstate(all="ignore"):
+        return saturated(array, half).astype(half.numpy) if saturate else array.astype(half.numpy)
+
+
+def saturated(array: NDArray[np.float32], half: Half) -> NDArray[np.float32]:
+    """`array` in float32 with its finite values brought into the range of `half`."""
+    clipped = np.clip(array, np.float32(-half.largest), np.float32(half.largest))
+    return np.where(np.isfinite(array), clipped, array).astype(np.float32)

@@ -1,0 +1,169 @@
+"""Integers in float clothes: lengths, positions and indices that float32 carries and half would round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_rewrite.findings import MOVERS, Finding
+from amp_rewrite.half import Fit, Half
+from amp_rewrite.stored import constant
+from amp_rewrite.units import UnitGraph, value_at
+
+_TRIGONOMETRY = frozenset(("Sin", "Cos"))
+_BOUNDED = _TRIGONOMETRY | frozenset("Tanh Sigmoid HardSigmoid Softmax Sign Erf".split())
+_PRODUCTS = frozenset("MatMul Gemm Einsum Conv ConvTranspose".split())
+_ARITHMETIC = frozenset(
+    "Abs Add Ceil Clip Div Floor Max Min Mod Mul Neg Pow Range Round Sign Sqrt Sub Sum".split()
+)
+_CARRY_ANGLE = MOVERS | _ARITHMETIC | _PRODUCTS | {"Cast"}
+_INTEGER_SIZES = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 255, ir.DataType.INT8: 128}
+_TO_INTEGER = "ends as an integer, and half is exact for integers to {} only"
+_FROM_INTEGER = "comes from an integer that may exceed {}, where half is no longer exact"
+
+
+def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Finding]:
+    """Which units carry integers that `half` cannot hold exactly, or that become integers again."""
+    check_ = _Check(graph, fits, half)
+    return {**check_.forward(), **check_.backward()}
+
+
+class _Check:
+    def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
+        self._graph = graph
+        self._fits = fits
+        self._limit = half.integers
+        self._angles: dict[int, bool] = {}
+
+    def forward(self) -> Mapping[int, Finding]:
+        """The units that compute from large integers and constants alone, up to a bounded result."""
+        finding = Finding(_FROM_INTEGER.format(self._limit))
+        carried: set[int] = set()
+        found = dict.fromkeys(self._sources(), finding)
+        todo = list(found)
+        while todo:
+            unit = todo.pop()
+            carried.add(unit)
+            for reader in self._graph.consumers[unit]:
+                if reader not in found and self._integral(reader, carried):
+                    found[reader] = finding
+                    if self._operator(reader) not in _BOUNDED:
+                        todo.append(reader)
+        return found
+
+    def backward(self) -> Mapping[int, Finding]:
+        """The units whose result goes back to an integer, through arithmetic alone."""
+        finding = Finding(_TO_INTEGER.format(self._limit))
+        found: dict[int, Finding] = {}
+        todo = [unit.index for unit in self._graph.units if _casts_to_integer(unit.node)]
+        while todo:
+            unit = todo.pop()
+            found[unit] = finding
+            for maker in self._graph.producers[unit]:
+                operator = self._operator(maker)
+                carries = operator in MOVERS or operator in _ARITHMETIC or operator == "Cast"
+                if maker not in found and carries:
+                    todo.append(maker)
+        return found
+
+    def _operator(self, unit: int) -> str:
+        return self._graph.units[unit].node.op_type
+
+    def _sources(self) -> Iterator[int]:
+        for unit in self._graph.units:
+            if unit.makes and unit.node.op_type in ("Cast", "Range") and self._large(unit.node):
+                yield unit.index
+        for value, fit in self._fits.items():
+            if fit.whole and not fit.exact and not fit.overflowing and fit.high > self._limit:
+                yield from (reader for reader, _ in self._graph.readers.get(value, ()))
+
+    def _large(self, node: ir.Node) -> bool:
+        """Whether a Cast from an integer or a Range may give more than half counts exactly."""
+        if node.op_type == "Cast":
+            value = node.inputs[0]
+            kind = self._graph.types.get(value) if value is not None else None
+            integral = kind is not None and kind.dtype is not None and _is_integer(kind.dtype)
+            return integral and _bound(value, self._graph.types) > self._limit
+        return _bound(node.inputs[1], self._graph.types) > self._limit
+
+    def _integral(self, unit: int, carried: set[int]) -> bool:
+        """Whether all that a unit reads is stored or carried; a product must also lead to an angle."""
+        node = self._graph.units[unit].node
+        if node.op_type in _PRODUCTS and not self._is_angle(unit):
+            return False
+        return all(
+            self._graph.maker.get(value) in carried or value in self._fits
+            for site in self._graph.units[unit].reads
+            if (value := value_at(site)) is not None
+        )
+
+    def _is_angle(self, unit: int) -> bool:
+        """Whether the result goes to a sine or cosine through products and arithmetic."""
+        seen: set[int] = set()
+        todo = [unit]
+        while todo:
+            step = todo.pop()
+            if self._operator(step) in _TRIGONOMETRY:
+                return True
+            if step not in seen and self._operator(step) in _CARRY_ANGLE:
+                seen.add(step)
+                todo += self._graph.consumers[step]
+        return False
+
+
+def _is_integer(dtype: ir.DataType) -> bool:
+    return dtype.is_integer() or dtype == ir.DataType.BOOL
+
+
+def _casts_to_integer(node: ir.Node) -> bool:
+    to = node.attributes.get("to") if node.op_type == "Cast" and node.domain == "" else None
+    return to is not None and not to.is_ref() and ir.DataType(to.as_int()).is_integer()
+
+
+def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], depth: int = 12) -> float:
+    """The largest magnitude that an integer value can have, as far as a look at its makers tells."""
+    if value is None or depth == 0:
+        return math.inf
+    kind = types.get(value)
+    size = _INTEGER_SIZES.get(kind.dtype) if kind is not None and kind.dtype else None
+    if size is not None:
+        return size
+    node = value.producer()
+    tensor = value.const_value
+    if tensor is None and node is not None and node.op_type == "Constant":
+        tensor = constant(node)
+    if tensor is not None:
+        return float(np.abs(tensor.numpy()).max(initial=0)) if _is_number(tensor.dtype) else math.inf
+    rule = _BOUNDS.get(node.op_type) if node is not None and node.domain == "" else None
+    if rule is None or node is None or any(value is None for value in node.inputs):
+        return math.inf
+    return rule(node, [_bound(value, types, depth - 1) for value in node.inputs])
+
+
+def _is_number(dtype: ir.DataType) -> bool:
+    return dtype.is_integer() or dtype.is_floating_point()
+
+
+def _longest(node: ir.Node, _bounds: list[float]) -> float:
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    known = shape is not None and all(isinstance(dim, int) for dim in shape)
+    return max((int(dim) for dim in shape or () if isinstance(dim, int)), default=0) if known else math.inf
+
+
+_Rule = Callable[[ir.Node, list[float]], float]
+_FIRST = "Abs Cast Expand Flatten Gather GatherElements GatherND Identity Neg Reshape Slice Split Squeeze "
+_FIRST += "Tile Transpose Trilu Unsqueeze Div"
+_BOUNDS: dict[str, _Rule] = {
+    **dict.fromkeys(_FIRST.split(), lambda _, bounds: bounds[0]),
+    **dict.fromkeys(("Concat", "Max", "Min"), lambda _, bounds: max(bounds)),
+    **dict.fromkeys(("Add", "Sub"), lambda _, bounds: sum(bounds)),
+    "Where": lambda _, bounds: max(bounds[1:]),
+    "Mul": lambda _, bounds: math.prod(bounds),
+    "Mod": lambda _, bounds: bounds[1],
+    "Range": lambda _, bounds: max(bounds[:2]),
+    "Shape": _longest,
+}
+"""How operators bound their result, from the bounds of their inputs."""

@@ -1,0 +1,152 @@
+"""Unit -> Kind: what the user, the schema, the ranges and the lists say of it, in that order of authority."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite import attribute_types
+from amp_rewrite.errors import OptionError
+from amp_rewrite.findings import Finding
+from amp_rewrite.half import Half
+from amp_rewrite.lists import Entry, Kind, OpLists
+from amp_rewrite.options import Level, Pins
+from amp_rewrite.units import Unit, UnitGraph, value_at
+
+BY_SCHEMA = "schema"
+BY_RANGE = "range"
+BY_PIN = "pin"
+BY_LEVEL = "level"
+"""Where an entry comes from, besides a list's name and a flag of the user's such as `--allow`."""
+
+
+def classify(
+    graph: UnitGraph,
+    lists: OpLists,
+    half: Half,
+    findings: Mapping[int, Finding],
+    pins: Pins,
+    level: Level,
+) -> tuple[Entry, ...]:
+    """What holds of every unit: its kind, why, and who says so.
+
+    Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
+    """
+    listed = functools.cache(functools.partial(_listed, lists, half, level))
+    entries = [
+        listed(unit.node.domain, unit.node.op_type, unit.allowed) for unit in graph.units
+    ]
+    for index, finding in findings.items():
+        if _yields_to_range(entries[index], level):
+            entries[index] = Entry(Kind.FIXED, finding.reason, source=BY_RANGE)
+    for unit in graph.units:
+        bound = _bound(unit, graph.root)
+        if bound:
+            entries[unit.index] = Entry(Kind.FIXED, bound, source=BY_SCHEMA)
+    _pin(graph, entries, pins)
+    return tuple(entries)
+
+
+def _listed(
+    lists: OpLists, half: Half, level: Level, domain: str, op_type: str, allowed: frozenset[str]
+) -> Entry:
+    if not allowed:
+        return Entry(Kind.FIXED, "the operator is unknown here", source=BY_SCHEMA)
+    if not any(half.tensor in kind for kind in allowed):
+        return Entry(Kind.FIXED, f"the schema has no {half.name} here", source=BY_SCHEMA)
+    entry = lists.find(domain, op_type)
+    if entry is None:
+        entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
+    return _LEVELS[level](entry, op_type)
+
+
+def _tensor_cores_only(entry: Entry, _: str) -> Entry:
+    if entry.kind in (Kind.ALLOW, Kind.FIXED):
+        return entry
+    return Entry(Kind.FIXED, "not on the allow list, and only that is asked for", source=BY_LEVEL)
+
+
+def _infer_as_deny(entry: Entry, _: str) -> Entry:
+    if entry.kind is not Kind.INFER:
+        return entry
+    return Entry(Kind.DENY, f"infer is treated as deny ({entry.reason})", source=BY_LEVEL)
+
+
+def _force_all(entry: Entry, op_type: str) -> Entry:
+    if op_type in _CASTS:
+        return entry
+    return Entry(Kind.ALLOW, "everything that the types allow is forced", source=BY_LEVEL)
+
+
+_CASTS = frozenset(("Cast", "CastLike", "BitCast"))
+_LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
+    Level.DEFAULT: lambda entry, _: entry,
+    Level.TENSOR_CORES_ONLY: _tensor_cores_only,
+    Level.TREAT_INFER_AS_DENY: _infer_as_deny,
+    Level.UNSAFE_FORCE_ALL: _force_all,
+}
+
+
+def _yields_to_range(entry: Entry, level: Level) -> bool:
+    asked = entry.source.startswith("--") and entry.kind is not Kind.FIXED
+    return not asked and entry.source != BY_SCHEMA and level is not Level.UNSAFE_FORCE_ALL
+
+
+def _bound(unit: Unit, root: ir.Graph) -> str:
+    """Why the node itself ties this unit to float32, or nothing."""
+    typed = attribute_types.of(unit.node)
+    if typed is not None and typed.var == unit.var.name and not typed.settable:
+        return f"the attribute {typed.attribute} sets this type, and means more than a type"
+    if unit.dense:
+        return ""
+    if unit.node.op_type == "Optional" and "type" in unit.node.attributes:
+        return "the attribute type spells the element type out"
+    values = (*unit.makes, *map(value_at, unit.reads))
+    if any(value in root.outputs or value in root.inputs for value in values):
+        return "a sequence or optional at the border of the model keeps its type"
+    return ""
+
+
+def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
+    for pattern in pins.keep_full:
+        for unit in _matching(graph.units, pattern, "--keep-full"):
+            entries[unit.index] = Entry(Kind.FIXED, f"kept by {pattern!r}", source=BY_PIN)
+    for pattern in pins.force_half:
+        units = _matching(graph.units, pattern, "--force-half")
+        able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
+        if not able:
+            raise OptionError(
+                f"--force-half {pattern}: {entries[units[0].index].reason}",
+                remedy="leave the node in float32",
+            )
+        for unit in able:
+            entries[unit.index] = Entry(Kind.ALLOW, f"forced by {pattern!r}", source=BY_PIN)
+
+
+def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
+    matches = _matcher(pattern, flag)
+    units = list(units)
+    found = [unit for unit in units if matches(unit.node.name or "")]
+    if not found:
+        names = {unit.node.name or "" for unit in units}
+        near = difflib.get_close_matches(pattern, names, n=3)
+        raise OptionError(
+            f"{flag} {pattern} matches no node that computes in float32",
+            remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
+        )
+    return found
+
+
+def _matcher(pattern: str, flag: str) -> Callable[[str], bool]:
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(
+            f"{flag} {pattern} is no regular expression: {error}",
+            remedy="give a node's name, or escape it with a backslash",
+        ) from error
+    return lambda name: name == pattern or expression.fullmatch(name) is not None

@@ -1,0 +1,314 @@
+"""Whatever the user has <-> an onnx_ir.Model that is ours to change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from amp_rewrite.errors import MissingPackageError, ModelError, OutputError
+from amp_rewrite.names import graphs
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
+"""A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
+
+PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
+"""Protobuf stops at 2 GiB; what is this large or larger gets external data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ours to change.
+
+    `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot; `size`
+    is that of the model with its external data, in bytes.
+    """
+
+    model: ir.Model
+    size: int
+    declared: frozenset[str] | None = None
+    maps: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
+
+    @property
+    def external(self) -> bool:
+        """Whether any initializer lies outside the model's own file."""
+        return any(
+            isinstance(value.const_value, ir.ExternalTensor)
+            for graph in graphs(self.model.graph)
+            for value in graph.initializers.values()
+        )
+
+
+def load(source: Source) -> Loaded:
+    """Reads a model of any of the kinds; the source stays as it is.
+
+    Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.
+    """
+    if isinstance(source, ir.Model):
+        return Loaded(source.clone(), size=_size_in_memory(source))
+    if isinstance(source, bytes):
+        return _from_proto(_parse(source, "the given bytes"), len(source))
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return _from_proto(copy, source.ByteSize())
+    if isinstance(source, (str, os.PathLike)):
+        return _from_path(Path(source))
+    if is_surgeon(source):
+        proto = surgeon().export_onnx(source)
+        return _from_proto(proto, proto.ByteSize())
+    raise ModelError(
+        f"{type(source).__name__} is no model",
+        remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
+    )
+
+
+def is_surgeon(source: object) -> bool:
+    """Whether this is an onnx_graphsurgeon.Graph; the package is not imported to find out."""
+    kinds = ((kind.__module__, kind.__name__) for kind in type(source).__mro__)
+    return any(room.startswith("onnx_graphsurgeon") and name == "Graph" for room, name in kinds)
+
+
+def surgeon() -> Any:
+    """The module onnx_graphsurgeon; MissingPackageError where it is not installed."""
+    try:
+        import onnx_graphsurgeon
+    except ImportError as error:
+        raise MissingPackageError(
+            "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"
+        ) from error
+    return onnx_graphsurgeon
+
+
+def _from_path(path: Path) -> Loaded:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError("there is no such file", where=path, remedy="check the path") from error
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error.strerror})", where=path) from error
+    proto = _parse(data, path)
+    loaded = _from_proto(proto, len(data), path)
+    outside = sum(_external_sizes(loaded.model, path))
+    return Loaded(loaded.model, loaded.size + outside, loaded.declared, loaded.maps)
+
+
+def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError) as error:
+        raise ModelError(
+            "is no ONNX model, or only a part of one", where=where, remedy=_EXPORT_AGAIN
+        ) from error
+    if not proto.ir_version or not proto.HasField("graph"):
+        raise ModelError("is no ONNX model", where=where, remedy=_EXPORT_AGAIN)
+    return proto
+
+
+_EXPORT_AGAIN = "export or download it again"
+
+
+def _from_proto(proto: onnx.ModelProto, size: int, path: Path | None = None) -> Loaded:
+    where = path or "the given model"
+    maps = dict(_take_maps(proto.graph))
+    declared = frozenset(info.name for info in proto.graph.value_info)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
+        raise ModelError(
+            f"cannot be understood ({_root_cause(error)})", where=where, remedy=_EXPORT_AGAIN
+        ) from error
+    if path is not None:
+        ir.external_data.set_base_dir(model.graph, path.parent)
+    return Loaded(model, size, declared, maps)
+
+
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def _take_maps(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
+    """Takes out the types that hold maps: onnx-ir cannot read them, and they never concern us."""
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        if _holds_map(info.type):
+            kept = onnx.TypeProto()
+            kept.CopyFrom(info.type)
+            info.ClearField("type")
+            yield info.name, kept
+
+
+def _holds_map(kind: onnx.TypeProto) -> bool:
+    which = kind.WhichOneof("value")
+    if which == "map_type":
+        return True
+    if which in ("sequence_type", "optional_type"):
+        return _holds_map(getattr(kind, which).elem_type)
+    return False
+
+
+def _external_sizes(model: ir.Model, path: Path) -> Iterator[int]:
+    """The sizes of the external tensors; ModelError for one that is not where it should be."""
+    root = path.parent.resolve()
+    for graph in graphs(model.graph):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                _check_external(tensor, root, path)
+                yield tensor.nbytes
+
+
+def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
+    place = (root / tensor.location).resolve()
+    what = f"the data of '{tensor.name}'"
+    if root not in place.parents:
+        raise ModelError(f"{what} would lie outside the model's folder", where=path)
+    try:
+        size = place.stat().st_size
+    except OSError as error:
+        raise ModelError(
+            f"{what} should be in {tensor.location}, and that cannot be read",
+            where=path,
+            remedy="put the file beside the model",
+        ) from error
+    if (tensor.offset or 0) + tensor.nbytes > size:
+        raise ModelError(
+            f"{what} ends beyond the end of {tensor.location}", where=path, remedy=_EXPORT_AGAIN
+        )
+
+
+def _size_in_memory(model: ir.Model) -> int:
+    return sum(
+        value.const_value.nbytes
+        for graph in graphs(model.graph)
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A result: `model` is of the kind that was given, `size` in bytes with external data, and
+    `checkable` what onnx's checker takes.
+    """
+
+    model: Any
+    size: int
+    checkable: onnx.ModelProto | str
+
+
+def hand_back(source: Source, loaded: Loaded, target: Path | None, *, changed: bool) -> Made:
+    """The loaded model as the kind that `source` is; a model that did not change comes as it came.
+
+    A path is written to `target`. Raises OutputError when that fails.
+    """
+    if target is not None:
+        return _write_back(Path(source), loaded, target, changed=changed)
+    if not changed:
+        return _unchanged(source, loaded)
+    proto = to_proto(loaded)
+    if isinstance(source, ir.Model):
+        return Made(loaded.model, _size_in_memory(loaded.model), proto)
+    if isinstance(source, bytes):
+        data = proto.SerializeToString()
+        return Made(data, len(data), proto)
+    if isinstance(source, onnx.ModelProto):
+        return Made(proto, proto.ByteSize(), proto)
+    return Made(surgeon().import_onnx(proto), proto.ByteSize(), proto)
+
+
+def _unchanged(source: Any, loaded: Loaded) -> Made:
+    if isinstance(source, ir.Model):
+        same: Any = source.clone()
+    elif isinstance(source, onnx.ModelProto):
+        same = onnx.ModelProto()
+        same.CopyFrom(source)
+    else:
+        same = source if isinstance(source, bytes) else source.copy()
+    return Made(same, loaded.size, "")
+
+
+def _write_back(source: Path, loaded: Loaded, target: Path, *, changed: bool) -> Made:
+    if not changed and not loaded.external:
+        write(source.read_bytes(), target)
+        return Made(target, loaded.size, "")
+    proto = save(loaded, target)
+    if loaded.external:
+        return Made(target, _size_in_memory(loaded.model) + proto.ByteSize(), str(target))
+    return Made(target, proto.ByteSize(), proto)
+
+
+def checkable(source: Source) -> onnx.ModelProto | str:
+    """What onnx's checker takes, for a model of any kind."""
+    if isinstance(source, (str, os.PathLike)):
+        return str(source)
+    if isinstance(source, bytes):
+        return onnx.ModelProto.FromString(source)
+    if isinstance(source, ir.Model):
+        return ir.to_proto(source)
+    return source if isinstance(source, onnx.ModelProto) else surgeon().export_onnx(source)
+
+
+def to_proto(loaded: Loaded) -> onnx.ModelProto:
+    """The model as a ModelProto, with the types put back that were taken out on the way in."""
+    if loaded.declared is not None:
+        _forget_undeclared(loaded.model, loaded.declared)
+    proto = ir.to_proto(loaded.model)
+    graph = proto.graph
+    for info in (*graph.input, *graph.output, *graph.value_info) if loaded.maps else ():
+        if info.name in loaded.maps:
+            info.type.CopyFrom(loaded.maps[info.name])
+    return proto
+
+
+def _forget_undeclared(model: ir.Model, declared: Iterable[str]) -> None:
+    """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
+    for value in model.graph.initializers.values():
+        if value.name not in declared and not value.is_graph_input():
+            value.type = value.shape = None
+
+
+def save(loaded: Loaded, path: Path) -> onnx.ModelProto:
+    """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
+
+    A model that had external data, or that is too large for one file, gets `<name>.data` beside it.
+    Returns what was written into the file itself; raises OutputError when that fails.
+    """
+    model = loaded.model
+    if loaded.external or _size_in_memory(model) >= PROTOBUF_LIMIT:
+        try:
+            folder = path.parent or Path()
+            ir.external_data.unload_from_model(model, folder, f"{path.name}.data", max_workers=2)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+    proto = to_proto(loaded)
+    write(proto.SerializeToString(), path)
+    return proto
+
+
+def write(data: bytes, path: Path) -> None:
+    """Writes a file in one step: whoever looks finds the old one or the new one. Raises OutputError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"cannot be written ({error.strerror or error})",
+        where=path,
+        remedy="choose another place with -o",
+    )

@@ -1,0 +1,182 @@
+"""Plans as JSON: what was decided for every unit, and why; read back, they are carried out again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_rewrite import half as halves
+from amp_rewrite.colours import Colour, Paint, Painting, Rule
+from amp_rewrite.errors import OptionError, PlanError
+from amp_rewrite.half import Half
+from amp_rewrite.kinds import BY_SCHEMA
+from amp_rewrite.lists import Entry, Kind
+from amp_rewrite.names import graphs
+from amp_rewrite.plan import Plan
+from amp_rewrite.units import Unit, UnitGraph
+
+FORMAT = 1
+"""The version of the file format; a file of another version is refused."""
+
+
+def dump(graph: UnitGraph, painting: Painting, plan: Plan, model: ir.Model) -> str:
+    """A plan as JSON text.
+
+    `units` holds the decisions and is what counts when the plan is read back: a `colour` may be edited.
+    `casts` and `stored` say what follows from them, for the reader.
+    """
+    content = {
+        "format": FORMAT,
+        "model": fingerprint(model),
+        "half": plan.half.name,
+        "units": [_unit(unit, painting) for unit in graph.units],
+        "casts": [
+            {"value": cast.value.name, "to": cast.dtype.name.lower(), "reads": len(cast.reads)}
+            for cast in plan.casts
+        ],
+        "stored": [
+            {
+                "value": storing.stored.value.name,
+                "form": storing.form.value,
+                "saturates": storing.saturates,
+                "flushes": storing.flushes,
+            }
+            for storing in plan.stored
+        ],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _unit(unit: Unit, painting: Painting) -> dict[str, Any]:
+    paint, entry = painting.paints[unit.index], painting.entries[unit.index]
+    return {
+        "node": unit.node.name,
+        "operator": _operator(unit.node),
+        "variable": str(unit.var),
+        "colour": paint.colour.value,
+        "rule": paint.rule.value,
+        "cause": paint.cause,
+        "kind": entry.kind.value,
+        "reason": entry.reason,
+        "follow": entry.follow,
+        "source": entry.source,
+    }
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+
+
+def fingerprint(model: ir.Model) -> str:
+    """A digest of a model's structure: nodes, names, attributes' names, and stored tensors' types and
+    shapes, but not their numbers.
+    """
+    digest = hashlib.sha256()
+    for line in _structure(model):
+        digest.update(line.encode(errors="surrogatepass"))
+    return digest.hexdigest()
+
+
+def _structure(model: ir.Model) -> Iterator[str]:
+    for graph in graphs(model.graph):
+        yield f"graph {[v.name for v in graph.inputs]} {[v.name for v in graph.outputs]}\n"
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            yield f"tensor {value.name} {tensor and tensor.dtype} {tensor and tensor.shape}\n"
+        for node in graph:
+            inputs = [value and value.name for value in node.inputs]
+            outputs = [value.name for value in node.outputs]
+            yield f"{_operator(node)} {node.name} {inputs} {outputs} {list(node.attributes)}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """A plan that was read back: the half type, the model it belongs to, and a row for every unit."""
+
+    half: Half
+    model: str
+    units: tuple[Mapping[str, Any], ...]
+    where: str
+
+    def painting(self, graph: UnitGraph, model: ir.Model) -> Painting:
+        """The saved decisions for this model's units.
+
+        Raises PlanError when the plan was made for another model, or asks for what cannot be.
+        """
+        rows = self.units
+        same = len(rows) == len(graph.units) and self.model == fingerprint(model)
+        if not same or not all(map(_is_of, rows, graph.units)):
+            raise PlanError(
+                "this plan was made for another model",
+                where=self.where,
+                remedy="make a new one with --dry-run --save-plan",
+            )
+        painting = Painting(tuple(map(_paint, rows)), tuple(map(_entry, rows)))
+        self._refuse_impossible(graph, painting)
+        return painting
+
+    def _refuse_impossible(self, graph: UnitGraph, painting: Painting) -> None:
+        for unit in graph.units:
+            able = any(self.half.tensor in kind for kind in unit.allowed)
+            bound = painting.entries[unit.index].source == BY_SCHEMA
+            if painting.is_half(unit.index) and (bound or not able):
+                raise PlanError(
+                    f"{unit} cannot be {self.half.name}: its schema does not allow it",
+                    where=self.where,
+                    remedy='set its colour to "full"',
+                )
+        for tie in graph.ties:
+            if len({painting.is_half(unit) for unit in tie}) > 1:
+                raise PlanError(
+                    f"{' and '.join(str(graph.units[u]) for u in tie)} must have one colour",
+                    where=self.where,
+                    remedy="change the colour of all of them",
+                )
+
+
+def _is_of(row: Mapping[str, Any], unit: Unit) -> bool:
+    named = (row["node"], row["operator"], row["variable"])
+    return named == (unit.node.name, _operator(unit.node), str(unit.var))
+
+
+def _paint(row: Mapping[str, Any]) -> Paint:
+    return Paint(Colour(row["colour"]), Rule(row["rule"]), row["cause"])
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    return Entry(Kind(row["kind"]), row["reason"], row["follow"], row["source"])
+
+
+def load(path: str | Path) -> SavedPlan:
+    """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"cannot be read ({error.strerror})", where=path) from error
+    except ValueError as error:
+        raise PlanError(f"is no JSON ({error})", where=path, remedy=_AGAIN) from error
+    try:
+        return _saved(content, str(path))
+    except (KeyError, TypeError, ValueError, OptionError) as error:
+        raise PlanError(f"is no plan ({error!r})", where=path, remedy=_AGAIN) from error
+
+
+_AGAIN = "make it again with --save-plan"
+
+
+def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']}, and {FORMAT} is read here")
+    rows = tuple(content["units"])
+    for position, row in enumerate(rows):
+        _paint(row)
+        _entry(row)
+        if row["cause"] is not None and not 0 <= row["cause"] < len(rows):
+            raise ValueError(f"unit {position} has a cause that is no unit")
+    return SavedPlan(halves.named(content["half"]), content["model"], rows, where)

@@ -1,0 +1,189 @@
+"""Stored values that half cannot hold, and what they would do there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite import half as halves
+from amp_rewrite.findings import MOVERS, Finding
+from amp_rewrite.half import Fit, Half
+from amp_rewrite.stored import Stored
+from amp_rewrite.units import UnitGraph
+
+_SOFTMAX = frozenset(("Softmax", "LogSoftmax"))
+_ATTENTION = frozenset(("Attention", "MultiHeadAttention", "GroupQueryAttention"))
+_COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
+_CARRY_HUGE = MOVERS | {"Add", "Sub", "Neg"}
+_CARRY_MASK = _CARRY_HUGE | {"Mul", "Sum"}
+_CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sum"}
+_DIVIDE = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0}
+"""Where zero is fatal: the operator and the input that must not be zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What the stored values mean for colours.
+
+    `fits` says how each stored value fits into half; `findings` which units must stay float32. A mask
+    is a huge negative fill on its way to a softmax: `masks` maps its value to the units on that way.
+    """
+
+    fits: Mapping[ir.Value, Fit]
+    findings: Mapping[int, Finding]
+    masks: Mapping[ir.Value, tuple[int, ...]]
+
+
+def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ranges:
+    """How every stored value that is read fits into `half`, and what follows from it."""
+    check_ = _Check(graph, half)
+    for value, held in stored.items():
+        readers = graph.readers.get(value)
+        if readers:
+            check_.constant(value, held.array(), [(unit, site.port) for unit, site in readers])
+    for unit in graph.units:
+        if unit.node.op_type == "ConstantOfShape" and unit.node.domain == "":
+            check_.fill(unit.index)
+    return Ranges(check_.fits, check_.findings, check_.masks)
+
+
+def fill_of(node: ir.Node) -> NDArray[np.float32]:
+    """The one value of a ConstantOfShape node that fills with float32."""
+    attribute = node.attributes.get("value")
+    return attribute.as_tensor().numpy() if attribute is not None else np.zeros(1, np.float32)
+
+
+Arrival = tuple[int, int]
+"""A unit, and the port of its node at which a value arrives."""
+
+
+class _Check:
+    def __init__(self, graph: UnitGraph, half: Half) -> None:
+        self._graph = graph
+        self._half = half
+        self._leaving = frozenset(graph.root.outputs)
+        self.fits: dict[ir.Value, Fit] = {}
+        self.findings: dict[int, Finding] = {}
+        self.masks: dict[ir.Value, tuple[int, ...]] = {}
+
+    def constant(
+        self, value: ir.Value, array: NDArray[np.float32], readers: list[Arrival]
+    ) -> None:
+        fit = self.fits[value] = halves.fit(array, self._half)
+        if fit.overflowing:
+            self._overflow(value, fit, readers)
+        if fit.flushes_positive:
+            self._epsilon(value, fit, readers)
+
+    def fill(self, unit: int) -> None:
+        node = self._graph.units[unit].node
+        value = node.outputs[0]
+        self.constant(value, fill_of(node), list(self._arrivals(unit)))
+        if unit not in self.findings and self.fits[value].overflowing and value not in self.masks:
+            self.findings[unit] = Finding(_too_large(value, self.fits[value], self._half))
+
+    def _overflow(self, value: ir.Value, fit: Fit, readers: list[Arrival]) -> None:
+        way = self._way_to_softmax(fit, readers)
+        if way:
+            self.masks[value] = way
+            return
+        finding = Finding(_too_large(value, fit, self._half))
+        for unit in self._flood(readers, _CARRY_HUGE):
+            self.findings.setdefault(unit, finding)
+
+    def _way_to_softmax(self, fit: Fit, readers: list[Arrival]) -> tuple[int, ...]:
+        """The units on the way of a mask, or none when the value also goes elsewhere.
+
+        A fill must arrive at the softmax negative; a product with 0 and 1, or 0 and -1, sees to that.
+        """
+        largest = self._half.largest
+        if fit.low < -largest and fit.high > largest:
+            return ()
+        start = -1 if fit.low < -largest else 1
+        seen: dict[tuple[int, int], None] = {}
+        todo = [(arrival, start) for arrival in readers]
+        masking = False
+        while todo:
+            (unit, port), sign = todo.pop()
+            if (unit, sign) in seen:
+                continue
+            seen[unit, sign] = None
+            operator = self._graph.units[unit].node.op_type
+            if operator in _SOFTMAX or operator in _ATTENTION:
+                masking = True
+                if sign > 0:
+                    return ()
+            elif operator in _CARRY_MASK and not self._leaves(unit):
+                after = _sign_after(operator, port, sign)
+                todo += [(arrival, after) for arrival in self._arrivals(unit)]
+            elif operator not in _COMPARE:
+                return ()
+        return tuple(dict.fromkeys(unit for unit, _ in seen)) if masking else ()
+
+    def _epsilon(self, value: ir.Value, fit: Fit, readers: list[Arrival]) -> None:
+        """Every unit between a value that becomes zero and a division by it stays float32."""
+        finding = Finding(
+            f"{fit.high:.3g} in {_named(value)} becomes 0 in {self._half.name}, and is divided by"
+        )
+        tiny = fit.low > 0 and fit.high < self._half.smallest
+        parents: dict[int, int | None] = {}
+        todo: list[tuple[Arrival, int | None]] = [(arrival, None) for arrival in readers]
+        while todo:
+            (unit, port), parent = todo.pop()
+            operator = self._graph.units[unit].node.op_type
+            if _DIVIDE.get(operator) == port:
+                parents.setdefault(unit, parent)
+                self._mark_back(unit, parents, finding)
+            elif tiny and unit not in parents and operator in _CARRY_EPSILON:
+                parents[unit] = parent
+                todo += [(arrival, unit) for arrival in self._arrivals(unit)]
+
+    def _mark_back(self, unit: int, parents: Mapping[int, int | None], finding: Finding) -> None:
+        step: int | None = unit
+        while step is not None:
+            self.findings.setdefault(step, finding)
+            step = parents[step]
+
+    def _flood(self, readers: list[Arrival], through: frozenset[str]) -> Iterator[int]:
+        seen: set[int] = set()
+        todo = [unit for unit, _ in readers]
+        while todo:
+            unit = todo.pop()
+            if unit in seen:
+                continue
+            seen.add(unit)
+            yield unit
+            if self._graph.units[unit].node.op_type in through:
+                todo += self._graph.consumers[unit]
+
+    def _arrivals(self, unit: int) -> Iterator[Arrival]:
+        for value in self._graph.units[unit].makes:
+            for reader, site in self._graph.readers.get(value, ()):
+                yield reader, site.port
+
+    def _leaves(self, unit: int) -> bool:
+        """Whether something that the unit makes is an output of the model."""
+        return not self._leaving.isdisjoint(self._graph.units[unit].makes)
+
+
+def _sign_after(operator: str, port: int, sign: int) -> int:
+    """-1, +1, or 0 for "as the mask says"."""
+    if operator == "Mul":
+        return 0
+    flips = operator == "Neg" or (operator == "Sub" and port == 1)
+    return -sign if flips else sign
+
+
+def _named(value: ir.Value) -> str:
+    return f"'{value.name}'" if value.name else "a stored value"
+
+
+def _too_large(value: ir.Value, fit: Fit, half: Half) -> str:
+    worst = fit.low if -fit.low > fit.high else fit.high
+    return f"{worst:.6g} in {_named(value)} is beyond {half.name}'s {half.largest:.6g}"
+
+

@@ -1,0 +1,1 @@
+"""Report and its faces."""

@@ -1,0 +1,83 @@
+"""What a rewrite did, as one frozen value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_rewrite.colours import Painting
+from amp_rewrite.plan import Form, Plan
+from amp_rewrite.units import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """How many nodes have all their float32 in half, some of it, none; and how many had none."""
+
+    half: int
+    mixed: int
+    full: int
+    other: int
+
+    @property
+    def total(self) -> int:
+        """All nodes, subgraphs included."""
+        return self.half + self.mixed + self.full + self.other
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rewrite did. Sizes are in bytes, with external data; `seconds` are wall time by stage.
+
+    `saturated` and `flushed` count stored values that were brought into half's range, and that became
+    zero there. `broken` says what is wrong with the result (nothing, or the tool has failed), `warnings`
+    what a user should know.
+    """
+
+    half: str
+    nodes: Nodes
+    casts_added: int
+    casts_removed: int
+    stored_half: int
+    stored_both: int
+    saturated: int
+    flushed: int
+    size_before: int
+    size_after: int
+    warnings: tuple[str, ...]
+    broken: tuple[str, ...]
+    seconds: tuple[tuple[str, float], ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is a valid model with the borders that it should have."""
+        return not self.broken
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self) | {"ok": self.ok, "seconds": dict(self.seconds)}
+
+
+def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> Nodes:
+    """The nodes of a model by colour; `model` is the original, or has its nodes."""
+    colours: dict[ir.Node, set[bool]] = {}
+    for unit in graph.units:
+        colours.setdefault(unit.node, set()).add(painting.is_half(unit.index))
+    kinds = Counter("mixed" if len(found) > 1 else found.copy().pop() for found in colours.values())
+    total = sum(1 for _ in model.graph.all_nodes())
+    return Nodes(kinds[True], kinds["mixed"], kinds[False], total - len(colours))
+
+
+def stored_counts(plan: Plan) -> dict[str, int]:
+    """What became of the stored tensors, under the names that Report has for it."""
+    return {
+        "stored_half": sum(storing.form is Form.HALF for storing in plan.stored),
+        "stored_both": sum(storing.form is Form.BOTH for storing in plan.stored),
+        "saturated": sum(storing.saturates for storing in plan.stored),
+        "flushed": sum(storing.flushes for storing in plan.stored),
+    }
+
+

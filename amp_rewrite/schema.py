@@ -1,0 +1,140 @@
+"""Operator schemas: which ports of a node share a type variable, and which types it may take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx.defs import OpSchema
+
+from amp_rewrite import contrib
+
+
+@dataclass(frozen=True, slots=True)
+class TypeVar:
+    """A type variable of a schema; `index` tells the positions of a heterogeneous variadic apart.
+
+    A port whose type the schema fixes has that type for a name, such as `tensor(float)`.
+    """
+
+    name: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.index is None else f"{self.name}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """A formal parameter: its type variable or fixed type, and how it repeats."""
+
+    type: str
+    variadic: bool
+    homogeneous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of an operator at one version, and the types each variable may take."""
+
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+    allowed: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ports of a node that share a type variable, and the types that it may take."""
+
+    var: TypeVar
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    allowed: frozenset[str]
+
+
+Layout = tuple[Group, ...]
+
+
+@functools.cache
+def layout(
+    domain: str, operator: str, version: int, inputs: int, outputs: int
+) -> Layout | None:
+    """The groups of a node with that many input and output ports, in order of appearance.
+
+    None when the operator is unknown, or when the node has more ports than its schema.
+    """
+    signature = find(domain, operator, version)
+    if signature is None:
+        return None
+    read = _variables(signature.inputs, inputs)
+    made = _variables(signature.outputs, outputs)
+    if read is None or made is None:
+        return None
+    return tuple(_group(var, read, made, signature) for var in dict.fromkeys((*read, *made)))
+
+
+def _group(
+    var: TypeVar, read: tuple[TypeVar, ...], made: tuple[TypeVar, ...], signature: Signature
+) -> Group:
+    return Group(
+        var=var,
+        inputs=tuple(i for i, other in enumerate(read) if other == var),
+        outputs=tuple(i for i, other in enumerate(made) if other == var),
+        allowed=signature.allowed.get(var.name, frozenset([var.name])),
+    )
+
+
+def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] | None:
+    variables = [TypeVar(f.type) for f in formals if not f.variadic][:count]
+    missing = count - len(variables)
+    if not missing:
+        return tuple(variables)
+    if not formals or not formals[-1].variadic:
+        return None
+    rest = formals[-1]
+    indices = [None if rest.homogeneous else i for i in range(missing)]
+    return (*variables, *(TypeVar(rest.type, i) for i in indices))
+
+
+@functools.cache
+def find(domain: str, operator: str, version: int) -> Signature | None:
+    """The signature of an operator at the version that a model imports; None when unknown."""
+    try:
+        return _of_onnx(onnx.defs.get_schema(operator, version, domain))
+    except onnx.defs.SchemaError:
+        return _of_contrib(domain, operator, version)
+
+
+def _of_onnx(schema: OpSchema) -> Signature:
+    variadic = OpSchema.FormalParameterOption.Variadic
+    read, made = (
+        tuple(Formal(p.type_str, p.option == variadic, p.is_homogeneous) for p in parameters)
+        for parameters in (schema.inputs, schema.outputs)
+    )
+    allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
+    return Signature(read, made, allowed)
+
+
+def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
+    versions = contrib.records().get((domain, operator), ())
+    usable = [record for record in versions if record["since"] <= version] or versions[:1]
+    if not usable:
+        return None
+    read, made = (
+        tuple(Formal(kind, option == "Variadic", same) for kind, option, same in usable[-1][side])
+        for side in ("inputs", "outputs")
+    )
+    return Signature(read, made, {k: frozenset(v) for k, v in usable[-1]["types"].items()})
+
+
+@functools.cache
+def known_operators(domain: str) -> frozenset[str]:
+    """The names of all operators known in a domain, at any version; empty for an unknown domain."""
+    own = (s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
+    return frozenset((*own, *_added(domain, contrib.records())))
+
+
+def _added(domain: str, keys: Iterable[tuple[str, str]]) -> Iterable[str]:
+    return (name for where, name in keys if where == domain)

@@ -1,0 +1,34 @@
+"""Which stage is running, and how long each took."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+Progress = Callable[[str], None]
+"""Is told the name of each stage as it begins."""
+
+
+class Stopwatch:
+    """Times stages; `seconds` holds (stage, wall seconds) in the order in which they began."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress
+        self._taken: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times what runs inside; a stage that comes twice adds up."""
+        if self._progress is not None:
+            self._progress(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._taken[name] = self._taken.get(name, 0.0) + time.perf_counter() - start
+
+    @property
+    def seconds(self) -> tuple[tuple[str, float], ...]:
+        """(stage, wall seconds) in the order in which they began."""
+        return tuple(self._taken.items())

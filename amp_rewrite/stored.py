@@ -1,0 +1,75 @@
+"""Float32 tensors that the model stores: initializers, and what Constant nodes hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite import control
+
+CONSTANT_INPUTS_BELOW = 4
+"""Before this IR version every initializer is listed as an input, and is constant all the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A stored float32 tensor and the value that it is read as; `node` is its Constant node, if any."""
+
+    value: ir.Value
+    tensor: ir.TensorProtocol
+    node: ir.Node | None = None
+
+    def array(self) -> NDArray[np.float32]:
+        """The numbers; memory-mapped where the tensor is external."""
+        return self.tensor.numpy()
+
+
+def find(model: ir.Model) -> dict[ir.Value, Stored]:
+    """Every stored float32 tensor of the main graph and the graphs below it, by its value.
+
+    From IR version 4 on, an initializer that is also an input may be overridden by the caller: it is
+    no constant, and not among them.
+    """
+    overridable = model.ir_version >= CONSTANT_INPUTS_BELOW
+    return {s.value: s for s in _in_graph(model.graph, overridable)}
+
+
+def _in_graph(graph: ir.Graph, overridable: bool) -> Iterator[Stored]:
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+            continue
+        if not (overridable and value.is_graph_input()):
+            yield Stored(value, tensor)
+    for node in graph:
+        if node.op_type == "Constant" and node.domain == "":
+            tensor = constant(node)
+            if tensor is not None and tensor.dtype == ir.DataType.FLOAT:
+                yield Stored(node.outputs[0], tensor, node)
+        for body in control.bodies(node) if node.attributes else ():
+            yield from _in_graph(body, overridable)
+
+
+def constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """What a Constant node holds, as a tensor; None for strings, sparse tensors and references."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            return None
+        if attribute.type == ir.AttributeType.TENSOR:
+            return attribute.as_tensor()
+        dtype = _SCALARS.get(attribute.type)
+        if dtype is not None:
+            return ir.tensor(np.asarray(attribute.value, dtype))
+    return None
+
+
+_SCALARS = {
+    ir.AttributeType.FLOAT: np.float32,
+    ir.AttributeType.FLOATS: np.float32,
+    ir.AttributeType.INT: np.int64,
+    ir.AttributeType.INTS: np.int64,
+}

@@ -1,0 +1,198 @@
+"""What can be coloured, and how data flows between it.
+
+A unit is (node, type variable): the ports of one node that must share an element type. Only float32
+can change, so units exist for float32 alone; ports of every other type are no business of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from amp_rewrite import control, element_types, schema
+from amp_rewrite.schema import TypeVar
+
+OPAQUE = TypeVar("?")
+"""The type variable of an operator without a schema: all its float32 ports."""
+
+
+class Site(NamedTuple):
+    """A place where a value is read: an input of a node, or an output of a graph."""
+
+    holder: ir.Node | ir.Graph
+    port: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """The ports of `node` that share the type variable `var`, and float32 as their element type.
+
+    `reads` are the places where it takes values, `makes` the values that it gives; for control flow both
+    include the borders of the bodies. `allowed` are the types that the schema lets the variable take.
+    `dense` holds when no port is a sequence or an optional.
+    """
+
+    index: int
+    node: ir.Node
+    var: TypeVar
+    reads: tuple[Site, ...]
+    makes: tuple[ir.Value, ...]
+    allowed: frozenset[str]
+    dense: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.node.name or self.node.op_type}.{self.var}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGraph:
+    """All units of a model and the dataflow between them, by position in `units`.
+
+    `maker` and `readers` say which unit makes a value and which read it, and where; `producers` and
+    `consumers` are the same between units; `ties` are groups of units that must have one colour.
+    """
+
+    units: tuple[Unit, ...]
+    maker: Mapping[ir.Value, int]
+    readers: Mapping[ir.Value, Sequence[tuple[int, Site]]]
+    producers: Sequence[Sequence[int]]
+    consumers: Sequence[Sequence[int]]
+    ties: tuple[tuple[int, ...], ...]
+    types: element_types.Types
+    root: ir.Graph
+
+    def of_node(self, node: ir.Node) -> tuple[Unit, ...]:
+        """The units of one node, in the order of its type variables."""
+        return tuple(unit for unit in self.units if unit.node is node)
+
+
+def build(model: ir.Model, types: element_types.Types) -> UnitGraph:
+    """The units of the main graph and of every graph below it, in the order of the nodes."""
+    builder = _Builder(types, model.graph.opset_imports)
+    builder.graph(model.graph)
+    return builder.finish(model.graph)
+
+
+class _Builder:
+    def __init__(self, types: element_types.Types, imports: Mapping[str, int]) -> None:
+        self._types = types
+        self._version = element_types.versions(imports)
+        self._float = frozenset(v for v, t in types.items() if t.dtype == ir.DataType.FLOAT)
+        self._units: list[Unit] = []
+        self._maker: dict[ir.Value, int] = {}
+        self._readers: dict[ir.Value, list[tuple[int, Site]]] = {}
+
+    def graph(self, graph: ir.Graph) -> None:
+        for node in graph:
+            borders = control.borders(node)
+            if borders is not None:
+                self._borders(node, borders)
+            elif node.op_type != "Constant" or node.domain:
+                self._groups(node)
+            for body in control.bodies(node) if node.attributes else ():
+                self.graph(body)
+
+    def _groups(self, node: ir.Node) -> None:
+        inputs, outputs, known = node.inputs, node.outputs, self._float
+        version = self._version(node.domain)
+        layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
+        if layout is None:
+            layout = _opaque(len(inputs), len(outputs))
+        for group in layout:
+            reads = tuple([Site(node, i) for i in group.inputs if inputs[i] in known])
+            makes = tuple([outputs[i] for i in group.outputs if outputs[i] in known])
+            if reads or makes:
+                self._add(node, group.var, reads, makes, group.allowed)
+
+    def _borders(self, node: ir.Node, borders: tuple[control.Border, ...]) -> None:
+        entering = {i for border in borders for i in border.inputs}
+        for border in borders:
+            reads = [Site(node, i) for i in border.inputs if i < len(node.inputs)]
+            reads += [Site(body, i) for body, i in border.leaves if i < len(body.outputs)]
+            makes = [node.outputs[i] for i in border.outputs if i < len(node.outputs)]
+            makes += [body.inputs[i] for body, i in border.enters if i < len(body.inputs)]
+            self._add_float(node, border.var, reads, makes)
+        others = [Site(node, i) for i in range(len(node.inputs)) if i not in entering]
+        self._add_float(node, OPAQUE, others, [])
+
+    def _add_float(
+        self, node: ir.Node, var: TypeVar, reads: Iterable[Site], makes: Iterable[ir.Value]
+    ) -> None:
+        read = tuple(site for site in reads if value_at(site) in self._float)
+        made = tuple(value for value in makes if value in self._float)
+        signature = schema.find(node.domain, node.op_type, self._version(node.domain))
+        if var is OPAQUE or signature is None:
+            allowed = frozenset[str]()
+        else:
+            allowed = frozenset[str]().union(*signature.allowed.values())
+        if read or made:
+            self._add(node, var, read, made, allowed)
+
+    def _add(
+        self,
+        node: ir.Node,
+        var: TypeVar,
+        reads: tuple[Site, ...],
+        makes: tuple[ir.Value, ...],
+        allowed: frozenset[str],
+    ) -> None:
+        index = len(self._units)
+        values = [value for site in reads if (value := value_at(site)) is not None]
+        dense = all(type(self._types[value]) is ir.TensorType for value in (*values, *makes))
+        self._units.append(Unit(index, node, var, reads, makes, allowed, dense))
+        for value in makes:
+            self._maker[value] = index
+        for value, site in zip(values, reads, strict=True):
+            self._readers.setdefault(value, []).append((index, site))
+
+    def finish(self, root: ir.Graph) -> UnitGraph:
+        producers: list[list[int]] = [[] for _ in self._units]
+        consumers: list[list[int]] = [[] for _ in self._units]
+        for maker, reader in dict.fromkeys(self._edges()):
+            consumers[maker].append(reader)
+            producers[reader].append(maker)
+        return UnitGraph(
+            units=tuple(self._units),
+            maker=self._maker,
+            readers=self._readers,
+            producers=producers,
+            consumers=consumers,
+            ties=tuple(self._ties()),
+            types=self._types,
+            root=root,
+        )
+
+    def _edges(self) -> Iterator[tuple[int, int]]:
+        for value, maker in self._maker.items():
+            for reader, _ in self._readers.get(value, ()):
+                yield maker, reader
+
+    def _ties(self) -> Iterator[tuple[int, ...]]:
+        """What makes and what reads a sequence or an optional (no Cast can stand between), and the
+        variables of a node that has both a sequence and its elements.
+        """
+        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense)
+        for value, readers in self._readers.items():
+            if type(self._types[value]) is not ir.TensorType:
+                maker = [self._maker[value]] if value in self._maker else []
+                yield (*maker, *(reader for reader, _ in readers))
+        together: dict[ir.Node, list[int]] = {node: [] for node in nodes}
+        for unit in self._units if nodes else ():
+            if unit.node in nodes and control.borders(unit.node) is None:
+                together[unit.node].append(unit.index)
+        yield from (tuple(group) for group in together.values() if len(group) > 1)
+
+
+def value_at(site: Site) -> ir.Value | None:
+    """The value that is read at a place; None for an empty optional input."""
+    holder, port = site
+    return holder.outputs[port] if isinstance(holder, ir.Graph) else holder.inputs[port]
+
+
+def _opaque(inputs: int, outputs: int) -> schema.Layout:
+    ports = tuple(range(inputs)), tuple(range(outputs))
+    return (schema.Group(OPAQUE, *ports, allowed=frozenset()),)
+

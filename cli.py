@@ -1,0 +1,8 @@
+"""The door for a bare clone: python cli.py model.onnx -o model_fp16.onnx."""
+
+import sys
+
+from amp_rewrite.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "amp_rewrite"
+
+# A module imports only from what stands above it. A room (a package) is one entry with its modules.
+ORDER = [
+    "errors",
+    "half",
+    "contrib",
+    "schema",
+    "attribute_types",
+    "control",
+    "element_types",
+    "lists",
+    "model_io",
+    "units",
+    "ranges",
+    "kinds",
+    "colours",
+    "plan",
+    "editing",
+    "tidy",
+    "checking",
+    "report",
+    "pipeline",
+    "running",
+    "reporting",
+    "demo",
+    "cli",
+    "__init__",
+    "__main__",
+]
+MODULES = sorted(PACKAGE.rglob("*.py"))
+each_module = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+
+
+def entry(parts):
+    """The entry of ORDER that a path or dotted name belongs to; what is no module is __init__."""
+    name = parts[0] if parts else "__init__"
+    return name if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file() else "__init__"
+
+
+def imported(nodes):
+    """Every imported name, split at its dots; `from a import b` is a, b, as is import_module."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            yield from ((*node.module.split("."), alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield tuple(ast.unparse(node.args[0]).strip("'\"").split("."))
+
+
+@each_module
+def test_a_module_imports_only_from_above(path):
+    """ORDER is the reading order of the package: nothing needs what comes later."""
+    here = entry(path.relative_to(PACKAGE).with_suffix("").parts)
+    assert here in ORDER, f"give {here} its place in ORDER, at the top of {Path(__file__).name}"
+    names = imported(ast.walk(ast.parse(path.read_text())))
+    used = {entry(name[1:]) for name in names if name[0] == "amp_rewrite"} - {here}
+    below = used - set(ORDER[: ORDER.index(here)])
+    assert not below, f"{here} imports {sorted(below)}, not above it in ORDER"
+    assert not used or here != "demo", "the demo stands alone"
+    assert "demo" not in used or here == "cli", "the demo is for the command line only"
+
+
+@each_module
+def test_only_running_needs_onnxruntime(path):
+    """The rewrite works without onnxruntime; only a function of contrib asks it for more."""
+    here = entry(path.relative_to(PACKAGE).with_suffix("").parts)
+    tree = ast.parse(path.read_text())
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    lazy = {node for function in functions for node in ast.walk(function)}
+    allowed = {"running": set(ast.walk(tree)), "contrib": lazy}.get(here, set())
+    names = imported(node for node in ast.walk(tree) if node not in allowed)
+    assert "onnxruntime" not in {name[0] for name in names}

@@ -1,0 +1,106 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LISTS = sorted(path.name for path in (ROOT / "oplists").glob("*.yaml"))
+DATA = sorted(path.name for path in (ROOT / "amp_rewrite" / "data").glob("*.json"))
+
+# Prints where the package was imported from, where its lists are, and each list that it can load.
+PROBE = """
+from pathlib import Path
+import amp_rewrite
+from amp_rewrite import lists
+print(Path(amp_rewrite.__file__).parents[1])
+print(lists.folder())
+print(*(f"{lists.load(name).name}.yaml" for name in lists.shipped()))
+"""
+
+
+def python(*arguments, cwd, path=()):
+    """What Python prints, run from cwd with PYTHONPATH as given and no more."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if path:
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def built(kind, folder):
+    """A wheel of the checkout, `standard` or `editable`, unpacked in folder."""
+    pytest.importorskip("hatchling", reason="the wheel is built by hatchling")
+    hook = {"standard": "build_wheel", "editable": "build_editable"}[kind]
+    python("-c", f"from hatchling import build; build.{hook}({str(folder)!r})", cwd=ROOT)
+    (wheel,) = folder.glob("*.whl")
+    shutil.unpack_archive(wheel, folder / "site", "zip")
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder into which the wheel was unpacked."""
+    return built("standard", tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_holds_the_package_and_its_data(site):
+    """Lists, tables and the typing marker are inside; the clone's door and the tests are not."""
+    inside = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
+    assert LISTS
+    assert DATA
+    assert {f"amp_rewrite/oplists/{name}" for name in LISTS} <= inside
+    assert {f"amp_rewrite/data/{name}" for name in DATA} <= inside
+    assert "amp_rewrite/py.typed" in inside
+    assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"amp_rewrite"}
+
+
+def test_the_wheel_carries_licence_and_command(site):
+    """The licence travels with the wheel, and installing it makes the command amp-rewrite."""
+    (info,) = site.glob("*.dist-info")
+    assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert "amp-rewrite = amp_rewrite.cli:main" in (info / "entry_points.txt").read_text()
+
+
+def probed(folder, path):
+    """What PROBE prints, as (package's home, folder of lists, names of lists)."""
+    home, lists, names = python("-c", PROBE, cwd=folder, path=path).splitlines()
+    return Path(home), Path(lists), names.split()
+
+
+def test_lists_are_found_in_a_wheel(site, tmp_path):
+    """The installed package reads the lists that came with it."""
+    assert probed(tmp_path, [site]) == (site, site / "amp_rewrite" / "oplists", LISTS)
+
+
+def test_lists_are_found_in_an_editable_install(tmp_path):
+    """An editable install reads the lists of the checkout."""
+    site = built("editable", tmp_path)
+    (pointer,) = site.glob("*.pth")
+    path = [site, pointer.read_text().strip()]
+    assert probed(tmp_path, path) == (ROOT, ROOT / "oplists", LISTS)
+
+
+def test_lists_are_found_in_a_bare_clone(tmp_path):
+    """A checkout that nobody installed reads its own lists."""
+    assert probed(tmp_path, [ROOT]) == (ROOT, ROOT / "oplists", LISTS)
+
+
+def test_the_door_of_a_bare_clone_opens_from_anywhere(tmp_path):
+    """`python cli.py` needs neither an install nor a working directory."""
+    assert "Usage" in python(ROOT / "cli.py", "--help", cwd=tmp_path)
+
+
+def test_the_package_is_a_command(tmp_path):
+    """`python -m amp_rewrite` is the same door."""
+    assert "Usage" in python("-m", "amp_rewrite", "--help", cwd=tmp_path, path=[ROOT])
