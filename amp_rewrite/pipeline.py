@@ -24,6 +24,8 @@ from amp_rewrite import (
     model_io,
     plan,
     plan_files,
+    quantised,
+    quirks,
     ranges,
     shape_inference,
     stored,
@@ -141,7 +143,12 @@ def _decide(
         if replay:
             painting = replay.painting(graph, loaded.model)
         else:
-            findings = {**integers.check(graph, found.fits, half), **found.findings}
+            findings = {
+                **quirks.check(graph),
+                **quantised.check(graph),
+                **integers.check(graph, found.fits, half),
+                **found.findings,
+            }
             painting = _paint(graph, options, findings)
     with clock.stage("plan"):
         made = plan.make(

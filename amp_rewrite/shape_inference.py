@@ -8,7 +8,7 @@ import sys
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.element_types import Type
+from amp_rewrite.element_types import Type, tensor
 
 _LARGEST = 1 << 28
 """Above this many bytes a model is not sent through: schemas and declarations have to do."""
@@ -29,6 +29,12 @@ def types_by_name(model: ir.Model) -> dict[str, Type]:
     child = subprocess.run([sys.executable, "-c", _CHILD], input=data, capture_output=True)
     if child.returncode != 0:
         return {}
-    inferred = onnx.ModelProto.FromString(child.stdout)
-    found = {info.name: ir.serde.deserialize_type_proto_for_type(info.type) for info in inferred.graph.value_info}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    inferred = onnx.ModelProto.FromString(child.stdout).graph.value_info
+    return {info.name: kind for info in inferred if (kind := _type(info.type)) is not None}
+
+
+def _type(proto: onnx.TypeProto) -> Type | None:
+    """The type of a tensor; of what else there is, schemas know enough."""
+    if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
+        return None
+    return tensor(ir.DataType(proto.tensor_type.elem_type))
