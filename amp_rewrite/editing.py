@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -13,10 +13,10 @@ from amp_rewrite import half as halves
 from amp_rewrite.element_types import Types, tensor
 from amp_rewrite.half import Half
 from amp_rewrite.names import Names
+from amp_rewrite.placing import Placer, graph_of, redirect
 from amp_rewrite.plan import Cast, Form, Plan, Storing
 from amp_rewrite.ranges import fill_of
 from amp_rewrite.stored import Stored
-from amp_rewrite.units import Site
 
 LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
@@ -45,11 +45,11 @@ class _Editor:
         self._types = types
         self._root = model.graph
         self._names = Names(model)
-        self._first: dict[ir.Graph, ir.Node | None] = {}
+        self._placer = Placer()
 
     def retype(self, value: ir.Value) -> None:
         """The value is half from now on, where it stands."""
-        self._types[value] = _with_element(self._types[value], self._half.dtype)
+        self._types[value] = with_element(self._types[value], self._half.dtype)
         if value.type is not None:
             value.type = self._types[value]
 
@@ -78,13 +78,13 @@ class _Editor:
                 shape=value.shape,
                 const_value=converted,
             )
-            _graph_of(value).register_initializer(beside)
+            graph_of(value).register_initializer(beside)
         else:
             name_of_node = self._names.of_node(name)
             node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
             beside = node.outputs[0]
             beside.name = name
-            _graph_of(value).insert_after(storing.stored.node, node)
+            graph_of(value).insert_after(storing.stored.node, node)
         self._types[beside] = tensor(self._half.dtype)
         redirect(storing.reads, beside)
 
@@ -134,45 +134,16 @@ class _Editor:
         else:
             made.name = name
         self._types[made] = tensor(cast.dtype)
-        self._insert(node, value)
+        self._placer.behind(node, value)
         redirect(cast.reads, made)
 
-    def _insert(self, node: ir.Node, value: ir.Value) -> None:
-        maker = value.producer()
-        if maker is not None:
-            _graph_of(value).insert_after(maker, node)
-            return
-        graph = _graph_of(value)
-        if graph not in self._first:
-            self._first[graph] = next(iter(graph), None)
-        first = self._first[graph]
-        if first is None:
-            graph.append(node)
-        else:
-            graph.insert_before(first, node)
 
-
-def redirect(sites: Iterable[Site], value: ir.Value) -> None:
-    """Has these places read `value` instead of what they read."""
-    for holder, port in sites:
-        if isinstance(holder, ir.Graph):
-            holder.outputs[port] = value
-        else:
-            holder.replace_input_with(port, value)
-
-
-def _graph_of(value: ir.Value) -> ir.Graph:
-    graph = value.graph
-    assert isinstance(graph, ir.Graph), "every value of a model belongs to a graph"
-    return graph
-
-
-def _with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
-    """The same type with another element type; a new object, since types are shared."""
+def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
+    """The same type with another element type; the old one, which may be shared, stays as it is."""
     if isinstance(kind, ir.SequenceType):
-        return ir.SequenceType(_with_element(kind.elem_type, dtype))
+        return ir.SequenceType(with_element(kind.elem_type, dtype))
     if isinstance(kind, ir.OptionalType):
-        return ir.OptionalType(_with_element(kind.elem_type, dtype))
+        return ir.OptionalType(with_element(kind.elem_type, dtype))
     return tensor(dtype)
 
 

@@ -1,0 +1,46 @@
+"""Where new nodes go, and who reads what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from amp_rewrite.units import Site
+
+
+class Placer:
+    """Puts nodes behind the makers of values; at the front of a graph in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._first: dict[ir.Graph, ir.Node | None] = {}
+
+    def behind(self, node: ir.Node, value: ir.Value) -> None:
+        """Right behind the maker of `value`; behind inputs and weights is the beginning of the graph."""
+        maker, graph = value.producer(), graph_of(value)
+        if maker is not None:
+            graph.insert_after(maker, node)
+            return
+        if graph not in self._first:
+            self._first[graph] = next(iter(graph), None)
+        first = self._first[graph]
+        if first is None:
+            graph.append(node)
+        else:
+            graph.insert_before(first, node)
+
+
+def graph_of(value: ir.Value) -> ir.Graph:
+    """The graph in which a value of a model is made, entered or stored."""
+    graph = value.graph
+    assert isinstance(graph, ir.Graph), "every value of a model belongs to a graph"
+    return graph
+
+
+def redirect(sites: Iterable[Site], value: ir.Value) -> None:
+    """Has these places read `value` instead of what they read."""
+    for holder, port in sites:
+        if isinstance(holder, ir.Graph):
+            holder.outputs[port] = value
+        else:
+            holder.replace_input_with(port, value)

@@ -1,0 +1,132 @@
+"""A half model as a float32 model that computes the same numbers: what is half is rounded to half.
+
+onnxruntime's CPU provider runs most half nodes in float32 and does not round between them, so that
+300 * 300 is 90000 there, and infinite on a GPU. Casts that stand in the model are kept. So every value
+that is half gets a Cast to half and back behind the node that makes it: storage is rounded, sums inside
+a node are in float32, as tensor cores do it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from amp_rewrite import attribute_types, editing, element_types, inlining, model_io
+from amp_rewrite.findings import MOVERS
+from amp_rewrite.names import Names, graphs
+from amp_rewrite.placing import Placer, redirect
+from amp_rewrite.units import Site
+
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
+"""What these make of rounded values is rounded: no Casts are needed behind them."""
+
+
+def emulate(source: model_io.Source) -> onnx.ModelProto:
+    """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
+
+    Inputs and outputs keep their types. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
+    onnx_graphsurgeon.Graph with half in it, whoever wrote it; it is not changed. Raises ModelError.
+    """
+    loaded = model_io.load(source)
+    inlining.inline(loaded.model)
+    _Emulator(loaded.model).run()
+    return model_io.to_proto(loaded)
+
+
+class _Emulator:
+    def __init__(self, model: ir.Model) -> None:
+        self._root = model.graph
+        self._types = element_types.infer(model)
+        self._names = Names(model)
+        self._placer = Placer()
+        self._leaving: dict[ir.Value, list[Site]] = {}
+        for graph in graphs(model.graph):
+            for port, value in enumerate(graph.outputs):
+                self._leaving.setdefault(value, []).append(Site(graph, port))
+
+    def run(self) -> None:
+        """Every half value becomes float32 and is rounded; inputs and outputs stay half outside."""
+        halves = {v: t.dtype for v, t in self._types.items() if t.dtype in _HALVES}
+        for graph in list(graphs(self._root)):
+            for node in graph:
+                _widen_attributes(node)
+        for value, dtype in halves.items():
+            if value.name:  # an optional output that is not wanted has no name
+                self._treat(value, dtype)
+
+    def _treat(self, value: ir.Value, dtype: ir.DataType) -> None:
+        node = value.producer()
+        if node is None and value.const_value is not None:
+            value.const_value = _widened(value.const_value)
+            self._widen(value)
+        elif node is None and value in self._root.inputs:
+            self._read_as_float32(value, value)
+        elif node is not None and node.op_type == "Cast":
+            self._read_as_float32(value, value)
+        elif not isinstance(self._types[value], ir.TensorType) or node is None:
+            self._widen(value)
+        else:
+            self._round(value, dtype, node)
+
+    def _widen(self, value: ir.Value) -> None:
+        if value.type is not None:
+            value.type = editing.with_element(self._types[value], ir.DataType.FLOAT)
+
+    def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
+        """Casts a node's output to half, and back for its readers; the model gives the half away."""
+        self._widen(value)
+        exact = node.op_type in _KEEP_ROUNDED and node.domain == ""
+        leaves = any(site.holder is self._root for site in self._leaving.get(value, ()))
+        if exact and not leaves:
+            return
+        half = self._cast(value, dtype, "half")
+        if leaves:
+            value.name, half.name = half.name, value.name
+            outer = [site for site in self._leaving[value] if site.holder is self._root]
+            redirect(outer, half)
+            self._leaving[value] = [s for s in self._leaving[value] if s not in outer]
+        if not exact:
+            self._read_as_float32(value, half)
+
+    def _read_as_float32(self, value: ir.Value, half: ir.Value) -> None:
+        """Casts `half` to float32, and has all who read `value` read that."""
+        reads = [Site(node, port) for node, port in value.uses() if node is not half.producer()]
+        reads += [s for s in self._leaving.get(value, ()) if s.holder is not self._root]
+        if reads:
+            redirect(reads, self._cast(half, ir.DataType.FLOAT, "rounded"))
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
+        name = self._names.of_value(value, suffix)
+        cast = ir.node("Cast", [value], {"to": int(dtype)}, name=self._names.of_node(name))
+        made = cast.outputs[0]
+        made.name, made.type, made.shape = name, element_types.tensor(dtype), value.shape
+        self._placer.behind(cast, value)
+        return made
+
+
+def _widen_attributes(node: ir.Node) -> None:
+    """Attributes that hold half tensors hold float32, and those that name a half type name float32."""
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+            if attribute.as_tensor().dtype in _HALVES:
+                node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
+        elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
+            kind = attribute.value.type
+            if kind.dtype in _HALVES:
+                wide = editing.with_element(kind, ir.DataType.FLOAT)
+                held = ir.TypeAndShape(wide, attribute.value.shape)
+                node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
+    typed = attribute_types.of(node)
+    if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
+        return
+    if attribute_types.said(node, typed) in _HALVES:
+        wide_type = int(ir.DataType.FLOAT)
+        node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
+
+
+def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if tensor.dtype not in _HALVES:
+        return tensor
+    return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
