@@ -7,10 +7,10 @@ auto_mixed_precision passes, but for `follow`, which Grappler has for bfloat16 a
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite.kinds import BY_RANGE, BY_SCHEMA
+from amp_rewrite.kinds import BY_PIN, BY_RANGE, BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
 from amp_rewrite.options import Level
 from amp_rewrite.units import UnitGraph
@@ -111,7 +111,7 @@ class _Rules:
         self._entries = entries
         self._kinds = [entry.kind for entry in entries]
         self._paints: dict[int, Paint] = {}
-        self._tied = _neighbours(graph.ties)
+        self._tied = _Ties(graph.ties)
         self._leaving = frozenset(graph.root.outputs)
 
     def finish(self) -> tuple[Paint, ...]:
@@ -194,7 +194,7 @@ class _Rules:
     def settle(self) -> None:
         """One FULL unit makes all that is tied to it FULL; then Casts take the colour beside them."""
         full = [u for group in self._graph.ties for u in group if not self._is_half(u)]
-        for unit, cause in reach(full, self._ties_of, self._is_half).items():
+        for unit, cause in reach(full, _Ties(self._graph.ties).of, self._is_half).items():
             self._paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
         for unit in self._graph.units:
             if unit.node.op_type == "Cast" and unit.node.domain == "":
@@ -203,7 +203,7 @@ class _Rules:
     def _settle_cast(self, unit: int, *, reads: bool) -> None:
         """A Cast takes what its maker gives; what it gives is HALF when all who read it are."""
         entry = self._entries[unit]
-        if unit in self._paints or entry.source in (BY_RANGE, BY_SCHEMA):
+        if unit in self._paints or _is_held(entry):
             return
         beside = self._graph.producers[unit] if reads else self._graph.consumers[unit]
         borders = reads or self._is_read_inside(unit)
@@ -232,18 +232,31 @@ class _Rules:
     def _consumers(self, unit: int) -> Iterable[int]:
         return self._graph.consumers[unit]
 
-    def _ties_of(self, unit: int) -> Iterable[int]:
-        return self._tied.get(unit, ())
-
     def _neighbours(self, unit: int) -> Iterable[int]:
         yield from self._graph.producers[unit]
         yield from self._graph.consumers[unit]
-        yield from self._tied.get(unit, ())
+        yield from self._tied.of(unit)
 
 
-def _neighbours(ties: Iterable[tuple[int, ...]]) -> Mapping[int, list[int]]:
-    tied: dict[int, list[int]] = {}
-    for group in ties:
-        for unit in group:
-            tied.setdefault(unit, []).extend(other for other in group if other != unit)
-    return tied
+def _is_held(entry: Entry) -> bool:
+    """Whether more than a list holds a unit in float32: a range, the schema, a pin or a flag."""
+    asked = entry.kind is Kind.FIXED and entry.source.startswith("--")
+    return asked or entry.source in (BY_RANGE, BY_SCHEMA, BY_PIN)
+
+
+class _Ties:
+    """What a unit is tied to; a group is given out once, since who asked has gone to all of it."""
+
+    def __init__(self, ties: Sequence[tuple[int, ...]]) -> None:
+        self._ties = ties
+        self._groups: dict[int, list[int]] = {}
+        self._given: set[int] = set()
+        for group, members in enumerate(ties):
+            for unit in members:
+                self._groups.setdefault(unit, []).append(group)
+
+    def of(self, unit: int) -> Iterator[int]:
+        for group in self._groups.get(unit, ()):
+            if group not in self._given:
+                self._given.add(group)
+                yield from self._ties[group]

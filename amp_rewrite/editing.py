@@ -16,7 +16,7 @@ from amp_rewrite.names import Names
 from amp_rewrite.placing import Placer, graph_of, redirect
 from amp_rewrite.plan import Cast, Form, Plan, Storing
 from amp_rewrite.ranges import fill_of
-from amp_rewrite.stored import Stored
+from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored
 
 LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
@@ -44,6 +44,7 @@ class _Editor:
         self._half = half
         self._types = types
         self._root = model.graph
+        self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
         self._names = Names(model)
         self._placer = Placer()
 
@@ -78,7 +79,7 @@ class _Editor:
                 shape=value.shape,
                 const_value=converted,
             )
-            graph_of(value).register_initializer(beside)
+            self._register(beside, graph_of(value))
         else:
             name_of_node = self._names.of_node(name)
             node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
@@ -87,6 +88,11 @@ class _Editor:
             graph_of(value).insert_after(storing.stored.node, node)
         self._types[beside] = tensor(self._half.dtype)
         redirect(storing.reads, beside)
+
+    def _register(self, stored: ir.Value, graph: ir.Graph) -> None:
+        graph.register_initializer(stored)
+        if self._listed:
+            graph.inputs.append(stored)
 
     def _converted(self, storing: Storing, name: str | None) -> ir.TensorProtocol:
         array = storing.stored.array
@@ -119,23 +125,31 @@ class _Editor:
     def cast(self, cast: Cast) -> None:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
-        name = self._names.of_value(value, _element_name(cast.dtype))
-        leaves = any(site.holder is self._root for site in cast.reads)
         node = ir.node(
             "Cast",
             [value],
             {"to": int(cast.dtype)},
-            name=self._names.of_node(name),
+            name=self._names.of_node(f"{value.name}__{_element_name(cast.dtype)}"),
         )
         made = node.outputs[0]
         made.type, made.shape = tensor(cast.dtype), value.shape
-        if leaves:
-            made.name, value.name = value.name, name
-        else:
-            made.name = name
         self._types[made] = tensor(cast.dtype)
+        if any(site.holder is self._root for site in cast.reads):
+            self._leave(value, made)
+        else:
+            made.name = self._names.of_value(value, _element_name(cast.dtype))
         self._placer.behind(node, value)
         redirect(cast.reads, made)
+
+    def _leave(self, value: ir.Value, made: ir.Value) -> None:
+        """`made` is the output of the model that `value` was: it takes over all that callers know of it."""
+        dtype = self._types[value].dtype
+        assert dtype is not None, "only tensors are cast"
+        made.name, value.name = value.name, self._names.of_value(value, _element_name(dtype))
+        made.doc_string, value.doc_string = value.doc_string, None
+        for known, ours in ((made.metadata_props, value.metadata_props), (made.meta, value.meta)):
+            known.update(ours)
+            ours.clear()
 
 
 def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:

@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types
+from amp_rewrite import attribute_types, targets
 from amp_rewrite.errors import OptionError
 from amp_rewrite.findings import Finding
 from amp_rewrite.half import Half
 from amp_rewrite.lists import Entry, Kind, OpLists
 from amp_rewrite.options import Level, Pins
+from amp_rewrite.targets import Target
 from amp_rewrite.units import Unit, UnitGraph, value_at
 
 BY_SCHEMA = "schema"
 BY_RANGE = "range"
 BY_PIN = "pin"
 BY_LEVEL = "level"
+BY_TARGET = "target"
 """Where an entry comes from, besides a list's name and a flag of the user's such as `--allow`."""
 
 
@@ -31,12 +33,13 @@ def classify(
     findings: Mapping[int, Finding],
     pins: Pins,
     level: Level,
+    target: Target = targets.ANY,
 ) -> tuple[Entry, ...]:
     """What holds of every unit: its kind, why, and who says so.
 
     Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
     """
-    listed = functools.cache(functools.partial(_listed, lists, half, level))
+    listed = functools.cache(functools.partial(_listed, lists, half, level, target))
     entries = [
         listed(unit.node.domain, unit.node.op_type, unit.allowed) for unit in graph.units
     ]
@@ -52,7 +55,13 @@ def classify(
 
 
 def _listed(
-    lists: OpLists, half: Half, level: Level, domain: str, op_type: str, allowed: frozenset[str]
+    lists: OpLists,
+    half: Half,
+    level: Level,
+    target: Target,
+    domain: str,
+    op_type: str,
+    allowed: frozenset[str],
 ) -> Entry:
     if not allowed:
         return Entry(Kind.FIXED, "the operator is unknown here", source=BY_SCHEMA)
@@ -61,6 +70,8 @@ def _listed(
     entry = lists.find(domain, op_type)
     if entry is None:
         entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
+    if (domain, op_type) in target.float_only and not entry.source.startswith("--"):
+        entry = Entry(Kind.FIXED, f"{target.name} has no half kernel", source=BY_TARGET)
     return _LEVELS[level](entry, op_type)
 
 

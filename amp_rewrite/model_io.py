@@ -288,7 +288,7 @@ def save(loaded: Loaded, path: Path) -> onnx.ModelProto:
             folder = path.parent or Path()
             ir.external_data.unload_from_model(model, folder, f"{path.name}.data", max_workers=2)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
     proto = to_proto(loaded)
     write(proto.SerializeToString(), path)
     return proto
@@ -301,12 +301,12 @@ def write(data: bytes, path: Path) -> None:
         beside.write_bytes(data)
         os.replace(beside, path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _unwritable(path: Path, error: OSError) -> OutputError:
+def unwritable(path: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot be written ({error.strerror or error})",
         where=path,

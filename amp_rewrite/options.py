@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from amp_rewrite.half import FLOAT16, Half
 from amp_rewrite.lists import OpLists, load
+from amp_rewrite.targets import ONNXRUNTIME_CUDA, Target
 
 
 class Level(enum.Enum):
@@ -42,13 +43,14 @@ class Options:
     """How to rewrite.
 
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
-    type. `follow` is the rule that keeps a matrix product and what follows it in one piece. `borders`
+    type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product and what follows it in one piece. `borders`
     types the inputs and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local
     functions as they are, in float32, instead of inlining them. `check` has onnx check the result.
     """
 
     half: Half = FLOAT16
     lists: OpLists | None = None
+    target: Target = ONNXRUNTIME_CUDA
     level: Level = Level.DEFAULT
     follow: bool = True
     pins: Pins = field(default_factory=Pins)

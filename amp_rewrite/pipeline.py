@@ -136,7 +136,7 @@ def _decide(
     half = replay.half if replay else options.half
     with clock.stage("analyse"):
         warning = None if options.keep_functions else inlining.inline(loaded.model)
-        graph = units.build(loaded.model, _types(loaded.model))
+        graph = units.build(loaded.model, _types(loaded.model), options.target)
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):
@@ -169,7 +169,9 @@ def _paint(
     graph: units.UnitGraph, options: Options, findings: Mapping[int, Finding]
 ) -> colours.Painting:
     lists = options.operator_lists()
-    entries = kinds.classify(graph, lists, options.half, findings, options.pins, options.level)
+    entries = kinds.classify(
+        graph, lists, options.half, findings, options.pins, options.level, options.target
+    )
     return colours.paint(graph, entries, follow=options.follow, level=options.level)
 
 

@@ -108,6 +108,7 @@ class _Planner:
         self._held, self._ranges = stored, ranges
         self._half_io = borders is Borders.HALF
         self._keep_io = keep_io
+        self._entering = frozenset(graph.root.inputs)
         self.masks = {
             value for value, way in ranges.masks.items() if any(map(painting.is_half, way))
         }
@@ -158,7 +159,7 @@ class _Planner:
         maker = self._graph.maker.get(value)
         if maker is not None:
             return self._painting.is_half(maker)
-        return self._is_half_border(value) and value.is_graph_input()
+        return self._is_half_border(value) and value in self._entering
 
     def _is_half_border(self, value: ir.Value) -> bool:
         dense = type(self._graph.types.get(value)) is ir.TensorType

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite import control, element_types, schema
+from amp_rewrite import control, element_types, schema, targets
 from amp_rewrite.schema import TypeVar
+from amp_rewrite.targets import Target
 
 OPAQUE = TypeVar("?")
 """The type variable of an operator without a schema: all its float32 ports."""
@@ -69,16 +70,24 @@ class UnitGraph:
         return tuple(unit for unit in self.units if unit.node is node)
 
 
-def build(model: ir.Model, types: element_types.Types) -> UnitGraph:
-    """The units of the main graph and of every graph below it, in the order of the nodes."""
-    builder = _Builder(types, model.graph.opset_imports)
+def build(
+    model: ir.Model, types: element_types.Types, target: Target = targets.ANY
+) -> UnitGraph:
+    """The units of the main graph and of every graph below it, in the order of the nodes.
+
+    Variables that the target's kernels want as one are one unit, under the name of the first.
+    """
+    builder = _Builder(types, model.graph.opset_imports, target)
     builder.graph(model.graph)
     return builder.finish(model.graph)
 
 
 class _Builder:
-    def __init__(self, types: element_types.Types, imports: Mapping[str, int]) -> None:
+    def __init__(
+        self, types: element_types.Types, imports: Mapping[str, int], target: Target
+    ) -> None:
         self._types = types
+        self._joined = target.joined
         self._version = element_types.versions(imports)
         self._float = frozenset(v for v, t in types.items() if t.dtype == ir.DataType.FLOAT)
         self._units: list[Unit] = []
@@ -101,11 +110,28 @@ class _Builder:
         layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
         if layout is None:
             layout = _opaque(len(inputs), len(outputs))
+        elif (node.domain, node.op_type) in self._joined:
+            layout = self._join(node, layout)
         for group in layout:
             reads = tuple([Site(node, i) for i in group.inputs if inputs[i] in known])
             makes = tuple([outputs[i] for i in group.outputs if outputs[i] in known])
             if reads or makes:
                 self._add(node, group.var, reads, makes, group.allowed)
+
+    def _join(self, node: ir.Node, layout: schema.Layout) -> schema.Layout:
+        """The layout with the joined variables as one group, where all of them are float32."""
+        names = self._joined[node.domain, node.op_type]
+        parts = [group for group in layout if group.var.name in names]
+        values = [node.inputs[i] for group in parts for i in group.inputs]
+        if any(value is not None and value not in self._float for value in values):
+            return layout
+        one = schema.Group(
+            var=parts[0].var,
+            inputs=tuple(sorted(i for group in parts for i in group.inputs)),
+            outputs=tuple(sorted(i for group in parts for i in group.outputs)),
+            allowed=frozenset.intersection(*(group.allowed for group in parts)),
+        )
+        return (one, *(group for group in layout if group not in parts))
 
     def _borders(self, node: ir.Node, borders: tuple[control.Border, ...]) -> None:
         entering = {i for border in borders for i in border.inputs}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import onnx_ir as ir
@@ -13,78 +15,93 @@ from amp_rewrite.schema import TypeVar
 from amp_rewrite.units import Site, Unit, UnitGraph
 
 FOLLOW = "FOLLOW"
-"""The word for an INFER unit that the lists mark `follow`; every other kind is its own word."""
+"""The word for an INFER unit that the lists mark `follow`; every kind is a word of its own."""
 
 Edge = tuple[int, int]
 """From the unit that makes a value to one that reads it."""
 
 
-def entries(words: str) -> tuple[Entry, ...]:
-    """An entry for every word: a kind, or FOLLOW."""
-    return tuple(map(entry, words.split()))
-
-
 def entry(word: str, source: str = "test") -> Entry:
-    """The entry that a word stands for."""
+    """The entry that a word stands for: a kind, or FOLLOW."""
     kind = Kind.INFER if word == FOLLOW else Kind[word]
     return Entry(kind, "as the test says", word == FOLLOW, source)
 
 
+def entries(words: str) -> tuple[Entry, ...]:
+    """An entry for every word of a line."""
+    return tuple(map(entry, words.split()))
+
+
 def colours(painting: Painting) -> str:
-    """The colour of every unit, as words."""
+    """The colour of every unit, as a line of words."""
     return " ".join(paint.colour.name for paint in painting.paints)
 
 
 def rules(painting: Painting) -> str:
-    """The rule that painted every unit, as words."""
+    """The rule that painted every unit, as a line of words."""
     return " ".join(paint.rule.value for paint in painting.paints)
 
 
-def chain(
-    length: int,
-    *,
-    ties: Iterable[Sequence[int]] = (),
-    casts: Sequence[int] = (),
-    leaving: Sequence[int] = (),
-) -> UnitGraph:
+@functools.cache
+def chain(length: int, ties: tuple[tuple[int, ...], ...] = ()) -> UnitGraph:
     """Units of which each is read by the next."""
-    return graph(length, list(pairwise(range(length))), ties=ties, casts=casts, leaving=leaving)
+    return graph(length, pairwise(range(length)), ties)
 
 
 def graph(
     size: int,
-    edges: Sequence[Edge],
-    *,
+    edges: Iterable[Edge],
     ties: Iterable[Sequence[int]] = (),
+    *,
     casts: Sequence[int] = (),
     leaving: Sequence[int] = (),
 ) -> UnitGraph:
-    """As many units as `size` says; each makes one value, that of `leaving` are outputs of the model.
+    """`size` units that make one value each; those of `leaving` are outputs of the model.
 
-    Those of `casts` are a Cast's: its input side when something feeds them, else its output side. A
-    Cast's input side makes no float32, so nothing reads it.
+    A unit of `casts` is one side of a Cast: its input side if anything feeds it, and then it makes
+    nothing, else its output side.
     """
     values = [ir.Value(name=f"v{i}") for i in range(size)]
-    fed = [[maker for maker, reader in edges if reader == i] for i in range(size)]
-    units = tuple(
-        _unit(i, [values[maker] for maker in fed[i]], values[i], is_cast=i in casts)
-        for i in range(size)
-    )
+    producers: list[list[int]] = [[] for _ in values]
+    consumers: list[list[int]] = [[] for _ in values]
+    for maker, reader in dict.fromkeys(edges):
+        producers[reader].append(maker)
+        consumers[maker].append(reader)
+    units = tuple(_unit(i, producers[i], values, casts) for i in range(size))
     return UnitGraph(
         units=units,
-        maker={value: i for i, unit in enumerate(units) for value in unit.makes},
-        readers={
-            value: [(i, site) for i, unit in enumerate(units) for site in unit.reads
-                    if unit.node.inputs[site.port] is value]
-            for value in values
-        } if size < _LARGE else {},
-        producers=fed,
-        consumers=_consumers(size, edges),
+        maker={value: unit.index for unit in units for value in unit.makes},
+        readers=_readers(units),
+        producers=producers,
+        consumers=consumers,
         ties=tuple(map(tuple, ties)),
         types={},
         root=ir.Graph([], [values[i] for i in leaving], nodes=[]),
     )
 
 
-_LARGE = 100
-"""From this size on nobody asks a test's graph who reads a value, and finding out takes too long."""
+def with_edges(
+    found: UnitGraph, producers: Sequence[Sequence[int]], consumers: Sequence[Sequence[int]]
+) -> UnitGraph:
+    """The same graph, with these neighbours."""
+    return replace(found, producers=producers, consumers=consumers)
+
+
+def _unit(
+    index: int, makers: Sequence[int], values: Sequence[ir.Value], casts: Sequence[int]
+) -> Unit:
+    reads, made = [values[i] for i in makers], (values[index],)
+    is_cast = index in casts
+    node = ir.Node("", "Cast" if is_cast else "Stub", reads, outputs=made, name=f"n{index}")
+    makes = () if is_cast and makers else made
+    sites = tuple(Site(node, port) for port in range(len(reads)))
+    return Unit(index, node, TypeVar("T"), sites, makes, frozenset(["tensor(float16)"]))
+
+
+def _readers(units: Iterable[Unit]) -> dict[ir.Value, list[tuple[int, Site]]]:
+    readers: dict[ir.Value, list[tuple[int, Site]]] = {}
+    for unit in units:
+        for value, site in zip(unit.node.inputs, unit.reads, strict=True):
+            assert value is not None
+            readers.setdefault(value, []).append((unit.index, site))
+    return readers

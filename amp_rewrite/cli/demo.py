@@ -1,0 +1,36 @@
+"""`amp-rewrite demo`: the main job on a small network that needs no download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from amp_rewrite import demo as networks
+from amp_rewrite import model_io, pipeline
+from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.reporting import terminal
+from amp_rewrite.running import verification
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("amp_rewrite_demo"),
+              show_default=True, metavar="FOLDER", help="Where the two models go.")
+def demo(output: Path) -> None:
+    """Make a small network (convolutions, attention, norms, a loop), rewrite it and compare the two."""
+    console = Console(highlight=False, soft_wrap=True)
+    original = output / "demo.onnx"
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise model_io.unwritable(output, error) from error
+    model_io.write(networks.network().SerializeToString(), original)
+    with shown_progress(quiet=False) as progress:
+        result = pipeline.rewrite(original, progress=progress)
+        comparison = verification.compare(original, result.model, networks.feeds())
+    hint = f"amp-rewrite explain {original}"
+    terminal.print_summary(console, result.report, str(result.model), [hint])
+    terminal.print_comparison(console, comparison)
+    if not (result.report.ok and comparison.ok):
+        raise click.exceptions.Exit(1)

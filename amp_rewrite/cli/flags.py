@@ -1,0 +1,119 @@
+"""The flags that say how to rewrite, the same for every command that decides something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amp_rewrite import half as halves
+from amp_rewrite import lists, pipeline, plan_files, targets
+from amp_rewrite.errors import OptionError
+from amp_rewrite.lists import Kind
+from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
+from amp_rewrite.pipeline import Analysis
+from amp_rewrite.stopwatch import Progress
+
+Command = Callable[..., Any]
+
+_REGEX = "Node names, or regular expressions that match a whole name."
+
+
+def _choice(names: Sequence[str]) -> click.Choice[str]:
+    return click.Choice(list(names), case_sensitive=False)
+
+
+_FLAGS = (
+    click.option("--to", type=_choice(list(halves.BY_NAME)), default="float16", show_default=True,
+                 help="The half type."),
+    click.option("--target", type=_choice(list(targets.BY_NAME)), default=targets.ONNXRUNTIME_CUDA.name,
+                 show_default=True, help="The runtime that the model is for."),
+    click.option("--list", "list_", metavar="NAME|FILE", help="Operator lists: a shipped one "
+                 "(default, bfloat16, tensorflow) or a YAML file."),
+    click.option("--allow", multiple=True, metavar="OP", help="Put an operator on the allow list."),
+    click.option("--infer", multiple=True, metavar="OP", help="Put an operator on the infer list."),
+    click.option("--clear", multiple=True, metavar="OP", help="Put an operator on the clear list."),
+    click.option("--deny", multiple=True, metavar="OP", help="Put an operator on the deny list."),
+    click.option("--keep-full", multiple=True, metavar="REGEX",
+                 help=f"Keep these nodes in float32. {_REGEX}"),
+    click.option("--force-half", multiple=True, metavar="REGEX",
+                 help=f"Put these nodes in half. {_REGEX}"),
+    click.option("--level", type=_choice([level.value for level in Level]), default="default",
+                 show_default=True, help="How far to go."),
+    click.option("--no-follow", is_flag=True,
+                 help="Leave what follows the last matrix product in float32."),
+    click.option("--io", type=_choice([b.value for b in Borders]), default="keep", show_default=True,
+                 help="The type of the model's float32 inputs and outputs."),
+    click.option("--keep-io", multiple=True, metavar="NAME",
+                 help="With --io half: an input or output that stays float32."),
+    click.option("--keep-functions", is_flag=True,
+                 help="Leave calls of model-local functions alone, in float32."),
+    click.option("--plan", metavar="FILE", help="Carry out a saved plan."),
+)
+
+
+def decision_flags(command: Command) -> Command:
+    """Adds the flags of this module to a command; it gets them as `Asked` in `asked`."""
+
+    def collected(**arguments: Any) -> Any:
+        own = {name: arguments.pop(name) for name in _NAMES}
+        return command(asked=_asked(own), **arguments)
+
+    collected.__name__, collected.__doc__ = command.__name__, command.__doc__
+    collected.__click_params__ = getattr(command, "__click_params__", [])  # pyright: ignore[reportFunctionMemberAccess]
+    for flag in reversed(_FLAGS):
+        flag(collected)
+    return collected
+
+
+_NAMES = (
+    "to target list_ allow infer clear deny keep_full force_half level no_follow io keep_io "
+    "keep_functions plan"
+).split()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the flags ask for."""
+
+    options: Options
+    replay: plan_files.SavedPlan | None
+
+    def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
+        """The analysis of a model as it is asked for."""
+        return pipeline.analyze(model, self.options, replay=self.replay, progress=progress)
+
+
+def _asked(flags: dict[str, Any]) -> Asked:
+    half = halves.named(flags["to"])
+    chosen = lists.load(flags["list_"] or SHIPPED_FOR[half.name])
+    _refuse_contradictions(flags)
+    for kind in (Kind.ALLOW, Kind.INFER, Kind.CLEAR, Kind.DENY):
+        chosen = chosen.override(kind, flags[kind.value], f"--{kind.value}")
+    replay = plan_files.load(flags["plan"]) if flags["plan"] else None
+    options = Options(
+        half=replay.half if replay else half,
+        lists=chosen,
+        target=targets.named(flags["target"]),
+        level=Level(flags["level"]),
+        follow=not flags["no_follow"],
+        pins=Pins(tuple(flags["keep_full"]), tuple(flags["force_half"])),
+        borders=Borders(flags["io"]),
+        keep_io=tuple(flags["keep_io"]),
+        keep_functions=flags["keep_functions"],
+    )
+    return Asked(options, replay)
+
+
+def _refuse_contradictions(flags: dict[str, Any]) -> None:
+    seen: dict[str, str] = {}
+    for kind in ("allow", "infer", "clear", "deny"):
+        for operator in flags[kind]:
+            if seen.setdefault(operator, kind) != kind:
+                raise OptionError(
+                    f"{operator} is in both --{seen[operator]} and --{kind}",
+                    remedy="an operator can be on one list only",
+                )

@@ -1,0 +1,63 @@
+"""A command group in which a first argument that is no subcommand means `rewrite`, and in which every
+error of ours is one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from amp_rewrite.errors import AmpRewriteError
+
+DEFAULT = "rewrite"
+OWN_FLAGS = ("--help", "-h", "--version")
+BAD_INPUT = 2
+"""The exit code for bad input or usage; 1 is a verdict that failed, 0 is done."""
+
+TRACEBACK = "AMP_REWRITE_TRACEBACK"
+"""With this environment variable set, an error comes with its traceback."""
+
+
+class DefaultGroup(click.Group):
+    """`amp-rewrite model.onnx` is `amp-rewrite rewrite model.onnx`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the default command in front where none is named."""
+        if args and args[0] not in self.commands and args[0] not in OWN_FLAGS:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; what goes wrong becomes one line on standard error."""
+        try:
+            return super().invoke(ctx)
+        except AmpRewriteError as error:
+            _reraise_if_asked()
+            raise _OneLine(str(error)) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except (MemoryError, RecursionError) as error:
+            _reraise_if_asked()
+            raise _OneLine(f"the model is too large for this machine ({type(error).__name__})") from error
+        except Exception as error:
+            _reraise_if_asked()
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise _OneLine(
+                f"this is a fault of amp-rewrite's own ({what}); please report it with what "
+                f"{TRACEBACK}=1 prints"
+            ) from error
+
+
+def _reraise_if_asked() -> None:
+    if os.environ.get(TRACEBACK):
+        raise  # noqa: PLE0704 - called from an except clause, whose error it lets through
+
+
+class _OneLine(click.ClickException):
+    exit_code = BAD_INPUT
+
+    def show(self, file: Any = None) -> None:
+        """Prints the line on standard error."""
+        click.echo(f"amp-rewrite: {self.message}", err=True, file=file)

@@ -1,0 +1,100 @@
+"""Why a unit has its colour, in sentences; and the numbers of a report, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.colours import Colour, Painting, Rule
+from amp_rewrite.lists import Kind
+from amp_rewrite.units import Unit, UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One link in a chain of causes: a unit, what it became, and why."""
+
+    unit: str
+    colour: Colour
+    rule: Rule
+    kind: Kind
+    reason: str
+
+
+def chain(graph: UnitGraph, painting: Painting, unit: int) -> tuple[Step, ...]:
+    """Why a unit has its colour, step by step, down to where it all began."""
+    return tuple(first_step(graph, painting, link) for link in painting.why(unit))
+
+
+def first_step(graph: UnitGraph, painting: Painting, index: int) -> Step:
+    """Why a unit has its colour, as far as the unit that caused it."""
+    unit, paint, entry = graph.units[index], painting.paints[index], painting.entries[index]
+    cause = label(graph.units[paint.cause]) if paint.cause is not None else ""
+    return Step(
+        unit=label(unit),
+        colour=paint.colour,
+        rule=paint.rule,
+        kind=entry.kind,
+        reason=_because(paint.rule, paint.colour, entry.kind, cause).format(
+            why=entry.reason, who=entry.source
+        ),
+    )
+
+
+def label(unit: Unit) -> str:
+    """A unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
+    made = next((value.name for value in unit.node.outputs if value.name), "")
+    name = f"'{unit.node.name}'" if unit.node.name else f"-> '{made}'"
+    return f"{operator(unit.node)} {name} ({unit.var})"
+
+
+def operator(node: ir.Node) -> str:
+    """An operator as lists write it."""
+    return f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+
+
+def _because(rule: Rule, colour: Colour, kind: Kind, cause: str) -> str:
+    """The sentence of a rule; `{why}` and `{who}` stand for the entry's reason and source."""
+    cause = cause.replace("{", "{{").replace("}", "}}")
+    if rule is Rule.SETTLE:
+        tied = "tied to" if colour is Colour.FULL else "a Cast takes the type beside it:"
+        return f"{tied} {cause}"
+    if rule is Rule.LEFT:
+        return _LEFT[kind]
+    if rule is Rule.DENY and cause:
+        return f"downstream of {cause}, which is denied or suspect itself"
+    return _SENTENCES[rule] + cause
+
+
+_SENTENCES = {
+    Rule.ALLOW: "allowed: {why} ({who})",
+    Rule.DENY: "denied: {why} ({who})",
+    Rule.BETWEEN: "safe, and between allowed nodes; on the way to ",
+    Rule.FOLLOW: "safe, and goes on in half behind ",
+    Rule.SPREAD: "no arithmetic; goes with its neighbour ",
+}
+_LEFT = {
+    Kind.FIXED: "stays float32: {why} ({who})",
+    Kind.INFER: "safe in half, but not between allowed nodes, and none of them leads here",
+    Kind.CLEAR: "no arithmetic, and no neighbour in half to go with",
+    Kind.ALLOW: "allowed: {why} ({who})",
+    Kind.DENY: "denied: {why} ({who})",
+}
+
+
+def size(count: int) -> str:
+    """A number of bytes for people: 512 B, 1.2 kB, 3.4 MB, 5.6 GB (powers of 1000)."""
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if value < 1000:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,103 @@
+"""What a person reads in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from amp_rewrite.colours import Colour, Painting
+from amp_rewrite.plan import Plan
+from amp_rewrite.reporting.report import Report
+from amp_rewrite.reporting.sentences import Step, first_step, label, plural, size
+from amp_rewrite.running.verification import Comparison
+from amp_rewrite.units import UnitGraph
+
+
+def print_summary(console: Console, report: Report, title: str, hints: Iterable[str] = ()) -> None:
+    """The few lines that a user reads after a rewrite, and what to do next."""
+    table = Table.grid(padding=(0, 2))
+    for name, text in _lines(report):
+        table.add_row(Text(name, style="dim"), Text(text))
+    for hint in hints:
+        table.add_row(Text("next", style="dim"), Text(hint, style="cyan"))
+    console.print(Text(title, style="bold"))
+    console.print(table)
+
+
+def _lines(report: Report) -> Iterator[tuple[str, str]]:
+    nodes = report.nodes
+    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
+    others = f", {nodes.other:,} without float32" if nodes.other else ""
+    yield "nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}"
+    removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
+    yield "Casts", f"{report.casts_added:,} added{removed}"
+    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
+    yield "size", f"{size(report.size_before)} -> {size(report.size_after)}{share}"
+    if report.saturated:
+        yield "masks", f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range"
+    if report.flushed:
+        yield "tiny", f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0"
+    for warning in report.warnings:
+        yield "warning", warning
+    for fault in report.broken:
+        yield "BROKEN", fault
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """What a plan would change: every Cast, and every stored tensor that is kept in another form."""
+    table = Table("change", "value", "details", box=None, header_style="dim", pad_edge=False)
+    for cast in plan.casts:
+        reads = plural(len(cast.reads), "reader")
+        table.add_row("Cast", _name(cast.value.name), f"to {_type(cast.dtype.name)} for {reads}")
+    for storing in plan.stored:
+        notes = [f"{storing.saturates:,} saturate"] if storing.saturates else []
+        notes += [f"{storing.flushes:,} become 0"] if storing.flushes else []
+        details = ", ".join([storing.form.value, *notes])
+        table.add_row("stored", _name(storing.stored.value.name), details)
+    console.print(table)
+
+
+def _name(name: str | None) -> str:
+    return escape(name or "(unnamed)")
+
+
+def _type(name: str) -> str:
+    return "float32" if name == "FLOAT" else name.lower()
+
+
+def print_units(console: Console, graph: UnitGraph, painting: Painting) -> None:
+    """Every unit with its colour and why, a line each; those in float32 first, in the order of the nodes."""
+    for unit in sorted(graph.units, key=lambda unit: painting.is_half(unit.index)):
+        step = first_step(graph, painting, unit.index)
+        line = _coloured(step)
+        line.append(f"  {label(unit)}: {step.reason}")
+        console.print(line)
+
+
+def print_chain(console: Console, title: str, steps: Iterable[Step]) -> None:
+    """A chain of causes, one step a line, each the cause of the one above."""
+    console.print(Text(title, style="bold"))
+    for depth, step in enumerate(steps):
+        line = Text("  " * (depth + 1))
+        line.append_text(_coloured(step))
+        line.append(f" by rule {step.rule.value}: {step.unit}: {step.reason}")
+        console.print(line)
+
+
+def _coloured(step: Step) -> Text:
+    return Text(step.colour.value, style="green" if step.colour is Colour.HALF else "yellow")
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """The differences of all outputs, and the verdict."""
+    table = Table("output", "relative L2", "largest", "verdict", box=None, header_style="dim")
+    for row in comparison.differences:
+        verdict = "close" if row.ok else "TOO FAR"
+        verdict = f"{row.non_finite:,} not finite" if row.non_finite else verdict
+        table.add_row(escape(row.output), f"{row.relative:.1e}", f"{row.largest:.1e}", verdict)
+    console.print(f"compared with the original ({comparison.how})")
+    console.print(table)

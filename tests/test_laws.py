@@ -1,0 +1,244 @@
+import random
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_models import feeds, lists, models, options
+from sessions import Runtime
+
+from amp_rewrite import pipeline
+from amp_rewrite.half import FLOAT16
+from amp_rewrite.lists import Kind
+from amp_rewrite.options import Level, Options
+
+LAW = settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+MANY = settings(LAW, max_examples=1500)
+HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+RUNTIME = Runtime()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    yield
+    RUNTIME.close()
+
+
+def data(model):
+    """The bytes of a model, the same for equal models."""
+    return model.SerializeToString(deterministic=True)
+
+
+def rewritten(model, asked):
+    """The result for a ModelProto, as a ModelProto; nothing may be broken by our own account."""
+    result = pipeline.rewrite(model, asked)
+    assert result.report.ok, result.report.broken
+    return result.model
+
+
+def complaint(model):
+    """What onnx's checker has against a model, in full; nothing if it is valid."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # noqa: BLE001 - the checker raises errors of many kinds
+        return str(error)
+    return ""
+
+
+def graphs(graph):
+    """A graph and all below it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+                yield from graphs(body)
+
+
+def nodes(model):
+    """All nodes of a model, those of its subgraphs included."""
+    return [node for graph in graphs(model.graph) for node in graph.node]
+
+
+def cast_to(node):
+    """The type that a Cast gives; None for any other node."""
+    return node.attribute[0].i if node.op_type == "Cast" else None
+
+
+def borders(model):
+    """The inputs and outputs with their types and shapes."""
+    return [data(info) for info in (*model.graph.input, *model.graph.output)]
+
+
+@LAW
+@given(models(), options())
+def test_valid_in_valid_out(model, asked):
+    """What onnx's checker accepts in full, it accepts in full after the rewrite."""
+    after = rewritten(model, asked)
+    assert complaint(model) or not complaint(after), complaint(after)
+
+
+@LAW
+@given(models(), options().filter(lambda asked: asked.half is FLOAT16))
+def test_what_loads_loads(model, asked):
+    """A model that onnxruntime loads is loaded after the rewrite too, with the same borders."""
+    before = RUNTIME.load(data(model))
+    after = RUNTIME.load(data(rewritten(model, asked)))
+    assert before.failure or not after.failure, after.failure
+    assert before.failure or (before.inputs, before.outputs) == (after.inputs, after.outputs)
+
+
+@LAW
+@given(models(), options())
+def test_borders_stay(model, asked):
+    """Inputs and outputs keep their names, types, shapes and order."""
+    assert borders(rewritten(model, asked)) == borders(model)
+
+
+@LAW
+@given(models(), options())
+def test_the_original_stays(model, asked):
+    """Neither a ModelProto nor an onnx_ir.Model changes when it is rewritten."""
+    before = data(model)
+    pipeline.rewrite(model, asked)
+    assert data(model) == before
+    graph = ir.from_proto(model)
+    before = data(ir.to_proto(graph))
+    pipeline.rewrite(graph, asked)
+    assert data(ir.to_proto(graph)) == before
+
+
+@LAW
+@given(models(), options())
+def test_twice_is_once(model, asked):
+    """Rewriting the result again, with the same options, gives the very same bytes."""
+    once = pipeline.rewrite(data(model), asked).model
+    assert pipeline.rewrite(once, asked).model == once
+
+
+@LAW
+@given(models(), options())
+def test_the_same_in_the_same_out(model, asked):
+    """Two rewrites of one model give the same bytes."""
+    assert data(rewritten(model, asked)) == data(rewritten(model, asked))
+
+
+NOT_ALLOWED = tuple(kind for kind in Kind if kind is not Kind.ALLOW)
+MILD = st.sampled_from([level for level in Level if level is not Level.UNSAFE_FORCE_ALL])
+
+
+@LAW
+@given(models(), lists(NOT_ALLOWED), MILD, st.booleans())
+def test_nothing_allowed_nothing_changed(model, drawn, level, follow):
+    """Without an operator to allow, a model comes out as it came in, byte for byte."""
+    before = data(model)
+    asked = Options(lists=drawn, level=level, follow=follow)
+    assert pipeline.rewrite(before, asked).model == before
+
+
+@LAW
+@given(models(), options())
+def test_no_cast_undoes_a_cast(model, asked):
+    """Half goes to float32 and back to the same half nowhere in a result, but where it leaves the model."""
+    after = rewritten(model, asked)
+    if data(after) == data(model):
+        return
+    makers = {name: node for node in nodes(after) for name in node.output}
+    types = {info.name: info.type.tensor_type.elem_type for info in after.graph.value_info}
+    types |= {name: cast_to(node) for name, node in makers.items() if cast_to(node)}
+    leaving = {info.name for info in after.graph.output}
+    for node in nodes(after):
+        maker = makers.get(node.input[0]) if cast_to(node) in HALVES else None
+        if maker is None or cast_to(maker) != onnx.TensorProto.FLOAT:
+            continue
+        assert types.get(maker.input[0]) != cast_to(node) or node.output[0] in leaving
+
+
+@LAW
+@given(models(), options())
+def test_one_cast_for_a_value_and_a_type(model, asked):
+    """No value gets a second Cast to the same type: all readers share one."""
+    known = {node.name for node in nodes(model)}
+    added = [node for node in nodes(rewritten(model, asked)) if node.name not in known]
+    counts = Counter((node.input[0], cast_to(node)) for node in added if cast_to(node))
+    assert all(count == 1 for count in counts.values()), counts
+
+
+@LAW
+@given(models(), options())
+def test_names_are_unique(model, asked):
+    """No two nodes of a result have one name, and no two values of it do."""
+    after = rewritten(model, asked)
+    named = Counter(node.name for node in nodes(after) if node.name)
+    made = Counter(name for node in nodes(after) for name in node.output if name)
+    made.update(tensor.name for graph in graphs(after.graph) for tensor in graph.initializer)
+    assert not [name for name, count in (named + made).items() if count > 1 and "__" in name]
+    assert max(named.values(), default=1) == max(made.values()) == 1
+
+
+@LAW
+@given(models(), options(), st.randoms(use_true_random=False))
+def test_the_order_of_nodes_does_not_matter(model, asked, chance):
+    """Another topological order of the nodes gives every unit the same colour."""
+    assert colours(reordered(model, chance), asked) == colours(model, asked)
+
+
+def colours(model, asked):
+    """The colour of each unit, by the first output of its node and its type variable."""
+    analysis = pipeline.analyze(model, asked)
+    return {
+        (unit.node.outputs[0].name, str(unit.var)): analysis.painting.is_half(unit.index)
+        for unit in analysis.graph.units
+    }
+
+
+def reordered(model, chance):
+    """A copy with its nodes in a random order in which every value is made before it is read."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    left = list(model.graph.node)
+    del copy.graph.node[:]
+    while left:
+        waiting = {name for node in left for name in node.output}
+        ready = [node for node in left if waiting.isdisjoint(reads(node))]
+        node = chance.choice(ready)
+        left.remove(node)
+        copy.graph.node.append(node)
+    return copy
+
+
+def reads(node):
+    """The names that a node reads, with those that its bodies read."""
+    inner = [onnx.helper.make_graph([node], "one", [], [])]
+    return {name for graph in inner for body in graphs(graph) for n in body.node for name in n.input}
+
+
+@LAW
+@given(models())
+def test_outputs_stay_close(model):
+    """With the shipped lists, what is finite and moderate stays finite and near."""
+    before = RUNTIME.run(data(model), feeds())
+    after = RUNTIME.run(data(rewritten(model, Options())), feeds())
+    assert before.failure or not after.failure, after.failure
+    for name, expected in before.values.items():
+        if expected.dtype == np.float32 and np.abs(np.nan_to_num(expected, nan=1e9)).max() < 100:
+            assert np.isfinite(after.values[name]).all(), name
+
+
+LAWS = [law for name, law in globals().items() if name.startswith("test_")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_laws_on_many_models(law):
+    """Every law above holds for many more models than the default run draws."""
+    again = given(*law.hypothesis.get_strategies) if hasattr(law.hypothesis, "x") else None
+    assert again
