@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.element_types import Types
+from amp_rewrite.model_io import Checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,6 @@ class Verdict:
 
     broken: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-Checkable = onnx.ModelProto | str
-"""A model, or the path of one: with external data only a path can be checked."""
 
 
 def validate(after: Checkable, before: Callable[[], Checkable]) -> Verdict:

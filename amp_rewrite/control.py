@@ -6,7 +6,7 @@ once; a branch result is an output of every branch and of the node. Each such bo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -40,13 +40,21 @@ def borders(node: ir.Node) -> tuple[Border, ...] | None:
         return None
 
 
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
     """The graphs among a node's attributes, in the order in which they are stored."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.as_graphs()
+    attributes = node.attributes
+    if not attributes:
+        return ()
+    held = [a for a in attributes.values() if a.type in _GRAPHS and not a.is_ref()]
+    return tuple(graph for attribute in held for graph in _graphs(attribute))
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def _graphs(attribute: ir.Attr) -> Iterable[ir.Graph]:
+    single = attribute.type == ir.AttributeType.GRAPH
+    return (attribute.as_graph(),) if single else attribute.as_graphs()
 
 
 def _if(node: ir.Node) -> Iterator[Border]:

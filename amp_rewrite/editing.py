@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite import attribute_types
+from amp_rewrite import attribute_types, placing
 from amp_rewrite import half as halves
 from amp_rewrite.element_types import Types, tensor
 from amp_rewrite.half import Half
@@ -117,22 +117,21 @@ class _Editor:
         typed = attribute_types.of(node)
         assert typed is not None, "only nodes that an attribute types are planned"
         if typed.attribute == "value":
-            array = halves.convert(fill_of(node), self._half, saturate=saturate)
-            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(array, dtype=dtype))
+            node.attributes["value"] = ir.AttrTensor("value", self._fill(node, dtype, saturate))
         else:
             node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, int(dtype))
+
+    def _fill(self, node: ir.Node, dtype: ir.DataType, saturate: bool) -> ir.Tensor:
+        if dtype == ir.DataType.FLOAT:
+            return ir.Tensor(halves.saturated(fill_of(node), self._half), dtype=dtype)
+        return ir.Tensor(halves.convert(fill_of(node), self._half, saturate=saturate), dtype=dtype)
 
     def cast(self, cast: Cast) -> None:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
-        node = ir.node(
-            "Cast",
-            [value],
-            {"to": int(cast.dtype)},
-            name=self._names.of_node(f"{value.name}__{_element_name(cast.dtype)}"),
-        )
+        name = self._names.of_node(f"{value.name or 'value'}__{_element_name(cast.dtype)}")
+        node = placing.cast(value, cast.dtype, name)
         made = node.outputs[0]
-        made.type, made.shape = tensor(cast.dtype), value.shape
         self._types[made] = tensor(cast.dtype)
         if any(site.holder is self._root for site in cast.reads):
             self._leave(value, made)
@@ -181,12 +180,16 @@ def _tensor(
     name: str | None,
 ) -> ir.TensorProtocol:
     """A tensor with the shape of another, converted now if it is small and when written if not."""
+    known = dict(like.metadata_props)
     if like.nbytes < LAZY_FROM:
-        return ir.Tensor(convert(), dtype=dtype, name=name, doc_string=like.doc_string)
+        return ir.Tensor(
+            convert(), dtype=dtype, name=name, doc_string=like.doc_string, metadata_props=known
+        )
     return ir.LazyTensor(
         lambda: ir.Tensor(convert(), dtype=dtype, name=name),
         dtype=dtype,
         shape=ir.Shape(like.shape),
         name=name,
         doc_string=like.doc_string,
+        metadata_props=known,
     )

@@ -100,28 +100,26 @@ class _Walk:
             self.graph(body)
 
     def _groups(self, node: ir.Node) -> None:
-        layout = schema.layout(
-            node.domain,
-            node.op_type,
-            self._version(node.domain),
-            len(node.inputs),
-            len(node.outputs),
-        )
+        inputs, outputs, types = node.inputs, node.outputs, self.types
+        version = self._version(node.domain)
+        layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
         for group in layout or ():
             found = self._bound(node, group)
             for i in group.outputs:
-                self._set(node.outputs[i], found or self._said(node.outputs[i]))
-            if found is not None:
-                self._teach_inputs(node, group, found)
-        for value in node.outputs if layout is None else ():
+                self._set(outputs[i], found or self._said(outputs[i]))
+            for i in group.inputs if found is not None else ():
+                value = inputs[i]
+                if value is not None and value not in types:  # it has the type of its neighbours
+                    self._set(value, found)
+        for value in outputs if layout is None else ():
             self._set(value, self._said(value))
 
     def _bound(self, node: ir.Node, group: schema.Group) -> Type | None:
-        inputs = node.inputs
+        inputs, types = node.inputs, self.types
         for i in group.inputs:
             value = inputs[i]
-            if value is not None and value in self.types:
-                return self.types[value]
+            if value is not None and (found := types.get(value)) is not None:
+                return found
         if len(group.allowed) == 1:
             return parse(next(iter(group.allowed)))
         return self._made(node) or self._attributed(node, group)
@@ -147,13 +145,6 @@ class _Walk:
         make = _MAKERS.get(node.op_type) if node.domain == "" else None
         first = self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
         return make(node, first) if make else None
-
-    def _teach_inputs(self, node: ir.Node, group: schema.Group, found: Type) -> None:
-        """An input of unknown type has the type of the others that share its variable."""
-        for i in group.inputs:
-            value = node.inputs[i]
-            if value is not None and value not in self.types:
-                self.types[value] = found
 
     def _borders(self, borders: tuple[control.Border, ...], node: ir.Node) -> None:
         for border in borders:

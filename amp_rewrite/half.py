@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite, isnan
 
 import ml_dtypes
 import numpy as np
@@ -85,25 +86,40 @@ def fit(array: NDArray[np.float32], half: Half) -> Fit:
     if array.size == 0:
         return PERFECT
     with np.errstate(all="ignore"):
-        return _fit(array, array.astype(half.numpy).astype(np.float32))
+        return _fit(array, array.astype(half.numpy), half)
 
 
-def _fit(array: NDArray[np.float32], back: NDArray[np.float32]) -> Fit:
+def _fit(array: NDArray[np.float32], rounded: NDArray[np.generic], half: Half) -> Fit:
+    """The same for a rounded copy; what is rare is looked at only where the bounds admit it."""
     low, high = float(array.min()), float(array.max())
-    if not (np.isfinite(low) and np.isfinite(high)):
+    nan = isnan(low)
+    if not (isfinite(low) and isfinite(high)):
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    flushing = (back == 0) & (array != 0)
-    flushed = int(np.count_nonzero(flushing))
+    flushed = int(np.count_nonzero(array)) - int(np.count_nonzero(rounded))
+    overflows = high >= half.largest or low <= -half.largest
     return Fit(
         low=low,
         high=high,
-        overflowing=int(np.count_nonzero(np.isinf(back) & np.isfinite(array))),
+        overflowing=_overflowing(array, rounded) if overflows else 0,
         flushed=flushed,
-        flushes_positive=bool(flushed and np.any(array[flushing] > 0)),
-        exact=bool(np.array_equal(back, array, equal_nan=True)),
-        whole=bool(np.array_equal(np.trunc(array), array, equal_nan=True)),
+        flushes_positive=bool(flushed and np.any((rounded == 0) & (array > 0))),
+        exact=_equal(rounded, array, nan),
+        whole=_is_whole(array.flat[0]) and _equal(np.trunc(array), array, nan),
     )
+
+
+def _equal(left: NDArray[np.generic], right: NDArray[np.generic], nan: bool) -> bool:
+    return np.array_equal(left, right, equal_nan=True) if nan else bool((left == right).all())
+
+
+def _is_whole(number: np.float32) -> bool:
+    return not isfinite(number) or number == np.trunc(number)
+
+
+def _overflowing(array: NDArray[np.float32], rounded: NDArray[np.generic]) -> int:
+    back = rounded.astype(np.float32)
+    return int(np.count_nonzero(np.isinf(back) & np.isfinite(array)))
 
 
 def convert(

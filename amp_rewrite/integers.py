@@ -21,6 +21,8 @@ _ARITHMETIC = frozenset(
 )
 _CARRY_ANGLE = MOVERS | _ARITHMETIC | _PRODUCTS | {"Cast"}
 _INTEGER_SIZES = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 255, ir.DataType.INT8: 128}
+_COUNTED = 2**24
+"""Up to here float32 holds every integer; beyond, every float32 is whole, and counts nothing."""
 _TO_INTEGER = "ends as an integer, and half is exact for integers to {} only"
 _FROM_INTEGER = "comes from an integer that may exceed {}, where half is no longer exact"
 
@@ -77,7 +79,8 @@ class _Check:
             if unit.makes and unit.node.op_type in ("Cast", "Range") and self._large(unit.node):
                 yield unit.index
         for value, fit in self._fits.items():
-            if fit.whole and not fit.exact and not fit.overflowing and fit.high > self._limit:
+            counts = fit.whole and self._limit < fit.high <= _COUNTED
+            if counts and not fit.exact and not fit.overflowing:
                 yield from (reader for reader, _ in self._graph.readers.get(value, ()))
 
     def _large(self, node: ir.Node) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +26,15 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 class Loaded:
     """A model that is ours to change.
 
-    `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot; `size`
-    is that of the model with its external data, in bytes.
+    `size` is that of the model with its external data, in bytes, and `external` says whether it has any.
+    `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot.
     """
 
     model: ir.Model
     size: int
+    external: bool = False
     declared: frozenset[str] | None = None
     maps: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
-
-    @property
-    def external(self) -> bool:
-        """Whether any initializer lies outside the model's own file."""
-        return any(
-            isinstance(value.const_value, ir.ExternalTensor)
-            for graph in graphs(self.model.graph)
-            for value in graph.initializers.values()
-        )
 
 
 def load(source: Source) -> Loaded:
@@ -51,7 +43,7 @@ def load(source: Source) -> Loaded:
     Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.
     """
     if isinstance(source, ir.Model):
-        return Loaded(source.clone(), size=_size_in_memory(source))
+        return Loaded(source.clone(), _size_in_memory(source), _has_external(source))
     if isinstance(source, bytes):
         return _from_proto(_parse(source, "the given bytes"), len(source))
     if isinstance(source, onnx.ModelProto):
@@ -95,8 +87,15 @@ def _from_path(path: Path) -> Loaded:
         raise ModelError(f"cannot be read ({error.strerror})", where=path) from error
     proto = _parse(data, path)
     loaded = _from_proto(proto, len(data), path)
+    if _EXTERNAL not in data:
+        return loaded
+    ir.external_data.set_base_dir(loaded.model.graph, path.parent)
     outside = sum(_external_sizes(loaded.model, path))
-    return Loaded(loaded.model, loaded.size + outside, loaded.declared, loaded.maps)
+    return replace(loaded, size=loaded.size + outside, external=_has_external(loaded.model))
+
+
+_EXTERNAL = b"location"
+"""The key under which a tensor names the file that holds it: a model without these bytes has none such."""
 
 
 def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
@@ -115,8 +114,7 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 _EXPORT_AGAIN = "export or download it again"
 
 
-def _from_proto(proto: onnx.ModelProto, size: int, path: Path | None = None) -> Loaded:
-    where = path or "the given model"
+def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
     maps = dict(_take_maps(proto.graph))
     declared = frozenset(info.name for info in proto.graph.value_info)
     try:
@@ -125,9 +123,7 @@ def _from_proto(proto: onnx.ModelProto, size: int, path: Path | None = None) -> 
         raise ModelError(
             f"cannot be understood ({_root_cause(error)})", where=where, remedy=_EXPORT_AGAIN
         ) from error
-    if path is not None:
-        ir.external_data.set_base_dir(model.graph, path.parent)
-    return Loaded(model, size, declared, maps)
+    return Loaded(model, size, declared=declared, maps=maps)
 
 
 def _root_cause(error: BaseException) -> str:
@@ -158,12 +154,22 @@ def _holds_map(kind: onnx.TypeProto) -> bool:
 def _external_sizes(model: ir.Model, path: Path) -> Iterator[int]:
     """The sizes of the external tensors; ModelError for one that is not where it should be."""
     root = path.parent.resolve()
+    for tensor in _tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            _check_external(tensor, root, path)
+            yield tensor.nbytes
+
+
+def _has_external(model: ir.Model) -> bool:
+    return any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """The initializers of all graphs."""
     for graph in graphs(model.graph):
         for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                _check_external(tensor, root, path)
-                yield tensor.nbytes
+            if value.const_value is not None:
+                yield value.const_value
 
 
 def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
@@ -186,12 +192,7 @@ def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
 
 
 def _size_in_memory(model: ir.Model) -> int:
-    return sum(
-        value.const_value.nbytes
-        for graph in graphs(model.graph)
-        for value in graph.initializers.values()
-        if value.const_value is not None
-    )
+    return sum(tensor.nbytes for tensor in _tensors(model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class Made:
 
     model: Any
     size: int
-    checkable: onnx.ModelProto | str
+    checkable: Checkable
 
 
 def hand_back(source: Source, loaded: Loaded, target: Path | None, *, changed: bool) -> Made:
@@ -219,7 +220,7 @@ def hand_back(source: Source, loaded: Loaded, target: Path | None, *, changed: b
         return Made(loaded.model, _size_in_memory(loaded.model), proto)
     if isinstance(source, bytes):
         data = proto.SerializeToString()
-        return Made(data, len(data), proto)
+        return Made(data, len(data), data)
     if isinstance(source, onnx.ModelProto):
         return Made(proto, proto.ByteSize(), proto)
     return Made(surgeon().import_onnx(proto), proto.ByteSize(), proto)
@@ -240,18 +241,22 @@ def _write_back(source: Path, loaded: Loaded, target: Path, *, changed: bool) ->
     if not changed and not loaded.external:
         write(source.read_bytes(), target)
         return Made(target, loaded.size, "")
-    proto = save(loaded, target)
-    if loaded.external:
-        return Made(target, _size_in_memory(loaded.model) + proto.ByteSize(), str(target))
-    return Made(target, proto.ByteSize(), proto)
+    data = save(loaded, target)
+    if _EXTERNAL in data:
+        return Made(target, _size_in_memory(loaded.model) + len(data), str(target))
+    return Made(target, len(data), data)
 
 
-def checkable(source: Source) -> onnx.ModelProto | str:
+Checkable = onnx.ModelProto | bytes | str
+"""What onnx's checker takes: a model, its bytes, or the path of one (with external data, only a path)."""
+
+
+def checkable(source: Source) -> Checkable:
     """What onnx's checker takes, for a model of any kind."""
     if isinstance(source, (str, os.PathLike)):
         return str(source)
     if isinstance(source, bytes):
-        return onnx.ModelProto.FromString(source)
+        return source
     if isinstance(source, ir.Model):
         return ir.to_proto(source)
     return source if isinstance(source, onnx.ModelProto) else surgeon().export_onnx(source)
@@ -272,26 +277,32 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
 def _forget_undeclared(model: ir.Model, declared: Iterable[str]) -> None:
     """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
     for value in model.graph.initializers.values():
-        if value.name not in declared and not value.is_graph_input():
+        leaving = value.is_graph_input() or value.is_graph_output()
+        if value.name not in declared and not leaving:
             value.type = value.shape = None
 
 
-def save(loaded: Loaded, path: Path) -> onnx.ModelProto:
+def save(loaded: Loaded, path: Path) -> bytes:
     """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
 
     A model that had external data, or that is too large for one file, gets `<name>.data` beside it.
     Returns what was written into the file itself; raises OutputError when that fails.
     """
     model = loaded.model
-    if loaded.external or _size_in_memory(model) >= PROTOBUF_LIMIT:
+    if loaded.external or _is_too_large(loaded):
         try:
             folder = path.parent or Path()
             ir.external_data.unload_from_model(model, folder, f"{path.name}.data", max_workers=2)
         except OSError as error:
             raise unwritable(path, error) from error
-    proto = to_proto(loaded)
-    write(proto.SerializeToString(), path)
-    return proto
+    data = to_proto(loaded).SerializeToString()
+    write(data, path)
+    return data
+
+
+def _is_too_large(loaded: Loaded) -> bool:
+    """Whether protobuf cannot hold it; two forms of a tensor make at most half as much again."""
+    return loaded.size > PROTOBUF_LIMIT // 2 and _size_in_memory(loaded.model) >= PROTOBUF_LIMIT
 
 
 def write(data: bytes, path: Path) -> None:

@@ -35,7 +35,7 @@ def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all graphs below it, outer ones first, in the order of the nodes."""
     yield graph
     for node in graph:
-        for body in control.bodies(node) if node.attributes else ():
+        for body in control.bodies(node):
             yield from graphs(body)
 
 

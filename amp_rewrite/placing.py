@@ -1,4 +1,4 @@
-"""Where new nodes go, and who reads what they make."""
+"""New Casts, where they go, and who reads what they make."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from amp_rewrite.element_types import tensor
 from amp_rewrite.units import Site
 
 
@@ -28,6 +29,14 @@ class Placer:
             graph.append(node)
         else:
             graph.insert_before(first, node)
+
+
+def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
+    """A Cast node of that name, not yet in any graph; its output has a type and a shape, and no name."""
+    node = ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), name=name)
+    made = node.outputs[0]
+    made.type, made.shape = tensor(dtype), value.shape
+    return node
 
 
 def graph_of(value: ir.Value) -> ir.Graph:

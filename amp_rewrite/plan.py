@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -86,7 +86,7 @@ def make(
     return Plan(
         half=half,
         values=tuple(planner.values),
-        attributes=tuple(_attributes(graph, painting, half)),
+        attributes=tuple(_attributes(graph, painting, half, planner.masks)),
         casts=tuple(planner.casts),
         stored=tuple(planner.stored),
         masks=frozenset(planner.masks),
@@ -194,15 +194,19 @@ class _Planner:
 
 
 def _attributes(
-    graph: UnitGraph, painting: Painting, half: Half
+    graph: UnitGraph, painting: Painting, half: Half, masks: Container[ir.Value]
 ) -> Iterator[tuple[ir.Node, ir.DataType]]:
-    """The nodes whose output's type an attribute names, where that type changes or must now be said."""
+    """The nodes whose output's type an attribute names, where that type changes or must now be said;
+    and those that fill a mask in float32, with what half cannot hold.
+    """
     for unit in graph.units:
         typed = attribute_types.of(unit.node)
         if typed is None or typed.var != unit.var.name or not unit.makes:
             continue
         if painting.is_half(unit.index):
             yield unit.node, half.dtype
+        elif unit.makes[0] in masks:
+            yield unit.node, ir.DataType.FLOAT
         elif typed.like is not None and attribute_types.said(unit.node, typed) is None:
             like = [u for u in graph.of_node(unit.node) if u.var.name == typed.like]
             if any(painting.is_half(u.index) for u in like):

@@ -50,7 +50,7 @@ def _in_graph(graph: ir.Graph, overridable: bool) -> Iterator[Stored]:
             tensor = constant(node)
             if tensor is not None and tensor.dtype == ir.DataType.FLOAT:
                 yield Stored(node.outputs[0], tensor, node)
-        for body in control.bodies(node) if node.attributes else ():
+        for body in control.bodies(node):
             yield from _in_graph(body, overridable)
 
 

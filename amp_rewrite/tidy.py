@@ -19,13 +19,12 @@ def run(model: ir.Model, types: Types) -> int:
     back to the same half. A Cast from float32 to half and back stays, because it rounds.
     """
     removed = 0
-    leaving = frozenset(model.graph.outputs)
     for node in list(_casts(model)):
         source = _source(node, types)
         if source is None:
             continue
         made = node.outputs[0]
-        if made not in leaving:
+        if not made.is_graph_output() or _may_leave(source, made.graph, model.graph):
             made.replace_all_uses_with(source, replace_graph_outputs=True)
         before = node.inputs[0]
         if not _is_read(made):
@@ -55,6 +54,15 @@ def _source(node: ir.Node, types: Types) -> ir.Value | None:
         return None
     origin = maker.inputs[0]
     return origin if origin is not None and _element(origin, types) == target else None
+
+
+def _may_leave(value: ir.Value, graph: object, root: ir.Graph) -> bool:
+    """Whether `value` can be an output of `graph` in another's place.
+
+    The outputs of the model keep their names, and a body gives only what is made inside, and that once.
+    """
+    made_inside = value.graph is graph and value.producer() is not None
+    return made_inside and graph is not root and not value.is_graph_output()
 
 
 def _element(value: ir.Value, types: Types) -> ir.DataType | None:

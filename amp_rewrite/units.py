@@ -89,7 +89,8 @@ class _Builder:
         self._types = types
         self._joined = target.joined
         self._version = element_types.versions(imports)
-        self._float = frozenset(v for v, t in types.items() if t.dtype == ir.DataType.FLOAT)
+        self._float = {v for v, t in types.items() if t.dtype == ir.DataType.FLOAT}
+        self._wrapped = {v for v in self._float if type(types[v]) is not ir.TensorType}
         self._units: list[Unit] = []
         self._maker: dict[ir.Value, int] = {}
         self._readers: dict[ir.Value, list[tuple[int, Site]]] = {}
@@ -101,22 +102,33 @@ class _Builder:
                 self._borders(node, borders)
             elif node.op_type != "Constant" or node.domain:
                 self._groups(node)
-            for body in control.bodies(node) if node.attributes else ():
+            for body in control.bodies(node):
+                if borders is None:
+                    self._seal(node, body)
                 self.graph(body)
 
     def _groups(self, node: ir.Node) -> None:
         inputs, outputs, known = node.inputs, node.outputs, self._float
-        version = self._version(node.domain)
-        layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
-        if layout is None:
-            layout = _opaque(len(inputs), len(outputs))
-        elif (node.domain, node.op_type) in self._joined:
-            layout = self._join(node, layout)
-        for group in layout:
-            reads = tuple([Site(node, i) for i in group.inputs if inputs[i] in known])
-            makes = tuple([outputs[i] for i in group.outputs if outputs[i] in known])
+        for group in self._layout(node):
+            reads = [Site(node, i) for i in group.inputs if inputs[i] in known]
+            makes = [outputs[i] for i in group.outputs if outputs[i] in known]
             if reads or makes:
-                self._add(node, group.var, reads, makes, group.allowed)
+                typed = len(reads) == len(group.inputs) or self._all_known(node, group)
+                allowed = group.allowed if typed else frozenset[str]()
+                self._add(node, group.var, reads, makes, allowed)
+
+    def _layout(self, node: ir.Node) -> schema.Layout:
+        domain, operator = node.domain, node.op_type
+        inputs, outputs = len(node.inputs), len(node.outputs)
+        layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
+        if layout is None:
+            return _opaque(inputs, outputs)
+        return self._join(node, layout) if (domain, operator) in self._joined else layout
+
+    def _all_known(self, node: ir.Node, group: schema.Group) -> bool:
+        """Whether every input has a type; one that has none could not be cast with the others."""
+        values = (node.inputs[i] for i in group.inputs)
+        return all(value is None or value in self._types for value in values)
 
     def _join(self, node: ir.Node, layout: schema.Layout) -> schema.Layout:
         """The layout with the joined variables as one group, where all of them are float32."""
@@ -144,11 +156,16 @@ class _Builder:
         others = [Site(node, i) for i in range(len(node.inputs)) if i not in entering]
         self._add_float(node, OPAQUE, others, [])
 
+    def _seal(self, node: ir.Node, body: ir.Graph) -> None:
+        """What goes in and out of a body that we do not know how to read keeps its type."""
+        leaves = [Site(body, i) for i in range(len(body.outputs))]
+        self._add_float(node, OPAQUE, leaves, body.inputs)
+
     def _add_float(
         self, node: ir.Node, var: TypeVar, reads: Iterable[Site], makes: Iterable[ir.Value]
     ) -> None:
-        read = tuple(site for site in reads if value_at(site) in self._float)
-        made = tuple(value for value in makes if value in self._float)
+        read = [site for site in reads if value_at(site) in self._float]
+        made = [value for value in makes if value in self._float]
         signature = schema.find(node.domain, node.op_type, self._version(node.domain))
         if var is OPAQUE or signature is None:
             allowed = frozenset[str]()
@@ -161,23 +178,26 @@ class _Builder:
         self,
         node: ir.Node,
         var: TypeVar,
-        reads: tuple[Site, ...],
-        makes: tuple[ir.Value, ...],
+        reads: Sequence[Site],
+        makes: Sequence[ir.Value],
         allowed: frozenset[str],
     ) -> None:
         index = len(self._units)
-        values = [value for site in reads if (value := value_at(site)) is not None]
-        dense = all(type(self._types[value]) is ir.TensorType for value in (*values, *makes))
-        self._units.append(Unit(index, node, var, reads, makes, allowed, dense))
+        dense = True
         for value in makes:
             self._maker[value] = index
-        for value, site in zip(values, reads, strict=True):
+            dense = dense and value not in self._wrapped
+        for site in reads:
+            value = value_at(site)
+            assert value is not None, "only places that read something are units' reads"
             self._readers.setdefault(value, []).append((index, site))
+            dense = dense and value not in self._wrapped
+        self._units.append(Unit(index, node, var, tuple(reads), tuple(makes), allowed, dense))
 
     def finish(self, root: ir.Graph) -> UnitGraph:
         producers: list[list[int]] = [[] for _ in self._units]
         consumers: list[list[int]] = [[] for _ in self._units]
-        for maker, reader in dict.fromkeys(self._edges()):
+        for maker, reader in self._edges():
             consumers[maker].append(reader)
             producers[reader].append(maker)
         return UnitGraph(
@@ -192,9 +212,13 @@ class _Builder:
         )
 
     def _edges(self) -> Iterator[tuple[int, int]]:
+        """Who makes something and who reads it; once for a reader that reads a value twice in a row."""
         for value, maker in self._maker.items():
+            last = -1
             for reader, _ in self._readers.get(value, ()):
-                yield maker, reader
+                if reader != last:
+                    yield maker, reader
+                last = reader
 
     def _ties(self) -> Iterator[tuple[int, ...]]:
         """What makes and what reads a sequence or an optional (no Cast can stand between), and the
@@ -202,7 +226,7 @@ class _Builder:
         """
         nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense)
         for value, readers in self._readers.items():
-            if type(self._types[value]) is not ir.TensorType:
+            if value in self._wrapped:
                 maker = [self._maker[value]] if value in self._maker else []
                 yield (*maker, *(reader for reader, _ in readers))
         together: dict[ir.Node, list[int]] = {node: [] for node in nodes}

@@ -1,6 +1,6 @@
 """Random valid models and random operator lists, for the laws in test_laws.py.
 
-Every value has a known type and shape, so whatever is drawn is valid: an operator takes what fits it.
+Every value has a known type and shape, and an operator takes what fits: what is drawn is valid.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ FLOAT, HALF, INT64, BOOL = (
 )
 SQUARE, ROW, ONE = (4, 4), (4,), ()
 SIZES = (1.0, 0.5, 1.0, 2e-6, 1e-12, 7e4, -1e9, -3.4e38)
-"""What weights are multiplied with: mostly harmless, then what half flushes and what overflows it."""
+"""What weights are multiplied with: mostly harmless, then what half flushes and what overflows."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scope:
         return self.draw(st.integers(1, odds)) == odds
 
     def pick(self, kind=FLOAT, fits=lambda _: True):
-        """Any value of that type whose shape fits; None where there is none. Late ones come first."""
+        """Any value of that type whose shape fits, late ones first; None where there is none."""
         found = [v for v in reversed(self.values) if v.type == kind and fits(v.shape)]
         return self.draw(st.sampled_from(found)) if found else None
 
@@ -113,7 +113,7 @@ def _constant(scope, array, name):
 
 
 def _unary(scope):
-    names = "Exp Relu Softmax Identity Neg Sigmoid Tanh Abs Sqrt Dropout".split()
+    names = ("Exp", "Relu", "Softmax", "Identity", "Neg", "Sigmoid", "Tanh", "Abs", "Dropout")
     value = scope.pick(FLOAT, lambda shape: len(shape) > 0)
     scope.add(scope.draw(st.sampled_from(names)), [value], [value.shape])
 
@@ -124,8 +124,16 @@ def _binary(scope):
     if scope.maybe(3):
         second = scope.weight(scope.draw(st.sampled_from((SQUARE, ROW, ONE))))
     pair = [first, second] if scope.maybe() else [second, first]
-    names = "Add Mul Sub Max Div Pow".split()
+    names = ("Add", "Mul", "Sub", "Max")
     scope.add(scope.draw(st.sampled_from(names)), pair, [SQUARE])
+
+
+def _steep(scope):
+    if scope.maybe(3):
+        scope.add("Sqrt", [scope.square()], [SQUARE])
+    else:
+        pair = [scope.square(), scope.square()]
+        scope.add(scope.draw(st.sampled_from(("Div", "Pow"))), pair, [SQUARE])
 
 
 def _product(scope):
@@ -166,8 +174,7 @@ def _transpose(scope):
 def _join_and_part(scope):
     joined = scope.add("Concat", [scope.square(), scope.square()], [(8, 4)], axis=0)[0]
     sizes = scope.store(np.array([4, 4], np.int64))
-    unread = None if scope.maybe() else SQUARE
-    scope.add("Split", [joined, sizes], [SQUARE, unread], axis=0)
+    scope.add("Split", [joined, sizes], [SQUARE, SQUARE], axis=0)
 
 
 def _where(scope):
@@ -252,7 +259,7 @@ def _loop(scope):
     scope.add("Loop", [trips, None, scope.square()], [SQUARE, (2, *SQUARE)], body=body)
 
 
-_SIMPLE = (_unary, _binary, _product, _cast, _where, _clip)
+_SIMPLE = (_unary, _binary, _product, _cast, _where, _clip, _steep)
 PALETTE = (
     *_SIMPLE,
     _unary,
@@ -271,18 +278,23 @@ PALETTE = (
 )
 
 
+ROUGH = (_cast, _where, _clip, _steep, _normalize, _if, _loop)
+SMOOTH = tuple(step for step in PALETTE if step not in ROUGH)
+"""Steps whose results hardly move when their inputs hardly move."""
+
+
 def _info(value):
     return helper.make_tensor_value_info(value.name, value.type, value.shape)
 
 
 @st.composite
-def models(draw):
-    """A valid ModelProto of some 3 to 25 nodes, over inputs `x` and `y` of type float32 and shape 4 x 4."""
+def models(draw, palette=PALETTE):
+    """A valid ModelProto of up to some 25 nodes, over inputs `x` and `y`: float32, 4 x 4."""
     opset = draw(st.sampled_from((17, 21)))
     given = [Value("x", FLOAT, SQUARE), Value("y", FLOAT, SQUARE)]
     scope = Scope(draw, [0], opset, list(given))
     scope.weight()
-    for step in draw(st.lists(st.sampled_from(PALETTE), min_size=2, max_size=9)):
+    for step in draw(st.lists(st.sampled_from(palette), min_size=2, max_size=11)):
         step(scope)
     outputs = _outputs(scope, given)
     known = {v.name for v in (*given, *outputs)} | {tensor.name for tensor in scope.stored}
@@ -300,7 +312,7 @@ def models(draw):
 
 
 def _outputs(scope, given):
-    """The last value, some others, and now and then an input, a stored tensor, or one value twice."""
+    """The last value, some others, and now and then an input, or one value twice."""
     late = scope.values[-1]
     others = scope.draw(st.lists(st.sampled_from(scope.values), max_size=3))
     chosen = list(dict.fromkeys([late, *others]))
@@ -317,18 +329,50 @@ def feeds():
     return {name: random.uniform(-1, 1, SQUARE).astype(np.float32) for name in ("x", "y")}
 
 
-OPERATORS = (
-    "Abs Add Cast Clip Concat ConcatFromSequence ConstantOfShape Conv Div Dropout Exp Gemm Greater "
-    "Identity If LayerNormalization Loop MatMul Max Mul Neg Pow ReduceSum Relu Reshape SequenceAt "
-    "SequenceConstruct Sigmoid Softmax Split Sqrt Sub Tanh Transpose Where"
-).split()
+OPERATORS = (  # all that a step above can draw
+    "Abs",
+    "Add",
+    "Cast",
+    "Clip",
+    "Concat",
+    "ConcatFromSequence",
+    "ConstantOfShape",
+    "Conv",
+    "Div",
+    "Dropout",
+    "Exp",
+    "Gemm",
+    "Greater",
+    "Identity",
+    "If",
+    "LayerNormalization",
+    "Loop",
+    "MatMul",
+    "Max",
+    "Mul",
+    "Neg",
+    "Pow",
+    "ReduceSum",
+    "Relu",
+    "Reshape",
+    "SequenceAt",
+    "SequenceConstruct",
+    "Sigmoid",
+    "Softmax",
+    "Split",
+    "Sqrt",
+    "Sub",
+    "Tanh",
+    "Transpose",
+    "Where",
+)
 
 
 @st.composite
-def lists(draw, kinds=tuple(Kind)):
+def lists(draw, operators=OPERATORS, kinds=tuple(Kind)):
     """Lists that put every operator of the palette wherever chance has it."""
     entries = {}
-    for operator in OPERATORS:
+    for operator in operators:
         kind = draw(st.sampled_from(kinds))
         follow = kind is Kind.INFER and draw(st.booleans())
         entries["", operator] = Entry(kind, "drawn", follow, "random")
@@ -336,11 +380,11 @@ def lists(draw, kinds=tuple(Kind)):
 
 
 @st.composite
-def options(draw):
+def options(draw, operators=OPERATORS):
     """Shipped or random lists, any level, follow on or off, mostly float16."""
     return Options(
         half=draw(st.sampled_from((FLOAT16, FLOAT16, BFLOAT16))),
-        lists=draw(st.none() | lists()),
+        lists=draw(st.none() | lists(operators)),
         level=draw(st.sampled_from((*Level, Level.DEFAULT, Level.DEFAULT))),
         follow=draw(st.booleans()),
     )

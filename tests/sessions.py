@@ -1,4 +1,4 @@
-"""onnxruntime in a process of its own: a model that crashes it costs one answer, not the test run."""
+"""onnxruntime in a process of its own: a model that crashes it costs one answer, no test run."""
 
 import pickle
 import signal
@@ -13,7 +13,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a model: `failure` (nothing when all went well), its borders, and its outputs by name.
+    """What came of a model: its borders and outputs, or a `failure` in words.
 
     A border is (name, type, shape) as the session says.
     """

@@ -1,13 +1,12 @@
-import random
 from collections import Counter
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from random_models import feeds, lists, models, options
+from random_models import OPERATORS, SMOOTH, feeds, lists, models, options
 from sessions import Runtime
 
 from amp_rewrite import pipeline
@@ -23,8 +22,20 @@ LAW = settings(
     suppress_health_check=list(HealthCheck),
 )
 MANY = settings(LAW, max_examples=1500)
+LAWS = {}
 HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+NO_CASTS = tuple(operator for operator in OPERATORS if operator != "Cast")
 RUNTIME = Runtime()
+
+
+def law(*drawn):
+    """A test of what is drawn: of a few examples by default, of many in the slow run."""
+
+    def decorate(check):
+        LAWS[check.__name__] = MANY(given(*drawn)(check))
+        return LAW(given(*drawn)(check))
+
+    return decorate
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,16 +89,14 @@ def borders(model):
     return [data(info) for info in (*model.graph.input, *model.graph.output)]
 
 
-@LAW
-@given(models(), options())
+@law(models(), options())
 def test_valid_in_valid_out(model, asked):
     """What onnx's checker accepts in full, it accepts in full after the rewrite."""
     after = rewritten(model, asked)
     assert complaint(model) or not complaint(after), complaint(after)
 
 
-@LAW
-@given(models(), options().filter(lambda asked: asked.half is FLOAT16))
+@law(models(), options().filter(lambda asked: asked.half is FLOAT16))
 def test_what_loads_loads(model, asked):
     """A model that onnxruntime loads is loaded after the rewrite too, with the same borders."""
     before = RUNTIME.load(data(model))
@@ -96,15 +105,13 @@ def test_what_loads_loads(model, asked):
     assert before.failure or (before.inputs, before.outputs) == (after.inputs, after.outputs)
 
 
-@LAW
-@given(models(), options())
+@law(models(), options())
 def test_borders_stay(model, asked):
     """Inputs and outputs keep their names, types, shapes and order."""
     assert borders(rewritten(model, asked)) == borders(model)
 
 
-@LAW
-@given(models(), options())
+@law(models(), options())
 def test_the_original_stays(model, asked):
     """Neither a ModelProto nor an onnx_ir.Model changes when it is rewritten."""
     before = data(model)
@@ -116,16 +123,18 @@ def test_the_original_stays(model, asked):
     assert data(ir.to_proto(graph)) == before
 
 
-@LAW
-@given(models(), options())
+@law(models(), options(operators=NO_CASTS))
 def test_twice_is_once(model, asked):
-    """Rewriting the result again, with the same options, gives the very same bytes."""
+    """Rewriting the result again, with the same options, gives the very same bytes.
+
+    Casts are left to the rules for casts, as they are in the shipped lists: who allows Cast itself
+    asks for the Casts that we add to become half as well.
+    """
     once = pipeline.rewrite(data(model), asked).model
     assert pipeline.rewrite(once, asked).model == once
 
 
-@LAW
-@given(models(), options())
+@law(models(), options())
 def test_the_same_in_the_same_out(model, asked):
     """Two rewrites of one model give the same bytes."""
     assert data(rewritten(model, asked)) == data(rewritten(model, asked))
@@ -135,8 +144,7 @@ NOT_ALLOWED = tuple(kind for kind in Kind if kind is not Kind.ALLOW)
 MILD = st.sampled_from([level for level in Level if level is not Level.UNSAFE_FORCE_ALL])
 
 
-@LAW
-@given(models(), lists(NOT_ALLOWED), MILD, st.booleans())
+@law(models(), lists(kinds=NOT_ALLOWED), MILD, st.booleans())
 def test_nothing_allowed_nothing_changed(model, drawn, level, follow):
     """Without an operator to allow, a model comes out as it came in, byte for byte."""
     before = data(model)
@@ -144,10 +152,9 @@ def test_nothing_allowed_nothing_changed(model, drawn, level, follow):
     assert pipeline.rewrite(before, asked).model == before
 
 
-@LAW
-@given(models(), options())
+@law(models(), options())
 def test_no_cast_undoes_a_cast(model, asked):
-    """Half goes to float32 and back to the same half nowhere in a result, but where it leaves the model."""
+    """Half goes to float32 and back to the same half nowhere, but where it leaves the model."""
     after = rewritten(model, asked)
     if data(after) == data(model):
         return
@@ -162,8 +169,7 @@ def test_no_cast_undoes_a_cast(model, asked):
         assert types.get(maker.input[0]) != cast_to(node) or node.output[0] in leaving
 
 
-@LAW
-@given(models(), options())
+@law(models(), options())
 def test_one_cast_for_a_value_and_a_type(model, asked):
     """No value gets a second Cast to the same type: all readers share one."""
     known = {node.name for node in nodes(model)}
@@ -172,20 +178,18 @@ def test_one_cast_for_a_value_and_a_type(model, asked):
     assert all(count == 1 for count in counts.values()), counts
 
 
-@LAW
-@given(models(), options())
+@law(models(), options())
 def test_names_are_unique(model, asked):
     """No two nodes of a result have one name, and no two values of it do."""
     after = rewritten(model, asked)
     named = Counter(node.name for node in nodes(after) if node.name)
     made = Counter(name for node in nodes(after) for name in node.output if name)
     made.update(tensor.name for graph in graphs(after.graph) for tensor in graph.initializer)
-    assert not [name for name, count in (named + made).items() if count > 1 and "__" in name]
-    assert max(named.values(), default=1) == max(made.values()) == 1
+    assert max(named.values(), default=1) == 1, named.most_common(1)
+    assert max(made.values()) == 1, made.most_common(1)
 
 
-@LAW
-@given(models(), options(), st.randoms(use_true_random=False))
+@law(models(), options(), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_does_not_matter(model, asked, chance):
     """Another topological order of the nodes gives every unit the same colour."""
     assert colours(reordered(model, chance), asked) == colours(model, asked)
@@ -207,7 +211,7 @@ def reordered(model, chance):
     left = list(model.graph.node)
     del copy.graph.node[:]
     while left:
-        waiting = {name for node in left for name in node.output}
+        waiting = {name for node in left for name in node.output if name}
         ready = [node for node in left if waiting.isdisjoint(reads(node))]
         node = chance.choice(ready)
         left.remove(node)
@@ -217,28 +221,40 @@ def reordered(model, chance):
 
 def reads(node):
     """The names that a node reads, with those that its bodies read."""
-    inner = [onnx.helper.make_graph([node], "one", [], [])]
-    return {name for graph in inner for body in graphs(graph) for n in body.node for name in n.input}
+    alone = onnx.helper.make_graph([node], "alone", [], [])
+    return {name for graph in graphs(alone) for inner in graph.node for name in inner.input}
 
 
-@LAW
-@given(models())
+@law(models(palette=SMOOTH))
 def test_outputs_stay_close(model):
-    """With the shipped lists, what is finite and moderate stays finite and near."""
-    before = RUNTIME.run(data(model), feeds())
+    """Where all that float32 computes is moderate, half computes nearly the same.
+
+    The model's operators are smooth, and every value that a node makes lies within 100.
+    """
+    before = RUNTIME.run(data(showing_all(model)), feeds())
+    largest = max((np.abs(value).max() for value in before.values.values()), default=np.inf)
+    assume(largest < 100)
     after = RUNTIME.run(data(rewritten(model, Options())), feeds())
-    assert before.failure or not after.failure, after.failure
-    for name, expected in before.values.items():
-        if expected.dtype == np.float32 and np.abs(np.nan_to_num(expected, nan=1e9)).max() < 100:
-            assert np.isfinite(after.values[name]).all(), name
+    assert not after.failure, after.failure
+    for name, value in after.values.items():
+        np.testing.assert_allclose(
+            value, before.values[name], rtol=0.02, atol=0.02 * max(1, largest)
+        )
 
 
-LAWS = [law for name, law in globals().items() if name.startswith("test_")]
+def showing_all(model):
+    """A copy that has all its float32 values for outputs, except those inside of subgraphs."""
+    copy = onnx.shape_inference.infer_shapes(model)
+    known = {info.name for info in copy.graph.output}
+    made = {name for node in copy.graph.node for name in node.output} - known
+    for info in copy.graph.value_info:
+        if info.name in made and info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            copy.graph.output.append(info)
+    return copy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_laws_on_many_models(law):
+@pytest.mark.parametrize("name", LAWS)
+def test_laws_on_many_models(name):
     """Every law above holds for many more models than the default run draws."""
-    again = given(*law.hypothesis.get_strategies) if hasattr(law.hypothesis, "x") else None
-    assert again
+    LAWS[name]()

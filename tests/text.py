@@ -7,6 +7,7 @@ literals are bit patterns in ONNX text.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
@@ -19,11 +20,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from amp_rewrite.kinds import BY_RANGE
 from amp_rewrite.options import Options
-from amp_rewrite.pipeline import Result, rewrite
+from amp_rewrite.pipeline import Result, analyze, rewrite
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-MATMUL = "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {{ y = MatMul (x, w) }}"
 RUNS = importlib.util.find_spec("onnxruntime") is not None
 
 Weights = Mapping[str, NDArray[np.generic]]
@@ -59,10 +60,12 @@ def _store_weights(graph: onnx.GraphProto, weights: Weights) -> None:
 
 
 def numbers(kind: onnx.TypeProto.Tensor) -> NDArray[np.generic]:
-    """Numbers between 0.1 and 0.9 for a tensor of that type; integers and truth values are all 1."""
+    """Numbers between 0.1 and 0.9 for a tensor of that type; integers are 1, every other truth is true."""
     shape = [dim.dim_value or 2 for dim in kind.shape.dim]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-    if dtype == bool or dtype.kind in "iu":
+    if dtype == bool:
+        return (np.arange(np.prod(shape)) % 2 == 0).reshape(shape)
+    if dtype.kind in "iu":
         return np.ones(shape, dtype)
     return np.linspace(0.1, 0.9, int(np.prod(shape)), dtype=np.float32).reshape(shape).astype(dtype)
 
@@ -91,7 +94,8 @@ def becomes(
     """
     proto = model(before, weights)
     result = rewritten(proto, options)
-    assert lines(printed(result.model)) == lines(after)
+    found, expected = lines(printed(result.model)), lines(after)
+    assert found == expected, "\n".join(difflib.ndiff(expected, found))
     if runs:
         agree(proto, result.model, close)
     return result
@@ -113,6 +117,28 @@ def stays(
     return result
 
 
+def kept(
+    text: str, options: Options | None = None, *, weights: Weights | None = None
+) -> dict[str, str]:
+    """Why an analysis keeps nodes in float32: the reasons, by the name of the node's first output."""
+    analysis = analyze(model(text, weights), options)
+    entries = analysis.painting.entries
+    return {
+        str(unit.node.outputs[0].name): entries[unit.index].reason
+        for unit in analysis.graph.units
+        if entries[unit.index].source == BY_RANGE
+    }
+
+
+def in_half(
+    text: str, options: Options | None = None, *, weights: Weights | None = None
+) -> set[str]:
+    """The nodes that have a unit in half, by the name of their first output."""
+    analysis = analyze(model(text, weights), options)
+    halves = (u for u in analysis.graph.units if analysis.painting.is_half(u.index))
+    return {str(unit.node.outputs[0].name) for unit in halves}
+
+
 def printed(proto: onnx.ModelProto) -> str:
     """The graph as text: with what it stores, but not the numbers, and without value_info."""
     proto = ir.to_proto(ir.from_proto(proto))  # a copy without lazy fields
@@ -124,7 +150,8 @@ def printed(proto: onnx.ModelProto) -> str:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text without what only looks different: spaces, and lines without words."""
+    """The lines of a text without what only looks different: spaces, and the kinds of attributes."""
+    text = re.sub(r": (int|float|string|tensor|graph)s? =", " =", text)
     text = re.sub(r"\s+", " ", re.sub(r"\s*([(){}<>\[\],=:])\s*", r"\1", text.strip()))
     return [line for line in re.split(r"(?<=[{}])|(?<=\))(?=[\[\w\"}])", text) if line]
 

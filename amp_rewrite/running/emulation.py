@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, editing, element_types, inlining, model_io
+from amp_rewrite import attribute_types, editing, element_types, inlining, model_io, placing
 from amp_rewrite.findings import MOVERS
 from amp_rewrite.names import Names, graphs
 from amp_rewrite.placing import Placer, redirect
@@ -99,11 +99,10 @@ class _Emulator:
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         name = self._names.of_value(value, suffix)
-        cast = ir.node("Cast", [value], {"to": int(dtype)}, name=self._names.of_node(name))
-        made = cast.outputs[0]
-        made.name, made.type, made.shape = name, element_types.tensor(dtype), value.shape
+        cast = placing.cast(value, dtype, self._names.of_node(name))
+        cast.outputs[0].name = name
         self._placer.behind(cast, value)
-        return made
+        return cast.outputs[0]
 
 
 def _widen_attributes(node: ir.Node) -> None:

@@ -1,0 +1,102 @@
+"""Time against the size of the graph: amp-rewrite and onnxruntime.transformers.float16, file to file.
+
+    python benchmarks/scale.py [--nodes 10000 --nodes 100000] [--rounds 3] [--json FILE]
+
+Each run is a process of its own that reads a model, converts it and writes the result; imports are not
+counted. The two take turns, and the best of the rounds counts: these machines are noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+from graphs import Transformer
+
+OURS = """
+import json, sys, time
+import amp_rewrite
+start = time.perf_counter()
+report = amp_rewrite.rewrite(sys.argv[1], output=sys.argv[2]).report
+print(json.dumps([time.perf_counter() - start, dict(report.seconds)]))
+"""
+THEIRS = """
+import json, sys, time
+import onnx
+from onnxruntime.transformers.float16 import convert_float_to_float16
+start = time.perf_counter()
+onnx.save(convert_float_to_float16(onnx.load(sys.argv[1]), keep_io_types=True), sys.argv[2])
+print(json.dumps([time.perf_counter() - start, {}]))
+"""
+
+
+def run(code: str, source: Path) -> tuple[float, dict[str, float]]:
+    """Seconds of one run in a process of its own, and of its stages where it says them."""
+    arguments = [sys.executable, "-W", "ignore", "-c", code, source, source.with_suffix(".out.onnx")]
+    printed = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+    seconds, stages = json.loads(printed.splitlines()[-1])
+    return seconds, stages
+
+
+def measure(nodes: int, rounds: int, folder: Path) -> dict[str, object]:
+    """Both tools on one graph: the best seconds of each, their ratio, and where ours goes."""
+    source = folder / f"{nodes}.onnx"
+    made = Transformer(nodes)
+    onnx.save(made.model(), source)
+    turns = [(run(OURS, source), run(THEIRS, source)) for _ in range(rounds)]
+    (ours, stages), (theirs, _) = min(t[0] for t in turns), min(t[1] for t in turns)
+    return {
+        "nodes": len(made.nodes),
+        "amp_rewrite": round(ours, 3),
+        "onnxruntime": round(theirs, 3),
+        "ratio": round(ours / theirs, 2),
+        "stages": {name: round(seconds, 3) for name, seconds in stages.items()},
+    }
+
+
+def main() -> None:
+    """Measures, prints a table and writes JSON where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, action="append")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = arguments.nodes or [10_000, 100_000]
+        rows = [measure(nodes, arguments.rounds, Path(folder)) for nodes in sizes]
+    show(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**circumstances(), "rows": rows}, indent=1) + "\n")
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    """The table, and how ours grows from the smallest to the largest graph."""
+    print(f"{'nodes':>8} {'amp-rewrite s':>14} {'onnxruntime s':>14} {'ratio':>6}   where ours goes")
+    for row in rows:
+        stages = ", ".join(f"{name} {seconds}" for name, seconds in row["stages"].items())
+        print(f"{row['nodes']:>8} {row['amp_rewrite']:>14} {row['onnxruntime']:>14} {row['ratio']:>6}   {stages}")
+    first, last = rows[0], rows[-1]
+    growth = last["amp_rewrite"] / first["amp_rewrite"]
+    print(f"{last['nodes'] / first['nodes']:.1f} times the nodes take {growth:.1f} times as long")
+
+
+def circumstances() -> dict[str, str]:
+    """When, on what and with which versions this was measured."""
+    packages = ("onnx", "onnx-ir", "onnxruntime", "numpy")
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.processor() or platform.machine()}, Python {platform.python_version()}",
+        **{package: version(package) for package in packages},
+    }
+
+
+if __name__ == "__main__":
+    main()

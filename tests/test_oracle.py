@@ -1,0 +1,171 @@
+"""`colours.paint` against the slow colouring of `oracle.py`, on all small graphs and random ones."""
+
+import functools
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+import graphs
+import oracle
+import pytest
+from graphs import Edge
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amp_rewrite.colours import paint
+
+KINDS = ("ALLOW", "INFER", graphs.FOLLOW, "CLEAR", "DENY", "FIXED")
+"""Every kind of unit when follow is on."""
+
+UNMARKED = ("ALLOW", "INFER", "CLEAR", "DENY", "FIXED")
+"""Without follow, a mark says nothing: `test_a_mark_says_nothing_without_follow` holds us to it."""
+
+LARGEST = 7
+
+Ties = tuple[tuple[int, ...], ...]
+
+
+def _subsets(items: Sequence[Edge]) -> Iterator[tuple[Edge, ...]]:
+    for count in range(len(items) + 1):
+        yield from itertools.combinations(items, count)
+
+
+def _directed(size: int) -> Iterator[tuple[Edge, ...]]:
+    """Every directed graph without an edge from a unit to itself."""
+    return _subsets(list(itertools.permutations(range(size), 2)))
+
+
+def _acyclic(size: int) -> Iterator[tuple[Edge, ...]]:
+    """Every acyclic graph whose units stand in order; all others are one of these, renumbered."""
+    return _subsets(list(itertools.combinations(range(size), 2)))
+
+
+def _compare(size: int, edges: Sequence[Edge], ties: Ties = ()) -> int:
+    """Compares every assignment of kinds, with follow and without; returns how many there were."""
+    graph = graphs.graph(size, edges, ties)
+    known = frozenset(edges)
+    count = 0
+    for follow, kinds in ((True, KINDS), (False, UNMARKED)):
+        for words in itertools.product(kinds, repeat=size):
+            expected = oracle.colours(words, known, ties, follow=follow)
+            assert _colours(graph, words, follow) == expected, _case(words, edges, ties, follow)
+            count += 1
+    return count
+
+
+def _colours(graph: graphs.UnitGraph, words: Sequence[str], follow: bool) -> str:
+    found = tuple(map(_entry, words))
+    return graphs.colours(paint(graph, found, follow=follow))
+
+
+_entry = functools.cache(graphs.entry)
+
+
+def _case(words: Sequence[str], edges: Sequence[Edge], ties: Ties, follow: bool) -> str:
+    return f"{' '.join(words)}, edges {edges}, ties {ties}, follow {follow}"
+
+
+# ---- every small graph
+
+
+def _cases(size: int) -> int:
+    return len(KINDS) ** size + len(UNMARKED) ** size
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_graph_of_up_to_three_units(size: int) -> None:
+    """All directed graphs, circles included, with every assignment of kinds."""
+    counts = [_compare(size, edges) for edges in _directed(size)]
+    assert sum(counts) == 2 ** (size * (size - 1)) * _cases(size)
+
+
+@pytest.mark.parametrize("ties", [((0, 1),), ((1, 2),), ((0, 2),), ((0, 1, 2),), ((0, 1), (1, 2))])
+def test_every_tied_graph_of_three_units(ties: Ties) -> None:
+    """All acyclic graphs with every assignment of kinds, for each way to tie three units."""
+    for edges in _acyclic(3):
+        _compare(3, edges, ties)
+
+
+@pytest.mark.slow
+def test_every_graph_of_four_units() -> None:
+    """All acyclic graphs of four units, with every assignment of kinds."""
+    counts = [_compare(4, edges) for edges in _acyclic(4)]
+    assert sum(counts) == 2**6 * _cases(4)
+
+
+# ---- random larger ones
+
+
+@st.composite
+def _problems(draw: st.DrawFn) -> tuple[list[str], list[Edge], Ties]:
+    size = draw(st.integers(4, LARGEST))
+    units = st.integers(0, size - 1)
+    words = draw(st.lists(st.sampled_from(KINDS), min_size=size, max_size=size))
+    pairs = st.tuples(units, units).filter(lambda pair: pair[0] != pair[1])
+    edges = draw(st.lists(pairs, unique=True, min_size=size - 1, max_size=3 * size))
+    group = st.lists(units, unique=True, min_size=2, max_size=3).map(tuple)
+    return words, edges, tuple(draw(st.lists(group, max_size=2)))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(_problems(), st.booleans())
+def test_random_graphs(problem: tuple[list[str], list[Edge], Ties], follow: bool) -> None:
+    """Up to seven units with circles and ties; hypothesis makes a failure small."""
+    words, edges, ties = problem
+    graph = graphs.graph(len(words), edges, ties)
+    expected = oracle.colours(words, frozenset(edges), ties, follow=follow)
+    assert _colours(graph, words, follow) == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_random_graphs(seed: int) -> None:
+    """More than hypothesis tries, with few DENY and FIXED units and edges mostly forward."""
+    source = random.Random(seed)
+    for _ in range(200):
+        _compare_random(source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 60))
+def test_very_many_random_graphs(seed: int) -> None:
+    """The same, twenty-five times as many."""
+    source = random.Random(seed)
+    for _ in range(1000):
+        _compare_random(source)
+
+
+def _compare_random(source: random.Random) -> None:
+    size = source.randint(4, LARGEST)
+    words = source.choices(KINDS, weights=(4, 3, 3, 5, 2, 1), k=size)
+    density, backward = source.uniform(0.2, 0.6), source.choice((0, 0, 0.1))
+    edges = [
+        (a, b)
+        for a, b in itertools.permutations(range(size), 2)
+        if source.random() < (density if a < b else backward)
+    ]
+    groups = source.choice((0, 0, 1, 2))
+    ties = tuple(tuple(source.sample(range(size), source.randint(2, 3))) for _ in range(groups))
+    follow = source.random() < 0.5
+    graph = graphs.graph(size, edges, ties)
+    expected = oracle.colours(words, frozenset(edges), ties, follow=follow)
+    assert _colours(graph, words, follow) == expected, _case(words, edges, ties, follow)
+
+
+# ---- the oracle itself
+
+
+def test_the_oracle_knows_the_example_of_the_design() -> None:
+    """The slow colouring gives what DESIGN gives for its chain."""
+    words = ["DENY", "INFER", "CLEAR", "INFER", "CLEAR", "ALLOW", "INFER"]
+    edges = frozenset(itertools.pairwise(range(len(words))))
+    expected = "FULL FULL FULL FULL HALF HALF FULL"
+    assert oracle.colours(words, edges, follow=False) == expected
+
+
+@pytest.mark.parametrize("edges", [(), ((0, 1),), ((0, 1), (1, 2)), ((0, 2), (1, 2))])
+def test_a_mark_says_nothing_without_follow(edges: tuple[Edge, ...]) -> None:
+    """With follow off, what is marked is painted as any other INFER unit."""
+    graph = graphs.graph(3, edges)
+    for words in itertools.product(KINDS, repeat=3):
+        plain = ["INFER" if word == graphs.FOLLOW else word for word in words]
+        assert _colours(graph, words, False) == _colours(graph, plain, False)

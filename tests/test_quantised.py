@@ -1,0 +1,61 @@
+"""Quantised regions keep their float32, so that a runtime can fuse them into integer kernels."""
+
+from tests.text import becomes, in_half, kept, stays
+
+REASON = "works on quantised data, between DequantizeLinear and QuantizeLinear"
+
+
+def test_what_stands_between_dequantize_and_quantize_stays():
+    """DequantizeLinear, Conv, Relu, QuantizeLinear is one integer kernel: nothing in it changes."""
+    text = """g (uint8[1,1,4,4] x) => (uint8[1,1,4,4] y)
+    <float[1,1,1,1] w, float s, uint8 z> {
+        d = DequantizeLinear (x, s, z)
+        c = Conv (d, w)
+        r = Relu (c)
+        y = QuantizeLinear (r, s, z)
+    }"""
+    stays(text)
+    assert kept(text) == {"c": REASON, "r": REASON}
+
+
+def test_quantised_weights_alone_make_no_region():
+    """A product whose weights alone are dequantised is a product: they get a Cast."""
+    becomes(
+        """g (float[4,4] x) => (float[4,4] y) <uint8[4,4] w, float s, uint8 z> {
+            d = DequantizeLinear (w, s, z)
+            y = MatMul (x, d)
+        }""",
+        """g (float[4,4] x) => (float[4,4] y) <uint8[4,4] w, float s, uint8 z> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            d = DequantizeLinear (w, s, z)
+            [d__float16] d__float16 = Cast <to = 10> (d)
+            y__float16 = MatMul (x__float16, d__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+
+
+def test_the_float_part_of_a_quantised_model_is_rewritten():
+    """Behind the region half begins again."""
+    text = """g (uint8[4,4] x) => (float[4,4] y) <float[4,4] w, float s, uint8 z> {
+        d = DequantizeLinear (x, s, z)
+        c = MatMul (d, w)
+        q = QuantizeLinear (c, s, z)
+        e = DequantizeLinear (q, s, z)
+        f = Relu (e)
+        m = MatMul (f, w)
+        y = Relu (m)
+    }"""
+    assert kept(text).keys() == {"c", "f"}
+    assert in_half(text) == {"m", "y"}
+
+
+def test_the_inputs_of_a_quantizer_stay():
+    """What is quantised right after its maker stays float32: its numbers decide where steps fall."""
+    text = """g (float[4,4] x) => (uint8[4,4] y) <float[4,4] w, float s, uint8 z> {
+        m = MatMul (x, w)
+        r = Relu (m)
+        y = QuantizeLinear (r, s, z)
+    }"""
+    assert kept(text) == {"r": REASON}
+    assert in_half(text) == {"m"}

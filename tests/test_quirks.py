@@ -1,0 +1,46 @@
+"""What a valid half model must avoid because a runtime would fail on it."""
+
+import pytest
+
+from tests.text import agree, in_half, kept, model, rewritten
+
+
+def text(perm, reader="MatMul (t, v)", shape="2,3,4"):
+    """A product, its Transpose, and what reads that."""
+    return f"""g (float[{shape}] x) => (float[A,B,C] y) <float[4,4] w, float[4,4] v> {{
+        m = MatMul (x, w)
+        t = Transpose <perm = {perm}> (m)
+        y = {reader}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("perm", "stays"), [([1, 0, 2], True), ([0, 2, 1], False), ([2, 0, 1], False), ([0, 1, 2], False)]
+)
+def test_the_transpose_that_crashes_stays(perm, stays):
+    """A Transpose that moves the first axis behind the second stays before a MatMul; others go."""
+    after = text(perm, "MatMul (t, v)" if perm[2] == 2 else "MatMul (t, t2)")
+    after = after.replace("y = MatMul (t, t2)", "u = Transpose <perm = [0, 2, 1]> (t) y = MatMul (t, u)")
+    assert ("t" in kept(after)) == stays
+    assert ("t" in in_half(after)) != stays
+    assert {"m", "y"} <= in_half(after)
+
+
+@pytest.mark.parametrize("reader", ["Relu (t)", "Add (t, t)"])
+def test_only_before_a_product(reader):
+    """The same Transpose before anything else is half."""
+    assert kept(text([1, 0, 2], reader)) == {}
+    assert "t" in in_half(text([1, 0, 2], reader))
+
+
+def test_the_second_operand_is_safe():
+    """As the second operand of a MatMul the Transpose is half."""
+    found = in_half(text([1, 0, 2], "MatMul (v, t)", "4,2,4"))
+    assert {"m", "t", "y"} <= found
+
+
+def test_the_result_loads():
+    """The rewritten model makes a session, which is what would crash."""
+    proto = model(text([1, 0, 2]))
+    result = rewritten(proto)
+    agree(proto, result.model)

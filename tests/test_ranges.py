@@ -1,0 +1,290 @@
+"""Stored values that half cannot hold: what must stay float32 because of them, and what saturates."""
+
+import numpy as np
+import pytest
+
+from amp_rewrite.half import BFLOAT16
+from amp_rewrite.options import Options
+from tests.text import agree, becomes, in_half, kept, model, rewritten, stored
+
+BF16 = Options(half=BFLOAT16)
+LOWEST = -65504.0
+
+# ---- values that overflow
+
+
+def test_a_reader_of_what_overflows_stays_and_says_why():
+    """The reader of a value beyond half's range stays float32; its neighbours do not."""
+    becomes(
+        """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float big = {100000}> {
+            m = MatMul (x, w)
+            a = Div (m, big)
+            y = MatMul (a, w)
+        }""",
+        """g (float[4,4] x) => (float[4,4] y) <float big, float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            m = MatMul (x__float16, w)
+            [m__float32] m__float32 = Cast <to = 1> (m)
+            a = Div (m__float32, big)
+            [a__float16] a__float16 = Cast <to = 10> (a)
+            y__float16 = MatMul (a__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+
+
+def test_the_reason_names_the_value():
+    """`explain` shall say which number is too large, where it is stored, and what the limit is."""
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float[2] big = {1.0, -123456.0}> {
+        m = MatMul (x, w)
+        r = ReduceMin <keepdims = 0> (big)
+        y = Div (m, r)
+    }"""
+    assert kept(text)["r"] == "-123456 in 'big' is beyond float16's 65504"
+
+
+@pytest.mark.parametrize(
+    ("value", "stays"), [(65504.0, False), (65519.0, False), (65520.0, True), (-65520.0, True)]
+)
+def test_what_rounds_into_range_is_no_overflow(value, stays):
+    """Up to 65519 a value rounds to 65504; from 65520 on it would be infinite."""
+    text = """g (float[4] x) => (float[4] y) <float[4,4] w, float[4] c> {
+        m = MatMul (x, w)
+        y = Mul (m, c)
+    }"""
+    found = kept(text, weights={"c": np.float32([0.5, value, 0.5, 0.5])})
+    assert ("y" in found) == stays
+
+
+def test_a_huge_value_is_followed_through_what_moves_it():
+    """Unsqueeze and Expand do not make 1e5 smaller: whatever they feed stays, and the sum too."""
+    text = """g (float[4,4] x) => (float[4,4] y)
+    <float[4,4] w, float[1] big = {100000}, int64[2] s = {4, 4}, int64[1] axis = {0}> {
+        m = MatMul (x, w)
+        u = Unsqueeze (big, axis)
+        e = Expand (u, s)
+        a = Add (m, e)
+        d = Div (m, e)
+        f = MatMul (d, w)
+        y = Add (a, f)
+    }"""
+    assert kept(text).keys() == {"u", "e", "a", "d", "y"}
+    assert in_half(text) == {"m", "f"}
+
+
+def test_a_fill_that_is_no_mask_stays():
+    """ConstantOfShape with a huge value and no softmax behind it stays float32, readers included."""
+    text = """g (float[4,4] x, bool[4,4] k) => (float[4,4] y) <float[4,4] w> {
+        s = MatMul (x, w)
+        h = Shape (s)
+        f = ConstantOfShape <value = float[1] {-1e30}> (h)
+        a = Where (k, s, f)
+        y = Relu (a)
+    }"""
+    assert kept(text)["f"] == "-1e+30 in 'f' is beyond float16's 65504"
+    assert in_half(text) == {"s", "h"}
+
+
+def test_bfloat16_has_float32s_range():
+    """No stored value overflows or vanishes in bfloat16, and none is taken for a large integer."""
+    text = """g (float[4,4] x) => (float[4,4] y)
+    <float[4,4] w, float e = {1e-12}, float big = {1e30}> {
+        m = MatMul (x, w)
+        a = Max (m, e)
+        d = Div (m, a)
+        f = Mul (d, big)
+        y = MatMul (f, w)
+    }"""
+    assert kept(text, BF16) == {}
+    assert kept(text).keys() == {"a", "d", "f"}
+
+
+# ---- masks
+
+
+def attention(mask: str, declared: str = "", inputs: str = "bool[4,4] k") -> str:
+    """A score matrix s, something that masks it as a, and the softmax of that."""
+    return f"""g (float[4,4] x, {inputs}) => (float[4,4] y)
+    <float[4,4] w, {declared} float one = {{1}}, float zero = {{0}}> {{
+        s = MatMul (x, w)
+        {mask}
+        p = Softmax (a)
+        y = MatMul (p, w)
+    }}"""
+
+
+LOW = "float fill = {-3.4e38},"
+MASKS = {
+    "where": ("a = Where (k, s, fill)", "float fill = {-1e9},"),
+    "add": ("f = Where (k, fill, zero) a = Add (s, f)", LOW),
+    "add, the other way round": ("f = Where (k, zero, fill) a = Add (f, s)", LOW),
+    "fill of a shape": (
+        "h = Shape (s) f = ConstantOfShape <value = float[1] {-1e30}> (h) a = Where (k, s, f)",
+        "",
+    ),
+    "product with a truth value": (
+        "b = Cast <to = 1> (k) n = Sub (one, b) f = Mul (n, fill) a = Add (s, f)",
+        LOW,
+    ),
+    "negated": ("n = Neg (fill) f = Where (k, n, zero) a = Add (s, f)", "float fill = {1e9},"),
+    "subtracted": ("f = Where (k, fill, zero) a = Sub (s, f)", "float fill = {1e9},"),
+    "moved": (
+        "h = Shape (s) e = Expand (fill, h) f = Where (k, e, zero) a = Add (s, f)",
+        "float[1,1] fill = {-1e9},",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_a_mask_saturates(case):
+    """A huge fill on its way to a softmax keeps nothing in float32: it becomes the lowest finite half."""
+    mask, declared = MASKS[case]
+    text = attention(mask, declared)
+    assert kept(text) == {}
+    assert {"s", "a", "p", "y"} <= in_half(text)
+    proto = model(text)
+    result = rewritten(proto)
+    held = stored(result.model)
+    if "fill" in held:
+        assert abs(held["fill"].astype(np.float32)) == 65504
+        assert result.report.saturated == 1
+    agree(proto, result.model)
+
+
+def test_a_filled_mask_saturates():
+    """The value of a ConstantOfShape that masks is the lowest finite half, not -inf."""
+    result = rewritten(model(attention(*MASKS["fill of a shape"])))
+    fill = next(n for n in result.model.graph.node if n.op_type == "ConstantOfShape")
+    assert np.frombuffer(fill.attribute[0].t.raw_data, np.float16).tolist() == [LOWEST]
+
+
+def test_a_mask_that_float32_computes_saturates_too():
+    """Where only the sum with the scores is half, the fill saturates in float32: its Cast stays finite."""
+    text = attention(
+        "n = Sub (one, k) f = Mul (n, fill) a = Add (s, f)", LOW, inputs="float[4,4] k"
+    )
+    assert in_half(text) == {"s", "a", "p", "y"}
+    proto = model(text)
+    result = rewritten(proto)
+    fill = stored(result.model)["fill"]
+    assert (fill.dtype, fill.item()) == (np.float32, LOWEST)
+    agree(proto, result.model)
+
+
+def test_a_filled_mask_that_float32_computes_saturates_too():
+    """The same for a ConstantOfShape that stays float32."""
+    mask = """h = Shape (k) c = ConstantOfShape <value = float[1] {-3.4e38}> (h)
+        n = Sub (one, k) f = Mul (n, c) a = Add (s, f)"""
+    text = attention(mask, inputs="float[4,4] k")
+    assert in_half(text) == {"s", "a", "p", "y"}
+    result = rewritten(model(text))
+    fill = next(n for n in result.model.graph.node if n.op_type == "ConstantOfShape")
+    assert np.frombuffer(fill.attribute[0].t.raw_data, np.float32).tolist() == [LOWEST]
+
+
+def test_a_mask_of_integers():
+    """1 - mask, times -1e9, from int64: that stays float32, the scores that it is added to do not."""
+    text = attention(
+        "b = Cast <to = 1> (k) n = Sub (one, b) f = Mul (n, fill) a = Add (s, f)",
+        "float fill = {-1e9},",
+        inputs="int64[4,4] k",
+    )
+    assert kept(text).keys() == {"b", "n", "f"}
+    assert in_half(text) == {"s", "a", "p", "y"}
+    proto = model(text)
+    agree(proto, rewritten(proto).model)
+
+
+NO_MASKS = {
+    "also read by a product": "a = Where (k, s, fill) q = MatMul (a, w) z = Relu (q)",
+    "added to with the wrong sign": "f = Where (k, fill, zero) a = Sub (s, f)",
+}
+
+
+@pytest.mark.parametrize("case", NO_MASKS)
+def test_what_goes_elsewhere_is_no_mask(case):
+    """A fill that something else reads too, or that arrives positive, keeps its readers in float32."""
+    text = attention(NO_MASKS[case], "float fill = {-1e9},")
+    assert kept(text)["a"] == "-1e+09 in 'fill' is beyond float16's 65504"
+    assert "a" not in in_half(text)
+    fill = stored(rewritten(model(text)).model)["fill"]
+    assert (fill.dtype, fill.item()) == (np.float32, np.float32(-1e9))
+
+
+def test_a_masked_score_that_leaves_the_model_is_no_mask():
+    """Who reads an output of the model may look for -1e9."""
+    text = """g (float[4,4] x, bool[4,4] k) => (float[4,4] y, float[4,4] a)
+    <float[4,4] w, float fill = {-1e9}> {
+        s = MatMul (x, w)
+        a = Where (k, s, fill)
+        p = Softmax (a)
+        y = MatMul (p, w)
+    }"""
+    assert "a" in kept(text)
+    assert in_half(text) == {"s", "y"}
+
+
+def test_infinity_stays_infinite():
+    """-inf is -inf in half, is no overflow, and is not counted."""
+    text = attention("a = Where (k, s, fill)", "float fill,")
+    weights = {"fill": np.float32(-np.inf)}
+    assert kept(text, weights=weights) == {}
+    result = rewritten(model(text, weights))
+    assert stored(result.model)["fill"].tolist() == -np.inf
+    assert result.report.saturated == 0
+
+
+# ---- values that vanish
+
+EPSILONS = {
+    "root of a sum": ("a = Add (m, e) r = Sqrt (a) d = Div (m, r)", {"a", "r", "d"}),
+    "maximum": ("a = Max (m, e) d = Div (m, a)", {"a", "d"}),
+    "clip": ("a = Clip (m, e) d = Reciprocal (a)", {"a", "d"}),
+    "logarithm": ("a = Add (m, e) d = Log (a)", {"a", "d"}),
+    "divisor": ("d = Div (m, e)", {"d"}),
+    "power": ("a = Add (m, e) d = Pow (a, h)", {"a", "d"}),
+    "moved": ("u = Identity (e) a = Add (m, u) d = Div (m, a)", {"u", "a", "d"}),
+    "dividend": ("d = Div (e, m)", set()),
+    "added only": ("a = Add (m, e) d = Relu (a)", set()),
+}
+
+
+@pytest.mark.parametrize("case", EPSILONS)
+def test_an_epsilon_keeps_the_way_to_its_division(case):
+    """Where 1e-12 guards a division everything from the sum to the quotient stays; elsewhere it may go."""
+    nodes, expected = EPSILONS[case]
+    text = f"""g (float[4,4] x) => (float[4,4] y)
+    <float[4,4] w, float e = {{1e-12}}, float h = {{-0.5}}> {{
+        m = MatMul (x, w)
+        {nodes}
+        y = MatMul (d, w)
+    }}"""
+    found = kept(text)
+    assert found.keys() == expected
+    reason = "1e-12 in 'e' becomes 0 in float16, and is divided by"
+    assert set(found.values()) == ({reason} if expected else set())
+    assert {"m", "y"} <= in_half(text)
+    assert kept(text, BF16) == {}
+
+
+@pytest.mark.parametrize(("epsilon", "stays"), [(2.9e-8, True), (6e-8, False), (1e-5, False)])
+def test_an_epsilon_that_half_holds_is_no_reason(epsilon, stays):
+    """What rounds to a subnormal half still keeps a divisor from zero."""
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e> {
+        m = MatMul (x, w)
+        a = Max (m, e)
+        y = Div (m, a)
+    }"""
+    assert bool(kept(text, weights={"e": np.float32(epsilon)})) == stays
+
+
+def test_a_weight_with_a_few_tiny_values_is_no_epsilon():
+    """A product with weights of which some vanish is no division by zero; they are counted."""
+    text = """g (float[4] x) => (float[4] y) <float[4,4] w, float[4] e> {
+        m = MatMul (x, w)
+        a = Mul (m, e)
+        y = Sqrt (a)
+    }"""
+    weights = {"e": np.float32([1.0, 1e-12, -1e-12, 0.0])}
+    assert kept(text, weights=weights) == {}
+    assert rewritten(model(text, weights)).report.flushed == 2
