@@ -54,7 +54,7 @@ def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
     if attribute is None or attribute.is_ref():
         return None
     if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.as_tensor().dtype
+        return attribute.value.dtype
     return _numbered(int(attribute.value))
 
 
@@ -70,7 +70,7 @@ def of_constant(node: ir.Node) -> ir.DataType | None:
     """The element type of a Constant node's output, whichever of its attributes holds the value."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.TENSOR:
-            return attribute.as_tensor().dtype
+            return attribute.value.dtype
         if attribute.name in _CONSTANTS:
             return _CONSTANTS[attribute.name]
     return None

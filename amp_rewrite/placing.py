@@ -42,14 +42,14 @@ def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
 def graph_of(value: ir.Value) -> ir.Graph:
     """The graph in which a value of a model is made, entered or stored."""
     graph = value.graph
-    assert isinstance(graph, ir.Graph), "every value of a model belongs to a graph"
+    assert graph is not None, "every value of a model belongs to a graph"
     return graph
 
 
 def redirect(sites: Iterable[Site], value: ir.Value) -> None:
     """Has these places read `value` instead of what they read."""
     for holder, port in sites:
-        if isinstance(holder, ir.Graph):
-            holder.outputs[port] = value
-        else:
+        if type(holder) is ir.Node:
             holder.replace_input_with(port, value)
+        else:
+            holder.outputs[port] = value

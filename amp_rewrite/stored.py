@@ -60,7 +60,7 @@ def constant(node: ir.Node) -> ir.TensorProtocol | None:
         if attribute.is_ref():
             return None
         if attribute.type == ir.AttributeType.TENSOR:
-            return attribute.as_tensor()
+            return attribute.value
         dtype = _SCALARS.get(attribute.type)
         if dtype is not None:
             return ir.tensor(np.asarray(attribute.value, dtype))

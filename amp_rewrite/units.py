@@ -239,7 +239,8 @@ class _Builder:
 def value_at(site: Site) -> ir.Value | None:
     """The value that is read at a place; None for an empty optional input."""
     holder, port = site
-    return holder.outputs[port] if isinstance(holder, ir.Graph) else holder.inputs[port]
+    # isinstance takes twenty times as long: onnx-ir's classes are protocols
+    return holder.inputs[port] if type(holder) is ir.Node else holder.outputs[port]
 
 
 def _opaque(inputs: int, outputs: int) -> schema.Layout:

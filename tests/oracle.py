@@ -109,7 +109,7 @@ def _settled(size: int, tied: Ways, half: set[int]) -> set[int]:
 
 
 def _ways(edges: Collection[Pair], through: Callable[[int], bool]) -> Ways:
-    """Every (a, b) with a way of one edge or more from a to b whose inner units `through` admits."""
+    """Every (a, b) with a way from a to b, of one edge or more, by units that `through` admits."""
     steps = frozenset(edges)
     ways = steps
     while True:

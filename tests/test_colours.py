@@ -126,6 +126,12 @@ def test_deny_does_not_reach_past_the_last_suspect() -> None:
     assert graphs.colours(paint(fork, words)) == "FULL FULL FULL HALF HALF"
 
 
+def test_a_denied_unit_makes_the_way_to_the_next_suspect() -> None:
+    """A CLEAR unit between two DENY units is denied, and does not spread from an ALLOW reader."""
+    fork = graph(4, [(0, 1), (1, 2), (1, 3)])
+    assert graphs.colours(paint(fork, entries("DENY CLEAR DENY ALLOW"))) == "FULL FULL FULL HALF"
+
+
 def test_follow_needs_that_no_maker_is_denied() -> None:
     """A unit that a half and a denied unit feed does not follow; with an unpainted one it does."""
     join = graph(3, [(0, 2), (1, 2)])
@@ -164,6 +170,13 @@ def test_ties_hold_across_groups() -> None:
     painting = _painted("ALLOW ALLOW ALLOW FIXED", ties=[(0, 1), (1, 2), (2, 3)])
     assert graphs.colours(painting) == "FULL FULL FULL FULL"
     assert painting.why(0) == (0, 1, 2, 3)
+
+
+def test_each_tie_settles_by_itself() -> None:
+    """Of three ties, the two that hold a FULL unit become FULL."""
+    words = "ALLOW FIXED ALLOW ALLOW FIXED ALLOW"
+    painting = _painted(words, ties=[(0, 1), (2, 3), (4, 5)])
+    assert graphs.colours(painting) == "FULL FULL HALF HALF FULL FULL"
 
 
 def test_half_spreads_along_ties() -> None:
