@@ -25,8 +25,7 @@ def borders(model: ir.Model, types: Types) -> tuple[Border, ...]:
     """The inputs and outputs of a model, in order; weights that IR 3 lists as inputs are none."""
     values = [v for v in model.graph.inputs if not v.is_initializer()]
     return tuple(
-        Border(value.name, types.get(value), str(value.shape))
-        for value in (*values, *model.graph.outputs)
+        Border(value.name, types.get(value), str(value.shape)) for value in (*values, *model.graph.outputs)
     )
 
 

@@ -60,9 +60,7 @@ def _graphs(attribute: ir.Attr) -> Iterable[ir.Graph]:
 def _if(node: ir.Node) -> Iterator[Border]:
     branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
     for i in range(len(node.outputs)):
-        yield Border(
-            TypeVar("V", i), outputs=(i,), leaves=tuple((branch, i) for branch in branches)
-        )
+        yield Border(TypeVar("V", i), outputs=(i,), leaves=tuple((branch, i) for branch in branches))
 
 
 def _loop(node: ir.Node) -> Iterator[Border]:

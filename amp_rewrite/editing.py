@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -121,7 +121,7 @@ class _Editor:
         else:
             node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, int(dtype))
 
-    def _fill(self, node: ir.Node, dtype: ir.DataType, saturate: bool) -> ir.Tensor:
+    def _fill(self, node: ir.Node, dtype: ir.DataType, saturate: bool) -> ir.TensorProtocol:
         if dtype == ir.DataType.FLOAT:
             return ir.Tensor(halves.saturated(fill_of(node), self._half), dtype=dtype)
         return ir.Tensor(halves.convert(fill_of(node), self._half, saturate=saturate), dtype=dtype)
@@ -174,7 +174,7 @@ def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:
 
 
 def _tensor(
-    convert: Callable[[], NDArray[np.generic]],
+    convert: Callable[[], NDArray[Any]],
     dtype: ir.DataType,
     like: ir.TensorProtocol,
     name: str | None,
@@ -182,13 +182,11 @@ def _tensor(
     """A tensor with the shape of another, converted now if it is small and when written if not."""
     known = dict(like.metadata_props)
     if like.nbytes < LAZY_FROM:
-        return ir.Tensor(
-            convert(), dtype=dtype, name=name, doc_string=like.doc_string, metadata_props=known
-        )
+        return ir.Tensor(convert(), dtype=dtype, name=name, doc_string=like.doc_string, metadata_props=known)
     return ir.LazyTensor(
         lambda: ir.Tensor(convert(), dtype=dtype, name=name),
         dtype=dtype,
-        shape=ir.Shape(like.shape),
+        shape=ir.Shape(like.shape.numpy()),
         name=name,
         doc_string=like.doc_string,
         metadata_props=known,

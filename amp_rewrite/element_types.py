@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -171,7 +171,7 @@ class _Walk:
             self._set(value, found or self._said(value))
 
 
-def _present(values: tuple[ir.Value | None, ...], ports: tuple[int, ...]) -> Iterator[ir.Value]:
+def _present(values: Sequence[ir.Value | None], ports: tuple[int, ...]) -> Iterator[ir.Value]:
     for i in ports:
         value = values[i] if i < len(values) else None
         if value is not None:

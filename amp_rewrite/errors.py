@@ -39,9 +39,7 @@ class ModelError(AmpRewriteError):
 class ListError(AmpRewriteError):
     """An operator list is wrong. `line` counts from 1; 0 means the list as a whole."""
 
-    def __init__(
-        self, problem: str, *, file: str | Path = "", line: int = 0, remedy: str = ""
-    ) -> None:
+    def __init__(self, problem: str, *, file: str | Path = "", line: int = 0, remedy: str = "") -> None:
         self.file = str(file)
         self.line = line
         where = f"{file}:{line}" if file and line else str(file)

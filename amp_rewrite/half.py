@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite, isnan
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -54,9 +55,7 @@ BY_NAME = {half.name: half for half in (FLOAT16, BFLOAT16)}
 def named(name: str) -> Half:
     """The half type of that name; OptionError for any other."""
     if name not in BY_NAME:
-        raise OptionError(
-            f"{name} is no half-precision type", remedy=f"choose one of {', '.join(BY_NAME)}"
-        )
+        raise OptionError(f"{name} is no half-precision type", remedy=f"choose one of {', '.join(BY_NAME)}")
     return BY_NAME[name]
 
 
@@ -89,7 +88,7 @@ def fit(array: NDArray[np.float32], half: Half) -> Fit:
         return _fit(array, array.astype(half.numpy), half)
 
 
-def _fit(array: NDArray[np.float32], rounded: NDArray[np.generic], half: Half) -> Fit:
+def _fit(array: NDArray[np.float32], rounded: NDArray[Any], half: Half) -> Fit:
     """The same for a rounded copy; what is rare is looked at only where the bounds admit it."""
     low, high = float(array.min()), float(array.max())
     nan = isnan(low)
@@ -109,7 +108,7 @@ def _fit(array: NDArray[np.float32], rounded: NDArray[np.generic], half: Half) -
     )
 
 
-def _equal(left: NDArray[np.generic], right: NDArray[np.generic], nan: bool) -> bool:
+def _equal(left: NDArray[Any], right: NDArray[Any], nan: bool) -> bool:
     return np.array_equal(left, right, equal_nan=True) if nan else bool((left == right).all())
 
 
@@ -117,14 +116,12 @@ def _is_whole(number: np.float32) -> bool:
     return not isfinite(number) or number == np.trunc(number)
 
 
-def _overflowing(array: NDArray[np.float32], rounded: NDArray[np.generic]) -> int:
+def _overflowing(array: NDArray[np.float32], rounded: NDArray[Any]) -> int:
     back = rounded.astype(np.float32)
     return int(np.count_nonzero(np.isinf(back) & np.isfinite(array)))
 
 
-def convert(
-    array: NDArray[np.float32], half: Half, *, saturate: bool = False
-) -> NDArray[np.generic]:
+def convert(array: NDArray[np.float32], half: Half, *, saturate: bool = False) -> NDArray[Any]:
     """`array` rounded to the nearest values of `half`, ties to even, signs kept.
 
     With `saturate`, finite values beyond the range become the largest finite value of their sign

@@ -88,8 +88,8 @@ class _Check:
         if node.op_type == "Cast":
             value = node.inputs[0]
             kind = self._graph.types.get(value) if value is not None else None
-            integral = kind is not None and kind.dtype is not None and _is_integer(kind.dtype)
-            return integral and _bound(value, self._graph.types) > self._limit
+            integral = kind is not None and _is_integer(kind.dtype)
+            return bool(integral) and _bound(value, self._graph.types) > self._limit
         return _bound(node.inputs[1], self._graph.types) > self._limit
 
     def _integral(self, unit: int, carried: set[int]) -> bool:
@@ -157,8 +157,10 @@ def _longest(node: ir.Node, _bounds: list[float]) -> float:
 
 
 _Rule = Callable[[ir.Node, list[float]], float]
-_FIRST = "Abs Cast Expand Flatten Gather GatherElements GatherND Identity Neg Reshape Slice Split Squeeze "
-_FIRST += "Tile Transpose Trilu Unsqueeze Div"
+_FIRST = (
+    "Abs Cast Div Expand Flatten Gather GatherElements GatherND Identity Neg Reshape Slice Split Squeeze "
+    "Tile Transpose Trilu Unsqueeze"
+)
 _BOUNDS: dict[str, _Rule] = {
     **dict.fromkeys(_FIRST.split(), lambda _, bounds: bounds[0]),
     **dict.fromkeys(("Concat", "Max", "Min"), lambda _, bounds: max(bounds)),

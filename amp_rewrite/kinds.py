@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -40,9 +40,7 @@ def classify(
     Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
     """
     listed = functools.cache(functools.partial(_listed, lists, half, level, target))
-    entries = [
-        listed(unit.node.domain, unit.node.op_type, unit.allowed) for unit in graph.units
-    ]
+    entries = [listed(unit.node.domain, unit.node.op_type, unit.allowed) for unit in graph.units]
     for index, finding in findings.items():
         if _yields_to_range(entries[index], level):
             entries[index] = Entry(Kind.FIXED, finding.reason, source=BY_RANGE)
@@ -125,7 +123,8 @@ def _bound(unit: Unit, root: ir.Graph) -> str:
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     for pattern in pins.keep_full:
         for unit in _matching(graph.units, pattern, "--keep-full"):
-            entries[unit.index] = Entry(Kind.FIXED, f"kept by {pattern!r}", source=BY_PIN)
+            if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
+                entries[unit.index] = Entry(Kind.FIXED, f"kept by {pattern!r}", source=BY_PIN)
     for pattern in pins.force_half:
         units = _matching(graph.units, pattern, "--force-half")
         able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
@@ -139,11 +138,11 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
 
 
 def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
-    matches = _matcher(pattern, flag)
     units = list(units)
+    names = {unit.node.name or "" for unit in units}
+    matches = _matcher(pattern, flag, names)
     found = [unit for unit in units if matches(unit.node.name or "")]
     if not found:
-        names = {unit.node.name or "" for unit in units}
         near = difflib.get_close_matches(pattern, names, n=3)
         raise OptionError(
             f"{flag} {pattern} matches no node that computes in float32",
@@ -152,10 +151,12 @@ def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
     return found
 
 
-def _matcher(pattern: str, flag: str) -> Callable[[str], bool]:
+def _matcher(pattern: str, flag: str, names: Collection[str]) -> Callable[[str], bool]:
     try:
         expression = re.compile(pattern)
     except re.error as error:
+        if pattern in names:
+            return pattern.__eq__
         raise OptionError(
             f"{flag} {pattern} is no regular expression: {error}",
             remedy="give a node's name, or escape it with a backslash",

@@ -16,19 +16,27 @@ No operator may be on two lists of a file. One that is named here leaves its lis
 
 from __future__ import annotations
 
-import difflib
 import enum
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import yaml
 
 from amp_rewrite import schema
 from amp_rewrite.errors import ListError
+from amp_rewrite.list_files import (
+    KEEP_ONE,
+    Field,
+    fields,
+    is_text,
+    near,
+    nearest,
+    parse,
+    text,
+)
 
 
 class Kind(enum.Enum):
@@ -139,102 +147,29 @@ def _load_shipped(path: Path) -> OpLists:
 _TOP_KEYS = ("name", "description", "extends", *(kind.value for kind in Kind))
 _ENTRY_KEYS = ("reason", "follow")
 
-_KEEP_ONE = "keep one of them"
-
 # What YAML 1.1 calls true; the loader has already checked that the word is a truth value.
 _TRUE = frozenset({"yes", "true", "on"})
 
-# Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
-# reads our own files only.
-_FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A key and its value, where they stand."""
-
-    file: Path
-    key: yaml.Node
-    name: str
-    value: yaml.Node
-
-    @property
-    def line(self) -> int:
-        return self.key.start_mark.line + 1
-
-    def error(self, problem: str, remedy: str = "") -> ListError:
-        return ListError(problem, file=self.file, line=self.line, remedy=remedy)
-
 
 def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
-    top = {field.name: field for field in _fields(path, _parse(path), _TOP_KEYS)}
-    name = _text(top["name"]) if "name" in top else path.stem
+    top = {
+        field.name: field
+        for field in fields(path, parse(path, _TOP_KEYS, trusted=_is_shipped(path)), _TOP_KEYS)
+    }
+    name = text(top["name"]) if "name" in top else path.stem
     base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else {}
     return OpLists(
         name=name,
-        description=_text(top["description"]) if "description" in top else "",
+        description=text(top["description"]) if "description" in top else "",
         entries=MappingProxyType({**base, **_entries(top.values(), name)}),
     )
-
-
-def _parse(path: Path) -> yaml.MappingNode:
-    loader = _FastLoader if _is_shipped(path) else yaml.SafeLoader
-    try:
-        top: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8-sig"), loader)
-    except OSError as error:
-        raise ListError(f"cannot be read: {error.strerror or error}", file=path) from error
-    except UnicodeDecodeError as error:
-        raise ListError("is not UTF-8 text", file=path, remedy="save it as UTF-8") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise _not_yaml(path, error) from error
-    if isinstance(top, yaml.MappingNode):
-        return top
-    line = top.start_mark.line + 1 if top else 1
-    raise ListError(
-        "the top level is not a mapping", file=path, line=line, remedy=_one_of(_TOP_KEYS)
-    )
-
-
-def _not_yaml(path: Path, error: Exception) -> ListError:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    quote = "a reason that holds ': ' must stand in quotes" if "mapping values" in problem else ""
-    line = mark.line + 1 if mark else 0
-    return ListError(f"is not YAML: {problem}", file=path, line=line, remedy=quote)
-
-
-def _fields(file: Path, node: yaml.MappingNode, allowed: tuple[str, ...] = ()) -> list[_Field]:
-    """Keys and values in order. YAML itself keeps the last of equal keys and says nothing."""
-    found: dict[str, _Field] = {}
-    for key, value in node.value:
-        field = _Field(file, key, str(key.value), value)
-        if not _is_text(key):
-            raise field.error("a key is not text")
-        if field.name in found:
-            raise field.error(
-                f"{field.name} is here and on line {found[field.name].line}", _KEEP_ONE
-            )
-        if allowed and field.name not in allowed:
-            raise field.error(f"unknown key {field.name}", _near(field.name, allowed))
-        found[field.name] = field
-    return list(found.values())
-
-
-def _text(field: _Field) -> str:
-    if not _is_text(field.value):
-        raise field.error(f"the {field.name} is not text", f"write {field.name}: some text")
-    return " ".join(field.value.value.split())
-
-
-def _is_text(node: yaml.Node) -> bool:
-    return node.tag == "tag:yaml.org,2002:str" and bool(node.value.strip())
 
 
 # ---- what it extends
 
 
-def _base(extends: _Field, trail: tuple[Path, ...]) -> Mapping[Operator, Entry]:
-    name = _text(extends)
+def _base(extends: Field, trail: tuple[Path, ...]) -> Mapping[Operator, Entry]:
+    name = text(extends)
     path = folder() / f"{name}.yaml" if name in shipped() else extends.file.parent / name
     if not path.exists():
         raise extends.error(f"there is no list {name} to extend", _near_lists(name))
@@ -245,26 +180,26 @@ def _base(extends: _Field, trail: tuple[Path, ...]) -> Mapping[Operator, Entry]:
 
 
 def _near_lists(name: str) -> str:
-    return f"{_near(name, shipped())}; anything else is the path of a file"
+    return f"{near(name, shipped())}; anything else is the path of a file"
 
 
 # ---- its entries
 
 
-def _entries(top: Iterable[_Field], source: str) -> dict[Operator, Entry]:
+def _entries(top: Iterable[Field], source: str) -> dict[Operator, Entry]:
     found: dict[Operator, Entry] = {}
-    said: dict[Operator, _Field] = {}
+    said: dict[Operator, Field] = {}
     for kind, field in _listed(top):
         key = _operator(field)
         if key in said:
             where = f"{found[key].kind.value} on line {said[key].line} and {kind.value} here"
-            raise field.error(f"{field.name} is on two lists: {where}", _KEEP_ONE)
+            raise field.error(f"{field.name} is on two lists: {where}", KEEP_ONE)
         said[key] = field
         found[key] = _entry(field, kind, source)
     return found
 
 
-def _listed(top: Iterable[_Field]) -> Iterator[tuple[Kind, _Field]]:
+def _listed(top: Iterable[Field]) -> Iterator[tuple[Kind, Field]]:
     kinds = {kind.value: kind for kind in Kind}
     for section in top:
         if section.name in kinds and section.value.tag != "tag:yaml.org,2002:null":
@@ -272,29 +207,29 @@ def _listed(top: Iterable[_Field]) -> Iterator[tuple[Kind, _Field]]:
                 yield kinds[section.name], field
 
 
-def _operators(section: _Field) -> list[_Field]:
+def _operators(section: Field) -> list[Field]:
     if not isinstance(section.value, yaml.MappingNode):
         raise section.error(
             f"the list {section.name} is not a mapping", "write each operator as MatMul: the reason"
         )
-    return _fields(section.file, section.value)
+    return fields(section.file, section.value)
 
 
-def _entry(field: _Field, kind: Kind, source: str) -> Entry:
+def _entry(field: Field, kind: Kind, source: str) -> Entry:
     if not isinstance(field.value, yaml.MappingNode):
         return Entry(kind, _reason(field, field), source=source)
-    inner = {part.name: part for part in _fields(field.file, field.value, _ENTRY_KEYS)}
+    inner = {part.name: part for part in fields(field.file, field.value, _ENTRY_KEYS)}
     follow = "follow" in inner and _follow(inner["follow"], field.name, kind)
     return Entry(kind, _reason(field, inner.get("reason")), follow, source)
 
 
-def _reason(field: _Field, where: _Field | None) -> str:
-    if where is None or not _is_text(where.value):
+def _reason(field: Field, where: Field | None) -> str:
+    if where is None or not is_text(where.value):
         raise field.error(f"{field.name} gives no reason", f"write {field.name}: the reason")
     return " ".join(where.value.value.split())
 
 
-def _follow(field: _Field, operator: str, kind: Kind) -> bool:
+def _follow(field: Field, operator: str, kind: Kind) -> bool:
     if kind is not Kind.INFER:
         raise field.error(
             f"{operator} is on {kind.value} and says follow", "only operators on infer can follow"
@@ -318,7 +253,7 @@ def _split(text: str) -> Operator | None:
     return _domain(domain), name
 
 
-def _operator(field: _Field) -> Operator:
+def _operator(field: Field) -> Operator:
     key = _split(field.name)
     # A shipped list may name operators that the installed onnx is too old for; a test reads those.
     if key and (_is_shipped(field.file) or _exists(key)):
@@ -355,24 +290,9 @@ def _near_operators(key: Operator | None) -> str:
     domain, name = key
     if elsewhere := [d for d in ("", "com.microsoft") if name in _known(d)]:
         return f"did you mean {_written(elsewhere[0], name)}?"
-    near = _nearest(name, _known(domain))
+    near = nearest(name, _known(domain))
     return f"did you mean {_written(domain, near)}?" if near else "operators are case-sensitive"
 
 
 def _written(domain: str, name: str) -> str:
     return f"{domain}:{name}" if domain else name
-
-
-def _near(word: str, words: Iterable[str]) -> str:
-    near = _nearest(word, words)
-    return f"did you mean {near}?" if near else _one_of(words)
-
-
-def _nearest(word: str, words: Iterable[str]) -> str | None:
-    folded = {other.lower(): other for other in sorted(words)}
-    near = difflib.get_close_matches(word.lower(), folded, n=1)
-    return folded[near[0]] if near else None
-
-
-def _one_of(words: Iterable[str]) -> str:
-    return f"it can be {', '.join(words)}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,11 @@ def is_surgeon(source: object) -> bool:
 def surgeon() -> Any:
     """The module onnx_graphsurgeon; MissingPackageError where it is not installed."""
     try:
-        import onnx_graphsurgeon
+        return importlib.import_module("onnx_graphsurgeon")
     except ImportError as error:
         raise MissingPackageError(
             "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"
         ) from error
-    return onnx_graphsurgeon
 
 
 def _from_path(path: Path) -> Loaded:
@@ -186,9 +186,7 @@ def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
             remedy="put the file beside the model",
         ) from error
     if (tensor.offset or 0) + tensor.nbytes > size:
-        raise ModelError(
-            f"{what} ends beyond the end of {tensor.location}", where=path, remedy=_EXPORT_AGAIN
-        )
+        raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=path, remedy=_EXPORT_AGAIN)
 
 
 def _size_in_memory(model: ir.Model) -> int:
@@ -211,7 +209,7 @@ def hand_back(source: Source, loaded: Loaded, target: Path | None, *, changed: b
 
     A path is written to `target`. Raises OutputError when that fails.
     """
-    if target is not None:
+    if isinstance(source, (str, os.PathLike)) and target is not None:
         return _write_back(Path(source), loaded, target, changed=changed)
     if not changed:
         return _unchanged(source, loaded)
@@ -274,7 +272,7 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
     return proto
 
 
-def _forget_undeclared(model: ir.Model, declared: Iterable[str]) -> None:
+def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
     """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
     for value in model.graph.initializers.values():
         leaving = value.is_graph_input() or value.is_graph_output()
@@ -310,7 +308,7 @@ def write(data: bytes, path: Path) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         beside.write_bytes(data)
-        os.replace(beside, path)
+        beside.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
@@ -318,6 +316,7 @@ def write(data: bytes, path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:
+    """The error for a file that cannot be written."""
     return OutputError(
         f"cannot be written ({error.strerror or error})",
         where=path,

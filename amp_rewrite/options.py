@@ -43,9 +43,10 @@ class Options:
     """How to rewrite.
 
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
-    type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product and what follows it in one piece. `borders`
-    types the inputs and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local
-    functions as they are, in float32, instead of inlining them. `check` has onnx check the result.
+    type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
+    and what follows it in one piece. `borders` types the inputs and outputs, save those in `keep_io`.
+    `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
+    them. `check` has onnx check the result.
     """
 
     half: Half = FLOAT16
@@ -62,7 +63,6 @@ class Options:
     def operator_lists(self) -> OpLists:
         """The lists to go by; ListError when a shipped one is damaged."""
         return self.lists or load(SHIPPED_FOR[self.half.name])
-
 
 
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}

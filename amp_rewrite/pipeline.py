@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from amp_rewrite import (
@@ -151,9 +150,7 @@ def _decide(
             }
             painting = _paint(graph, options, findings)
     with clock.stage("plan"):
-        made = plan.make(
-            graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io
-        )
+        made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
     warnings = tuple(filter(None, (warning, _old_opset(loaded.model, half))))
     return Analysis(loaded, graph, painting, made, warnings)
 
@@ -165,9 +162,7 @@ def _types(model: ir.Model) -> element_types.Types:
     return element_types.infer(model, shape_inference.types_by_name(model))
 
 
-def _paint(
-    graph: units.UnitGraph, options: Options, findings: Mapping[int, Finding]
-) -> colours.Painting:
+def _paint(graph: units.UnitGraph, options: Options, findings: Mapping[int, Finding]) -> colours.Painting:
     lists = options.operator_lists()
     entries = kinds.classify(
         graph, lists, options.half, findings, options.pins, options.level, options.target
@@ -175,9 +170,7 @@ def _paint(
     return colours.paint(graph, entries, follow=options.follow, level=options.level)
 
 
-def _carry_out(
-    analysis: Analysis, options: Options, clock: Stopwatch
-) -> tuple[int, tuple[str, ...]]:
+def _carry_out(analysis: Analysis, options: Options, clock: Stopwatch) -> tuple[int, tuple[str, ...]]:
     """Edits the model; returns how many Casts tidying removed, and what broke at the borders."""
     model, types = analysis.loaded.model, analysis.graph.types
     before = checking.borders(model, types)
@@ -226,9 +219,7 @@ def _target(
     if in_place:
         return given
     if target.exists() and given.exists() and target.samefile(given):
-        raise OptionError(
-            f"{target} is the input itself", remedy="choose another place, or say --in-place"
-        )
+        raise OptionError(f"{target} is the input itself", remedy="choose another place, or say --in-place")
     return target
 
 
@@ -241,7 +232,7 @@ _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 @contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
+def _without_collector() -> Generator[None]:
     """Pauses the cycle collector, which would walk a large graph again and again as it grows.
 
     A pass over 100,000 nodes takes twice as long with it. What was made meanwhile counts as old

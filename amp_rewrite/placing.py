@@ -49,7 +49,7 @@ def graph_of(value: ir.Value) -> ir.Graph:
 def redirect(sites: Iterable[Site], value: ir.Value) -> None:
     """Has these places read `value` instead of what they read."""
     for holder, port in sites:
-        if type(holder) is ir.Node:
+        if isinstance(holder, ir.Node):
             holder.replace_input_with(port, value)
         else:
             holder.outputs[port] = value

@@ -80,7 +80,7 @@ def make(
     borders: Borders = Borders.KEEP,
     keep_io: Iterable[str] = (),
 ) -> Plan:
-    """The plan that carries out a painting: a Cast for each (value, type) that is read in the other colour."""
+    """The plan that carries out a painting: one Cast for each (value, type) read in the other colour."""
     planner = _Planner(graph, painting, stored, ranges, half, borders, frozenset(keep_io))
     planner.plan_all()
     return Plan(
@@ -109,9 +109,7 @@ class _Planner:
         self._half_io = borders is Borders.HALF
         self._keep_io = keep_io
         self._entering = frozenset(graph.root.inputs)
-        self.masks = {
-            value for value, way in ranges.masks.items() if any(map(painting.is_half, way))
-        }
+        self.masks = {value for value, way in ranges.masks.items() if any(map(painting.is_half, way))}
         self._leaving = self._output_sites()
         self.values: list[ir.Value] = []
         self.casts: list[Cast] = []

@@ -70,9 +70,7 @@ class _Check:
         self.findings: dict[int, Finding] = {}
         self.masks: dict[ir.Value, tuple[int, ...]] = {}
 
-    def constant(
-        self, value: ir.Value, array: NDArray[np.float32], readers: list[Arrival]
-    ) -> None:
+    def constant(self, value: ir.Value, array: NDArray[np.float32], readers: list[Arrival]) -> None:
         fit = self.fits[value] = halves.fit(array, self._half)
         if fit.overflowing:
             self._overflow(value, fit, readers)
@@ -185,5 +183,3 @@ def _named(value: ir.Value) -> str:
 def _too_large(value: ir.Value, fit: Fit, half: Half) -> str:
     worst = fit.low if -fit.low > fit.high else fit.high
     return f"{worst:.6g} in {_named(value)} is beyond {half.name}'s {half.largest:.6g}"
-
-

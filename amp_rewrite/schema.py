@@ -58,9 +58,7 @@ Layout = tuple[Group, ...]
 
 
 @functools.cache
-def layout(
-    domain: str, operator: str, version: int, inputs: int, outputs: int
-) -> Layout | None:
+def layout(domain: str, operator: str, version: int, inputs: int, outputs: int) -> Layout | None:
     """The groups of a node with that many input and output ports, in order of appearance.
 
     None when the operator is unknown, or when the node has more ports than its schema.
@@ -75,9 +73,7 @@ def layout(
     return tuple(_group(var, read, made, signature) for var in dict.fromkeys((*read, *made)))
 
 
-def _group(
-    var: TypeVar, read: tuple[TypeVar, ...], made: tuple[TypeVar, ...], signature: Signature
-) -> Group:
+def _group(var: TypeVar, read: tuple[TypeVar, ...], made: tuple[TypeVar, ...], signature: Signature) -> Group:
     return Group(
         var=var,
         inputs=tuple(i for i, other in enumerate(read) if other == var),

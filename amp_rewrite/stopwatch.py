@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 Progress = Callable[[str], None]
 """Is told the name of each stage as it begins."""
@@ -18,7 +18,7 @@ class Stopwatch:
         self._taken: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Generator[None]:
         """Times what runs inside; a stage that comes twice adds up."""
         if self._progress is not None:
             self._progress(name)

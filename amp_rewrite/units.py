@@ -70,9 +70,7 @@ class UnitGraph:
         return tuple(unit for unit in self.units if unit.node is node)
 
 
-def build(
-    model: ir.Model, types: element_types.Types, target: Target = targets.ANY
-) -> UnitGraph:
+def build(model: ir.Model, types: element_types.Types, target: Target = targets.ANY) -> UnitGraph:
     """The units of the main graph and of every graph below it, in the order of the nodes.
 
     Variables that the target's kernels want as one are one unit, under the name of the first.
@@ -83,9 +81,7 @@ def build(
 
 
 class _Builder:
-    def __init__(
-        self, types: element_types.Types, imports: Mapping[str, int], target: Target
-    ) -> None:
+    def __init__(self, types: element_types.Types, imports: Mapping[str, int], target: Target) -> None:
         self._types = types
         self._joined = target.joined
         self._version = element_types.versions(imports)
@@ -246,4 +242,3 @@ def value_at(site: Site) -> ir.Value | None:
 def _opaque(inputs: int, outputs: int) -> schema.Layout:
     ports = tuple(range(inputs)), tuple(range(outputs))
     return (schema.Group(OPAQUE, *ports, allowed=frozenset()),)
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -89,5 +88,3 @@ class Transformer:
         array = self._random.standard_normal(shape).astype(np.float32) * 0.1
         self.weights.append(numpy_helper.from_array(array, name))
         return name
-
-

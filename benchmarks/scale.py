@@ -82,7 +82,8 @@ def show(rows: list[dict[str, object]]) -> None:
     print(f"{'nodes':>8} {'amp-rewrite s':>14} {'onnxruntime s':>14} {'ratio':>6}   where ours goes")
     for row in rows:
         stages = ", ".join(f"{name} {seconds}" for name, seconds in row["stages"].items())
-        print(f"{row['nodes']:>8} {row['amp_rewrite']:>14} {row['onnxruntime']:>14} {row['ratio']:>6}   {stages}")
+        ours, theirs, ratio = row["amp_rewrite"], row["onnxruntime"], row["ratio"]
+        print(f"{row['nodes']:>8} {ours:>14} {theirs:>14} {ratio:>6}   {stages}")
     first, last = rows[0], rows[-1]
     growth = last["amp_rewrite"] / first["amp_rewrite"]
     print(f"{last['nodes'] / first['nodes']:.1f} times the nodes take {growth:.1f} times as long")

@@ -1,5 +1,6 @@
 """onnxruntime in a process of its own: a model that crashes it costs one answer, no test run."""
 
+import contextlib
 import pickle
 import signal
 import struct
@@ -61,6 +62,8 @@ class Runtime:
     def _crashed(self):
         code = self._child.wait()
         self._child.stdout.close()
+        with contextlib.suppress(BrokenPipeError):  # what was not sent yet
+            self._child.stdin.close()
         self._child = None
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return Ran(failure=f"crash: {name}")

@@ -274,8 +274,9 @@ def test_the_same_value_twice_among_the_outputs():
 def test_a_stored_output_that_half_holds():
     """An initializer that is an output and that half holds exactly: one half tensor and one Cast."""
     becomes(
-        "g (float[4] x) => (float[4] y, float[4] w) <float[4] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"
-        .replace("float[4] y", "float y"),
+        "g (float[4] x) => (float[4] y, float[4] w) <float[4] w = {1, 2, 3, 4}> { y = MatMul (x, w) }".replace(
+            "float[4] y", "float y"
+        ),
         """g (float[4] x) => (float y, float[4] w) <float16[4] w__float16> {
             [x__float16] x__float16 = Cast <to = 10> (x)
             [w__float32] w = Cast <to = 1> (w__float16)
@@ -489,9 +490,7 @@ def test_both_forms_before_ir_4():
 
 def _inputs(proto):
     onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return [given.name for given in session.get_inputs()]
 
 
@@ -1041,9 +1040,7 @@ def _hashed(seed):
     root = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
     command = [sys.executable, "-c", HASHED]
-    return subprocess.run(
-        command, env=environment, cwd=root, check=True, capture_output=True
-    ).stdout
+    return subprocess.run(command, env=environment, cwd=root, check=True, capture_output=True).stdout
 
 
 def test_the_rewritten_model_gives_what_the_original_gave():

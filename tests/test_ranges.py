@@ -160,9 +160,7 @@ def test_a_filled_mask_saturates():
 
 def test_a_mask_that_float32_computes_saturates_too():
     """Where only the sum with the scores is half, the fill saturates in float32: its Cast stays finite."""
-    text = attention(
-        "n = Sub (one, k) f = Mul (n, fill) a = Add (s, f)", LOW, inputs="float[4,4] k"
-    )
+    text = attention("n = Sub (one, k) f = Mul (n, fill) a = Add (s, f)", LOW, inputs="float[4,4] k")
     assert in_half(text) == {"s", "a", "p", "y"}
     proto = model(text)
     result = rewritten(proto)

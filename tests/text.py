@@ -117,9 +117,7 @@ def stays(
     return result
 
 
-def kept(
-    text: str, options: Options | None = None, *, weights: Weights | None = None
-) -> dict[str, str]:
+def kept(text: str, options: Options | None = None, *, weights: Weights | None = None) -> dict[str, str]:
     """Why an analysis keeps nodes in float32: the reasons, by the name of the node's first output."""
     analysis = analyze(model(text, weights), options)
     entries = analysis.painting.entries
@@ -130,9 +128,7 @@ def kept(
     }
 
 
-def in_half(
-    text: str, options: Options | None = None, *, weights: Weights | None = None
-) -> set[str]:
+def in_half(text: str, options: Options | None = None, *, weights: Weights | None = None) -> set[str]:
     """The nodes that have a unit in half, by the name of their first output."""
     analysis = analyze(model(text, weights), options)
     halves = (u for u in analysis.graph.units if analysis.painting.is_half(u.index))
@@ -211,9 +207,7 @@ def run(proto: onnx.ModelProto) -> dict[str, NDArray[np.generic]]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, ["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
     kinds = {info.name: info.type.tensor_type for info in proto.graph.input}
     names = [output.name for output in session.get_outputs()]
     feeds = {given.name: numbers(kinds[given.name]) for given in session.get_inputs()}

@@ -15,8 +15,15 @@ from amp_rewrite.running import verification
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("amp_rewrite_demo"),
-              show_default=True, metavar="FOLDER", help="Where the two models go.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("amp_rewrite_demo"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where the two models go.",
+)
 def demo(output: Path) -> None:
     """Make a small network (convolutions, attention, norms, a loop), rewrite it and compare the two."""
     console = Console(highlight=False, soft_wrap=True)

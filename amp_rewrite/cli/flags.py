@@ -27,30 +27,60 @@ def _choice(names: Sequence[str]) -> click.Choice[str]:
 
 
 _FLAGS = (
-    click.option("--to", type=_choice(list(halves.BY_NAME)), default="float16", show_default=True,
-                 help="The half type."),
-    click.option("--target", type=_choice(list(targets.BY_NAME)), default=targets.ONNXRUNTIME_CUDA.name,
-                 show_default=True, help="The runtime that the model is for."),
-    click.option("--list", "list_", metavar="NAME|FILE", help="Operator lists: a shipped one "
-                 "(default, bfloat16, tensorflow) or a YAML file."),
+    click.option(
+        "--to",
+        type=_choice(list(halves.BY_NAME)),
+        default="float16",
+        show_default=True,
+        help="The half type.",
+    ),
+    click.option(
+        "--target",
+        type=_choice(list(targets.BY_NAME)),
+        default=targets.ONNXRUNTIME_CUDA.name,
+        show_default=True,
+        help="The runtime that the model is for.",
+    ),
+    click.option(
+        "--list",
+        "list_",
+        metavar="NAME|FILE",
+        help="Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file.",
+    ),
     click.option("--allow", multiple=True, metavar="OP", help="Put an operator on the allow list."),
     click.option("--infer", multiple=True, metavar="OP", help="Put an operator on the infer list."),
     click.option("--clear", multiple=True, metavar="OP", help="Put an operator on the clear list."),
     click.option("--deny", multiple=True, metavar="OP", help="Put an operator on the deny list."),
-    click.option("--keep-full", multiple=True, metavar="REGEX",
-                 help=f"Keep these nodes in float32. {_REGEX}"),
-    click.option("--force-half", multiple=True, metavar="REGEX",
-                 help=f"Put these nodes in half. {_REGEX}"),
-    click.option("--level", type=_choice([level.value for level in Level]), default="default",
-                 show_default=True, help="How far to go."),
-    click.option("--no-follow", is_flag=True,
-                 help="Leave what follows the last matrix product in float32."),
-    click.option("--io", type=_choice([b.value for b in Borders]), default="keep", show_default=True,
-                 help="The type of the model's float32 inputs and outputs."),
-    click.option("--keep-io", multiple=True, metavar="NAME",
-                 help="With --io half: an input or output that stays float32."),
-    click.option("--keep-functions", is_flag=True,
-                 help="Leave calls of model-local functions alone, in float32."),
+    click.option(
+        "--keep-full", multiple=True, metavar="REGEX", help=f"Keep these nodes in float32. {_REGEX}"
+    ),
+    click.option("--force-half", multiple=True, metavar="REGEX", help=f"Put these nodes in half. {_REGEX}"),
+    click.option(
+        "--level",
+        type=_choice([level.value for level in Level]),
+        default="default",
+        show_default=True,
+        help="How far to go.",
+    ),
+    click.option("--no-follow", is_flag=True, help="Leave what follows the last matrix product in float32."),
+    click.option(
+        "--io",
+        type=_choice([b.value for b in Borders]),
+        default="keep",
+        show_default=True,
+        help="The type of the model's float32 inputs and outputs.",
+    ),
+    click.option(
+        "--keep-io",
+        multiple=True,
+        metavar="NAME",
+        help="With --io half: an input or output that stays float32.",
+    ),
+    click.option(
+        "--keep-functions",
+        is_flag=True,
+        help="Leave calls of model-local functions alone, in float32.",
+    ),
     click.option("--plan", metavar="FILE", help="Carry out a saved plan."),
 )
 
@@ -69,10 +99,23 @@ def decision_flags(command: Command) -> Command:
     return collected
 
 
-_NAMES = (
-    "to target list_ allow infer clear deny keep_full force_half level no_follow io keep_io "
-    "keep_functions plan"
-).split()
+_NAMES = [
+    "to",
+    "target",
+    "list_",
+    "allow",
+    "infer",
+    "clear",
+    "deny",
+    "keep_full",
+    "force_half",
+    "level",
+    "no_follow",
+    "io",
+    "keep_io",
+    "keep_functions",
+    "plan",
+]
 
 
 @dataclass(frozen=True, slots=True)

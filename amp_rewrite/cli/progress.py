@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from rich.console import Console
 
@@ -11,7 +11,7 @@ from amp_rewrite.stopwatch import Progress
 
 
 @contextlib.contextmanager
-def shown_progress(*, quiet: bool) -> Iterator[Progress | None]:
+def shown_progress(*, quiet: bool) -> Generator[Progress | None]:
     """A progress callback with a spinner; none when quiet or when nobody watches."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:

@@ -20,14 +20,28 @@ from amp_rewrite.reporting.report import Report
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.",
+)
 @click.option("--in-place", is_flag=True, help="Write over the model itself.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write no model.")
-@click.option("--save-plan", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the plan as JSON; --plan carries it out again.")
-@click.option("--json", "json_", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the report as JSON.")
+@click.option(
+    "--save-plan",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the plan as JSON; --plan carries it out again.",
+)
+@click.option(
+    "--json",
+    "json_",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the report as JSON.",
+)
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
@@ -61,9 +75,7 @@ def rewrite(
         raise click.exceptions.Exit(1)
 
 
-def _plan(
-    console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool
-) -> None:
+def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool) -> None:
     """Makes the plan alone, to print it or to save it."""
     with shown_progress(quiet=console.quiet) as progress:
         made = asked.analyze(model, progress)

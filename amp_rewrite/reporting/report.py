@@ -79,5 +79,3 @@ def stored_counts(plan: Plan) -> dict[str, int]:
         "saturated": sum(storing.saturates for storing in plan.stored),
         "flushed": sum(storing.flushes for storing in plan.stored),
     }
-
-

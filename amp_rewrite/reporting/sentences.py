@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -87,12 +88,8 @@ def size(count: int) -> str:
     """A number of bytes for people: 512 B, 1.2 kB, 3.4 MB, 5.6 GB (powers of 1000)."""
     if count < 1000:
         return f"{count} B"
-    value = float(count)
-    for unit in ("kB", "MB", "GB", "TB"):
-        value /= 1000
-        if value < 1000:
-            break
-    return f"{value:.1f} {unit}"
+    power = min(int(math.log10(count)) // 3, 4)
+    return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -38,9 +38,15 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
     yield "size", f"{size(report.size_before)} -> {size(report.size_after)}{share}"
     if report.saturated:
-        yield "masks", f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range"
+        yield (
+            "masks",
+            f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range",
+        )
     if report.flushed:
-        yield "tiny", f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0"
+        yield (
+            "tiny",
+            f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0",
+        )
     for warning in report.warnings:
         yield "warning", warning
     for fault in report.broken:

@@ -61,9 +61,7 @@ class _Emulator:
         if node is None and value.const_value is not None:
             value.const_value = _widened(value.const_value)
             self._widen(value)
-        elif node is None and value in self._root.inputs:
-            self._read_as_float32(value, value)
-        elif node is not None and node.op_type == "Cast":
+        elif value in self._root.inputs or (node is not None and node.op_type == "Cast"):
             self._read_as_float32(value, value)
         elif not isinstance(self._types[value], ir.TensorType) or node is None:
             self._widen(value)

@@ -50,5 +50,3 @@ def open_session(model: onnx.ModelProto | str | Path) -> Any:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-

@@ -1,0 +1,126 @@
+"""What float16 and bfloat16 can hold."""
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from amp_rewrite import half
+from amp_rewrite.errors import OptionError
+from amp_rewrite.half import BFLOAT16, FLOAT16
+
+HALVES = pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
+FLOATS = hnp.arrays(np.float32, hnp.array_shapes(min_side=0), elements=st.floats(width=32, allow_nan=True))
+
+
+def test_the_limits_of_both_types():
+    """The figures of IEEE 754 binary16, and of bfloat16: float32's exponent with 8 significant bits."""
+    assert (FLOAT16.largest, FLOAT16.smallest, FLOAT16.integers) == (65504.0, 2.0**-24, 2048)
+    assert BFLOAT16.largest == float.fromhex("0x1.fep127")
+    assert (BFLOAT16.smallest, BFLOAT16.integers) == (2.0**-133, 256)
+    assert (FLOAT16.dtype, FLOAT16.tensor) == (ir.DataType.FLOAT16, "tensor(float16)")
+    assert (BFLOAT16.dtype, BFLOAT16.tensor) == (ir.DataType.BFLOAT16, "tensor(bfloat16)")
+
+
+@HALVES
+def test_integers_are_exact_up_to_the_bound(kind):
+    """Every integer up to `integers` survives, and the next one does not."""
+    exact = np.arange(-kind.integers, kind.integers + 1, dtype=np.float32)
+    assert half.fit(exact, kind).exact
+    assert not half.fit(np.float32([kind.integers + 1]), kind).exact
+
+
+def test_a_type_by_its_name():
+    """Names are ONNX's; any other is refused with the two that there are."""
+    assert half.named("float16") is FLOAT16
+    assert half.named("bfloat16") is BFLOAT16
+    with pytest.raises(OptionError, match=r"^fp8 is no half-precision type; choose one of float16, bf"):
+        half.named("fp8")
+
+
+def test_fit_counts():
+    """Overflow and flushing are counted by themselves, infinities and zeros in neither."""
+    array = np.float32([1e5, -1e5, np.inf, -np.inf, 1e-9, -1e-9, 0.0, -0.0, 0.1, 1.0])
+    found = half.fit(array, FLOAT16)
+    assert (found.overflowing, found.flushed, found.flushes_positive) == (2, 2, True)
+    assert (found.low, found.high) == (-1e5, 1e5)
+    assert (found.exact, found.whole) == (False, False)
+    assert not half.fit(np.float32([-1e-9, 1.0]), FLOAT16).flushes_positive
+
+
+@pytest.mark.parametrize(
+    ("values", "exact", "whole"),
+    [
+        ([], True, True),
+        ([np.nan, np.inf, -np.inf], True, True),
+        ([1.0, 2.0, -3.0], True, True),
+        ([0.5, -0.0], True, False),
+        ([2049.0], False, True),
+        ([0.1], False, False),
+    ],
+)
+def test_exact_and_whole(values, exact, whole):
+    """`exact` asks whether half holds every value, `whole` whether all finite ones are integers."""
+    found = half.fit(np.float32(values), FLOAT16)
+    assert (found.exact, found.whole) == (exact, whole)
+
+
+@HALVES
+@settings(deadline=None)
+@given(array=FLOATS)
+def test_fit_says_what_convert_does(kind, array):
+    """Each number of a Fit, recomputed from the converted array."""
+    before = array.copy()
+    found, back = half.fit(array, kind), half.convert(array, kind).astype(np.float32)
+    np.testing.assert_array_equal(array, before)
+    finite = np.isfinite(array)
+    assert found.overflowing == np.count_nonzero(np.isinf(back) & finite)
+    assert found.flushed == np.count_nonzero((back == 0) & (array != 0))
+    assert found.exact == np.array_equal(back, array, equal_nan=True)
+    if np.any(finite):
+        assert (found.low, found.high) == (array[finite].min(), array[finite].max())
+
+
+@HALVES
+@settings(deadline=None)
+@given(array=FLOATS)
+def test_conversion_keeps_signs_and_order(kind, array):
+    """No value changes its sign, zeros included, and none overtakes another."""
+    found = half.convert(array, kind).astype(np.float32)
+    numbers = ~np.isnan(array)
+    np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(array)[numbers])
+    order = np.argsort(array[numbers], axis=None)
+    sorted_ = found[numbers].ravel()[order]
+    assert np.all(sorted_[1:] >= sorted_[:-1])
+
+
+@HALVES
+@settings(deadline=None)
+@given(array=FLOATS)
+def test_saturation_leaves_infinities_and_makes_none(kind, array):
+    """With `saturate` a value is infinite afterwards exactly when it was before."""
+    found = half.convert(array, kind, saturate=True).astype(np.float32)
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(array))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(array))
+    inside = np.abs(array) <= kind.largest
+    plain = half.convert(array, kind).astype(np.float32)
+    np.testing.assert_array_equal(found[inside], plain[inside])
+
+
+def test_rounding_is_to_nearest_even():
+    """Halfway between two halves the even one is taken, and 65520 is the first to overflow."""
+    array = np.float32([1 + 2**-11, 1 + 3 * 2**-11, 65519.0, 65520.0])
+    found = half.convert(array, FLOAT16)
+    assert found.tolist() == [1.0, 1 + 2**-9, 65504.0, np.inf]
+    assert half.convert(np.float32([1 + 2**-8]), BFLOAT16).dtype == ml_dtypes.bfloat16
+    assert half.convert(np.float32([1 + 2**-8]), BFLOAT16).astype(float).tolist() == [1.0]
+
+
+def test_saturated_keeps_float32():
+    """What is brought into range stays float32, and is rounded to no half."""
+    found = half.saturated(np.float32([1e5, -3e38, 0.1, np.inf, -np.inf]), FLOAT16)
+    expected = np.float32([65504, -65504, 0.1, np.inf, -np.inf])
+    np.testing.assert_array_equal(found, expected, strict=True)

@@ -1,0 +1,221 @@
+import functools
+import hashlib
+import importlib.util
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from sessions import Runtime
+
+from amp_rewrite import lists, pipeline
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.half import BFLOAT16
+from amp_rewrite.options import Borders, Level, Options
+
+SHARED = Path(__file__).parents[2] / "shared"
+MODELS = SHARED / "models"
+if not (MODELS / "index.json").is_file():
+    pytest.skip(f"the real models are not in {MODELS}", allow_module_level=True)
+
+INDEX = json.loads((MODELS / "index.json").read_text())
+AT_MOST = 0.2
+"""The relative L2 error that passes, in a runtime that computes half in float32: a loose bound."""
+
+OVERFLOWS = {"oww_melspectrogram": "its power spectrum exceeds 65504, which only a run can tell"}
+VARIANTS = {
+    "tensorflow": Options(lists=lists.load("tensorflow"), follow=False),
+    "bfloat16": Options(half=BFLOAT16),
+    "forced": Options(level=Level.UNSAFE_FORCE_ALL),
+    "half-io": Options(borders=Borders.HALF),
+}
+CRASHES = {("forced", "lstm_lm.legacy"): "quirks are not heeded when everything is forced"}
+RUNTIME = Runtime()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the index and what became of it: a `result`, or an `error` of ours."""
+
+    name: str
+    entry: dict
+    source: Path
+    target: Path
+    result: pipeline.Result | None = None
+    error: AmpRewriteError | None = None
+
+
+def rewritten(entry, folder, asked):
+    """What becomes of a model; errors that are not ours are not caught."""
+    case = Case(entry["name"], entry, MODELS / entry["file"], folder / f"{entry['name']}.onnx")
+    try:
+        return replace(case, result=pipeline.rewrite(case.source, asked, output=case.target))
+    except AmpRewriteError as error:
+        return replace(case, error=error)
+
+
+def entries(variant=""):
+    """The models as parameters, with what is known to fail marked."""
+    for entry in INDEX:
+        known = CRASHES.get((variant, entry["name"]))
+        marks = [pytest.mark.xfail(reason=known)] if known else []
+        yield pytest.param(entry, id=entry["name"], marks=marks)
+
+
+@pytest.fixture(scope="module", params=list(entries()))
+def case(request, tmp_path_factory):
+    """One model at the defaults, rewritten once for all tests of it."""
+    return rewritten(request.param, tmp_path_factory.mktemp("models"), Options(check=False))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    yield
+    RUNTIME.close()
+
+
+@functools.cache
+def model_feeds():
+    """The module that makes inputs; it lies beside the models."""
+    spec = importlib.util.spec_from_file_location(
+        "model_feeds", SHARED / "tools" / "model_feeds.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def original(name):
+    """The run of an original, once for all variants."""
+    entry = next(entry for entry in INDEX if entry["name"] == name)
+    return RUNTIME.run(str(MODELS / entry["file"]), feeds(entry))
+
+
+def feeds(entry):
+    """Inputs for a model of the index, the same each time."""
+    return model_feeds().feeds(entry, str(MODELS))
+
+
+@functools.cache
+def complaint(path):
+    """What onnx's checker has against a file, in full; nothing if it is valid."""
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except Exception as error:  # noqa: BLE001 - the checker raises errors of many kinds
+        return str(error)
+    return ""
+
+
+def borders(ran):
+    """Names, types and shapes of inputs and outputs, as the session says."""
+    return ran.inputs, ran.outputs
+
+
+def test_only_errors_of_ours(case):
+    """A model that runs is rewritten; any other is, or is refused in one line."""
+    assert case.error is None or not case.entry["runs"]
+    assert case.error is None or "\n" not in str(case.error)
+
+
+def test_the_input_file_stays(case):
+    """The file that was read is the same afterwards, byte for byte."""
+    before = hashlib.sha256(case.source.read_bytes()).digest()
+    rewritten(case.entry, case.target.parent, Options(check=False))
+    assert hashlib.sha256(case.source.read_bytes()).digest() == before
+
+
+def test_valid_where_the_original_is(case):
+    """onnx's checker accepts, in full, whatever it accepted before."""
+    if case.result is None or complaint(case.source):
+        return
+    assert not complaint(case.target)
+
+
+def test_nothing_is_broken_by_our_own_account(case):
+    """The report has nothing to say against the result."""
+    assert case.result is None or case.result.report.ok
+
+
+def test_twice_is_once(case):
+    """A second rewrite changes nothing, not one byte."""
+    if case.result is None:
+        return
+    again = case.target.with_suffix(".again.onnx")
+    pipeline.rewrite(case.target, Options(check=False), output=again)
+    assert again.read_bytes() == case.target.read_bytes()
+
+
+def test_loads_with_the_same_borders(case):
+    """onnxruntime loads the result; inputs and outputs keep their names, types and shapes."""
+    if not case.entry["runs"]:
+        return
+    before, after = original(case.name), RUNTIME.load(str(case.target))
+    assert not before.failure
+    assert not after.failure, after.failure
+    assert borders(after) == borders(before)
+
+
+def test_outputs_stay_close(case, record_property, request):
+    """What is finite stays finite and close, in onnxruntime's CPU provider."""
+    if not case.entry["runs"]:
+        return
+    if case.name in OVERFLOWS:
+        request.applymarker(pytest.mark.xfail(reason=OVERFLOWS[case.name]))
+    before, after = original(case.name), RUNTIME.run(str(case.target), feeds(case.entry))
+    assert not after.failure, after.failure
+    for name, error in errors(before.values, after.values):
+        record_property(f"relative_l2:{name}", error)
+        assert error <= AT_MOST, f"{name}: {error}"
+
+
+def errors(before, after):
+    """(name, relative L2 error) of each float32 output; infinite where finite no more."""
+    for name, value in before.items():
+        if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+            continue
+        finite = np.isfinite(value)
+        difference = after[name][finite].astype(np.float32) - value[finite]
+        error = np.linalg.norm(difference) / max(np.linalg.norm(value[finite]), 1e-30)
+        yield name, float(error) if np.isfinite(error) else np.inf
+
+
+def variants():
+    """Every model with every variant, what is known to fail marked."""
+    for variant in VARIANTS:
+        for entry in entries(variant):
+            name = f"{variant}-{entry.id}"
+            yield pytest.param(variant, *entry.values, id=name, marks=entry.marks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "entry"), list(variants()))
+def test_variants_are_valid_and_load(variant, entry, tmp_path):
+    """Other lists, bfloat16, everything forced, half borders: valid, stable, and it loads."""
+    case = rewritten(entry, tmp_path, VARIANTS[variant])
+    assert case.error is None or not entry["runs"]
+    if case.result is None:
+        return
+    assert case.result.report.ok, case.result.report.broken
+    again = tmp_path / "again.onnx"
+    pipeline.rewrite(case.target, VARIANTS[variant], output=again)
+    assert again.read_bytes() == case.target.read_bytes()
+    _loads(variant, case)
+
+
+def _loads(variant, case):
+    if not case.entry["runs"]:
+        return
+    after = RUNTIME.load(str(case.target))
+    if variant == "bfloat16" and _lacks_kernel(after.failure):
+        pytest.skip("onnxruntime's CPU provider lacks kernels for bfloat16")
+    assert not after.failure, after.failure
+    if variant != "half-io":
+        assert borders(after) == borders(original(case.name))
+
+
+def _lacks_kernel(failure):
+    """Whether a kernel is missing, or an operator is expanded into such as have no bfloat16."""
+    return "NOT_IMPLEMENTED" in failure or "tensor(bfloat16)" in failure

@@ -1,0 +1,160 @@
+"""Casts that do nothing or undo each other go, where no number changes by it; all others stay."""
+
+import numpy as np
+import pytest
+
+from tests.text import agree, becomes, model, nodes, rewritten
+
+
+def test_half_to_float32_and_back_goes():
+    """float16 -> float32 -> float16 keeps every number: its readers read what came first."""
+    result = becomes(
+        """g (float16[4,4] h, float[4,4] x) => (float16[4,4] z, float[4,4] y) <float[4,4] w> {
+            f = Cast <to = 1> (h)
+            b = Cast <to = 10> (f)
+            z = Relu (b)
+            y = MatMul (x, w)
+        }""",
+        """g (float16[4,4] h, float[4,4] x) => (float16[4,4] z, float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            z = Relu (h)
+            y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+    assert result.report.casts_removed == 2
+
+
+def test_float32_to_half_and_back_stays():
+    """float32 -> float16 -> float32 rounds, and somebody may have meant that."""
+    becomes(
+        """g (float[4,4] x) => (float[4,4] z, float[4,4] y) <float[4,4] w> {
+            h = Cast <to = 10> (x)
+            f = Cast <to = 1> (h)
+            z = Exp (f)
+            y = MatMul (x, w)
+        }""",
+        """g (float[4,4] x) => (float[4,4] z, float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            h = Cast <to = 10> (x)
+            f = Cast <to = 1> (h)
+            z = Exp (f)
+            y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+
+
+def test_a_model_that_is_partly_half_joins_up():
+    """Where half meets a part that is half already, the Casts between them go."""
+    becomes(
+        """g (float16[4,4] h) => (float16[4,4] z) <float[4,4] w, float16[4,4] v> {
+            f = Cast <to = 1> (h)
+            m = MatMul (f, w)
+            b = Cast <to = 10> (m)
+            z = MatMul (b, v)
+        }""",
+        """g (float16[4,4] h) => (float16[4,4] z) <float16[4,4] w, float16[4,4] v> {
+            m = MatMul (h, w)
+            z = MatMul (m, v)
+        }""",
+    )
+
+
+def test_a_float32_value_with_other_readers_stays():
+    """Of a chain only the second Cast goes when somebody reads the float32 between them."""
+    becomes(
+        """g (float16[4,4] h, float[4,4] x) => (float16[4,4] z, float[4,4] y, float[4,4] u)
+        <float[4,4] w> {
+            f = Cast <to = 1> (h)
+            b = Cast <to = 10> (f)
+            z = Relu (b)
+            u = Exp (f)
+            y = MatMul (x, w)
+        }""",
+        """g (float16[4,4] h, float[4,4] x) => (float16[4,4] z, float[4,4] y, float[4,4] u)
+        <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            f = Cast <to = 1> (h)
+            z = Relu (h)
+            u = Exp (f)
+            y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+
+
+def test_an_output_of_the_model_keeps_its_cast():
+    """The Cast that gives an output of the model stays: the output must have its name."""
+    text = """g (float16[4,4] h, float[4,4] x) => (float16[4,4] z, float[4,4] y) <float[4,4] w> {
+        f = Cast <to = 1> (h)
+        z = Cast <to = 10> (f)
+        y = MatMul (x, w)
+    }"""
+    proto = model(text)
+    result = rewritten(proto)
+    assert nodes(result.model)[1:3] == ["f = Cast(h)", "z = Cast(f)"]
+    agree(proto, result.model)
+
+
+BRANCHES = """g (float16[4,4] h, bool c, float[4,4] x) => (float16[4,4] z, float[4,4] y) <float[4,4] w> {
+    y = MatMul (x, w)
+    z = If (c) <
+        then_branch = t () => (float16[4,4] b) { f = Cast <to = 1> (INNER) b = Cast <to = 10> (f) },
+        else_branch = e () => (float16[4,4] o) { n = Relu (h) o = Neg (n) }
+    >
+}"""
+
+
+def test_a_branch_does_not_give_what_is_made_outside():
+    """A branch gives only what it makes: a Cast of an outer value stays where it gives the result."""
+    proto = model(BRANCHES.replace("INNER", "h"))
+    result = rewritten(proto)
+    assert "b = Cast(f)" in nodes(result.model)
+    agree(proto, result.model)
+
+
+def test_a_branch_gives_what_it_makes_itself():
+    """A value of the branch itself takes the place of the Cast that gave it back."""
+    proto = model(BRANCHES.replace("{ f =", "{ r = Relu (h) f =").replace("INNER", "r"))
+    result = rewritten(proto)
+    branch = next(n for n in result.model.graph.node if n.op_type == "If").attribute[0].g
+    assert [node.op_type for node in branch.node] == ["Relu"]
+    assert [output.name for output in branch.output] == ["r"]
+    agree(proto, result.model)
+
+
+def test_a_branch_gives_nothing_twice():
+    """A value that is an output of the branch already does not become a second one."""
+    text = BRANCHES.replace("z = If", "z, u = If").replace(
+        "float16[4,4] z,", "float16[4,4] z, float16[4,4] u,"
+    )
+    text = text.replace("(float16[4,4] b) { f =", "(float16[4,4] r, float16[4,4] b) { r = Relu (h) f =")
+    text = text.replace("(float16[4,4] o) {", "(float16[4,4] n, float16[4,4] o) {").replace("INNER", "r")
+    proto = model(text)
+    result = rewritten(proto)
+    assert "b = Cast(f)" in nodes(result.model)
+    agree(proto, result.model)
+
+
+@pytest.mark.parametrize("to", [10, 1])
+def test_a_cast_to_the_type_that_a_value_has(to):
+    """A Cast that changes no type goes, if it gives half; one of float32 is not ours and stays."""
+    kind, dtype = {10: ("float16", np.float16), 1: ("float", np.float32)}[to]
+    text = f"""g ({kind}[4,4] h, float[4,4] x) => ({kind}[4,4] z, float[4,4] y) <float[4,4] w> {{
+        b = Cast <to = {to}> (h)
+        z = {"Relu" if dtype == np.float16 else "Exp"} (b)
+        y = MatMul (x, w)
+    }}"""
+    proto = model(text)
+    result = rewritten(proto)
+    assert ("b = Cast(h)" in nodes(result.model)) == (to == 1)
+    agree(proto, result.model)
+
+
+def test_what_the_rewrite_joins_needs_no_tidying():
+    """Between two nodes that are both half there never was a Cast, so that none is removed."""
+    result = rewritten(
+        model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { m = MatMul (x, w) y = MatMul (m, w) }")
+    )
+    assert (result.report.casts_added, result.report.casts_removed) == (2, 0)
