@@ -72,12 +72,11 @@ class Fit:
     high: float
     overflowing: int
     flushed: int
-    flushes_positive: bool
     exact: bool
     whole: bool
 
 
-PERFECT = Fit(0.0, 0.0, 0, 0, False, True, True)
+PERFECT = Fit(0.0, 0.0, 0, 0, True, True)
 
 
 def fit(array: NDArray[np.float32], half: Half) -> Fit:
@@ -102,7 +101,6 @@ def _fit(array: NDArray[np.float32], rounded: NDArray[Any], half: Half) -> Fit:
         high=high,
         overflowing=_overflowing(array, rounded) if overflows else 0,
         flushed=flushed,
-        flushes_positive=bool(flushed and np.any((rounded == 0) & (array > 0))),
         exact=_equal(rounded, array, nan),
         whole=_is_whole(array.flat[0]) and _equal(np.trunc(array), array, nan),
     )

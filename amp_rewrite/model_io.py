@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import tempfile
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +16,6 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from amp_rewrite.errors import MissingPackageError, ModelError, OutputError
-from amp_rewrite.names import graphs
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -27,13 +28,13 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 class Loaded:
     """A model that is ours to change.
 
-    `size` is that of the model with its external data, in bytes, and `external` says whether it has any.
+    `size` is that of the model with its external data, in bytes; `external` are the files that hold it.
     `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot.
     """
 
     model: ir.Model
     size: int
-    external: bool = False
+    external: frozenset[Path] = frozenset()
     declared: frozenset[str] | None = None
     maps: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
 
@@ -44,22 +45,33 @@ def load(source: Source) -> Loaded:
     Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.
     """
     if isinstance(source, ir.Model):
-        return Loaded(source.clone(), _size_in_memory(source), _has_external(source))
+        return Loaded(source.clone(), _size_in_memory(source), _external_files(source))
     if isinstance(source, bytes):
-        return _from_proto(_parse(source, "the given bytes"), len(source))
+        return _complete(_from_proto(_parse(source, "the given bytes"), len(source)))
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
-        return _from_proto(copy, source.ByteSize())
+        return _complete(_from_proto(copy, source.ByteSize()))
     if isinstance(source, (str, os.PathLike)):
         return _from_path(Path(source))
     if is_surgeon(source):
         proto = surgeon().export_onnx(source)
-        return _from_proto(proto, proto.ByteSize())
+        return _complete(_from_proto(proto, proto.ByteSize()))
     raise ModelError(
         f"{type(source).__name__} is no model",
         remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
     )
+
+
+def _complete(loaded: Loaded) -> Loaded:
+    """The same model; ModelError when a part of it lies in files, since nobody said in which folder."""
+    if _external_files(loaded.model):
+        raise ModelError(
+            "keeps tensors in files, and does not say in which folder",
+            where="the given model",
+            remedy="give its path, or load it with its external data",
+        )
+    return loaded
 
 
 def is_surgeon(source: object) -> bool:
@@ -84,14 +96,19 @@ def _from_path(path: Path) -> Loaded:
     except FileNotFoundError as error:
         raise ModelError("there is no such file", where=path, remedy="check the path") from error
     except OSError as error:
-        raise ModelError(f"cannot be read ({error.strerror})", where=path) from error
+        raise ModelError(
+            f"cannot be read ({error.strerror})", where=path, remedy="give a file that you may read"
+        ) from error
     proto = _parse(data, path)
     loaded = _from_proto(proto, len(data), path)
     if _EXTERNAL not in data:
         return loaded
-    ir.external_data.set_base_dir(loaded.model.graph, path.parent)
+    for graph in loaded.model.graphs():
+        ir.external_data.set_base_dir(graph, path.parent)
     outside = sum(_external_sizes(loaded.model, path))
-    return replace(loaded, size=loaded.size + outside, external=_has_external(loaded.model))
+    files = _external_files(loaded.model)
+    _take_in_attributes(loaded.model)
+    return replace(loaded, size=loaded.size + outside, external=files)
 
 
 _EXTERNAL = b"location"
@@ -160,23 +177,50 @@ def _external_sizes(model: ir.Model, path: Path) -> Iterator[int]:
             yield tensor.nbytes
 
 
-def _has_external(model: ir.Model) -> bool:
-    return any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
+def _external_files(model: ir.Model) -> frozenset[Path]:
+    return frozenset(Path(t.path) for t in _tensors(model) if isinstance(t, ir.ExternalTensor))
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """The initializers of all graphs."""
-    for graph in graphs(model.graph):
+    """The initializers of all graphs, and the tensors that attributes hold."""
+    for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value.const_value
+    for attribute in _tensor_attributes(model):
+        yield attribute.as_tensor()
+
+
+def _tensor_attributes(model: ir.Model) -> Iterator[ir.Attr]:
+    for graph in model.graphs():
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    yield attribute
+
+
+def _take_in_attributes(model: ir.Model) -> None:
+    """Reads what attributes hold in files: only initializers are written to external data again."""
+    for graph in model.graphs():
+        for node in graph:
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type != ir.AttributeType.TENSOR or attribute.is_ref():
+                    continue
+                tensor = attribute.as_tensor()
+                if isinstance(tensor, ir.ExternalTensor):
+                    held = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+                    node.attributes[name] = ir.AttrTensor(name, held)
 
 
 def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
     place = (root / tensor.location).resolve()
     what = f"the data of '{tensor.name}'"
     if root not in place.parents:
-        raise ModelError(f"{what} would lie outside the model's folder", where=path)
+        raise ModelError(
+            f"{what} would lie outside the model's folder",
+            where=path,
+            remedy="keep the file beside the model, and let it be no link to elsewhere",
+        )
     try:
         size = place.stat().st_size
     except OSError as error:
@@ -185,7 +229,8 @@ def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
             where=path,
             remedy="put the file beside the model",
         ) from error
-    if (tensor.offset or 0) + tensor.nbytes > size:
+    offset = tensor.offset or 0
+    if not 0 <= offset <= size - tensor.nbytes:
         raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=path, remedy=_EXPORT_AGAIN)
 
 
@@ -239,10 +284,22 @@ def _write_back(source: Path, loaded: Loaded, target: Path, *, changed: bool) ->
     if not changed and not loaded.external:
         write(source.read_bytes(), target)
         return Made(target, loaded.size, "")
+    _spare_weights(source, loaded, target)
     data = save(loaded, target)
     if _EXTERNAL in data:
         return Made(target, _size_in_memory(loaded.model) + len(data), str(target))
     return Made(target, len(data), data)
+
+
+def _spare_weights(source: Path, loaded: Loaded, target: Path) -> None:
+    """Refuses to write over a file from which the input reads its weights, unless over the input itself."""
+    data = _data_beside(target)
+    if source != target and any(data.exists() and data.samefile(file) for file in loaded.external):
+        raise OutputError(
+            f"its weights would replace {data.name}, which {source.name} reads",
+            where=target,
+            remedy="choose another name with -o",
+        )
 
 
 Checkable = onnx.ModelProto | bytes | str
@@ -286,16 +343,34 @@ def save(loaded: Loaded, path: Path) -> bytes:
     A model that had external data, or that is too large for one file, gets `<name>.data` beside it.
     Returns what was written into the file itself; raises OutputError when that fails.
     """
-    model = loaded.model
     if loaded.external or _is_too_large(loaded):
         try:
-            folder = path.parent or Path()
-            ir.external_data.unload_from_model(model, folder, f"{path.name}.data", max_workers=2)
+            return _save_with_data(loaded, path)
         except OSError as error:
             raise unwritable(path, error) from error
     data = to_proto(loaded).SerializeToString()
     write(data, path)
     return data
+
+
+def _save_with_data(loaded: Loaded, path: Path) -> bytes:
+    """Both files are finished in a folder of their own before they replace the old ones: weights are
+    converted while they are written, and may be read from the very file that is to be replaced.
+    """
+    beside = _data_beside(path)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as folder:
+        new = Path(folder, path.name)
+        ir.external_data.unload_from_model(loaded.model, folder, beside.name, max_workers=2)
+        data = to_proto(loaded).SerializeToString()
+        new.write_bytes(data)
+        if _data_beside(new).exists():
+            _data_beside(new).replace(beside)
+        new.replace(path)
+    return data
+
+
+def _data_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.data")
 
 
 def _is_too_large(loaded: Loaded) -> bool:
@@ -312,7 +387,8 @@ def write(data: bytes, path: Path) -> None:
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it was moved, or its folder is none
+            beside.unlink()
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:

@@ -31,7 +31,7 @@ from amp_rewrite import (
     tidy,
     units,
 )
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.findings import Finding
 from amp_rewrite.half import Half
 from amp_rewrite.options import Borders, Options
@@ -97,7 +97,7 @@ def rewrite(
     Raises ModelError, ListError, OptionError, PlanError and OutputError.
     """
     options = options or Options()
-    target = _target(source, output, options, in_place)
+    target = _target(source, output, replay.half if replay else options.half, in_place)
     clock = Stopwatch(progress)
     with _without_collector():
         with clock.stage("load"):
@@ -112,7 +112,8 @@ def rewrite(
     return Result(
         made.model,
         Report(
-            half=options.half.name,
+            half=analysis.plan.half.name,
+            changed=bool(analysis.plan),
             nodes=nodes,
             casts_added=len(analysis.plan.casts),
             casts_removed=removed,
@@ -207,7 +208,7 @@ _BFLOAT16_SINCE = 13
 def _target(
     source: model_io.Source,
     output: str | os.PathLike[str] | None,
-    options: Options,
+    half: Half,
     in_place: bool,
 ) -> Path | None:
     if not isinstance(source, (str, os.PathLike)):
@@ -215,9 +216,13 @@ def _target(
             raise OptionError("output is for a path; other models are returned")
         return None
     given = Path(source)
-    target = Path(output) if output is not None else default_output(given, options.half)
+    if in_place and output is not None:
+        raise OptionError("output and in_place name two places", remedy="leave one of them out")
     if in_place:
         return given
+    target = Path(output) if output is not None else default_output(given, half)
+    if target.is_dir():
+        raise OutputError("is a folder", where=target, remedy="name a file in it with -o")
     if target.exists() and given.exists() and target.samefile(given):
         raise OptionError(f"{target} is the input itself", remedy="choose another place, or say --in-place")
     return target

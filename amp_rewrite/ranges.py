@@ -74,7 +74,7 @@ class _Check:
         fit = self.fits[value] = halves.fit(array, self._half)
         if fit.overflowing:
             self._overflow(value, fit, readers)
-        if fit.flushes_positive:
+        if fit.flushed:
             self._epsilon(value, fit, readers)
 
     def fill(self, unit: int) -> None:
@@ -124,10 +124,9 @@ class _Check:
 
     def _epsilon(self, value: ir.Value, fit: Fit, readers: list[Arrival]) -> None:
         """Every unit between a value that becomes zero and a division by it stays float32."""
-        finding = Finding(
-            f"{fit.high:.3g} in {_named(value)} becomes 0 in {self._half.name}, and is divided by"
-        )
         tiny = fit.low > 0 and fit.high < self._half.smallest
+        what = f"{fit.high:.3g}" if tiny else "a number"
+        finding = Finding(f"{what} in {_named(value)} becomes 0 in {self._half.name}, and is divided by")
         parents: dict[int, int | None] = {}
         todo: list[tuple[Arrival, int | None]] = [(arrival, None) for arrival in readers]
         while todo:

@@ -87,9 +87,7 @@ def with_edges(
     return replace(found, producers=producers, consumers=consumers)
 
 
-def _unit(
-    index: int, makers: Sequence[int], values: Sequence[ir.Value], casts: Sequence[int]
-) -> Unit:
+def _unit(index: int, makers: Sequence[int], values: Sequence[ir.Value], casts: Sequence[int]) -> Unit:
     reads, made = [values[i] for i in makers], (values[index],)
     is_cast = index in casts
     node = ir.Node("", "Cast" if is_cast else "Stub", reads, outputs=made, name=f"n{index}")

@@ -88,9 +88,7 @@ def _spread(
     return {unit for unit in clear for source in half if (source, unit) in ways}
 
 
-def _follow(
-    kinds: Sequence[str], edges: Collection[Pair], denied: set[int], half: set[int]
-) -> set[int]:
+def _follow(kinds: Sequence[str], edges: Collection[Pair], denied: set[int], half: set[int]) -> set[int]:
     """Unpainted units that are marked so, that a HALF unit feeds and no denied one."""
     return {
         unit

@@ -1,4 +1,4 @@
-"""What a rewrite leaves: where Casts stand and what they are called, what outputs and stored tensors become."""
+"""What a rewrite leaves: where Casts stand, how they are called, what outputs and stored tensors become."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from amp_rewrite import editing
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Options, Pins
 from amp_rewrite.pipeline import rewrite
-from tests.text import agree, becomes, model, nodes, printed, rewritten, run, stored, stays, types
+from tests.text import agree, becomes, model, nodes, printed, rewritten, run, stays, stored, types
 
 HALF_BORDERS = Options(borders=Borders.HALF)
 INEXACT = "{0.1, 0.2, 0.3, 0.4}"
@@ -168,6 +168,14 @@ def test_names_that_are_taken_are_numbered():
     )
 
 
+def test_names_of_stored_tensors_are_taken_too():
+    """A stored tensor of the name that a Cast's value would have makes it another."""
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] x__float16> {
+        y = MatMul (x, x__float16)
+    }"""
+    assert nodes(rewritten(model(text)).model)[0] == "x__float16_2 = Cast(x)"
+
+
 def test_duplicate_node_names_and_unnamed_nodes_are_no_trouble():
     """Nodes are known by identity: a name that repeats, or is missing, is left as it is."""
     becomes(
@@ -274,9 +282,7 @@ def test_the_same_value_twice_among_the_outputs():
 def test_a_stored_output_that_half_holds():
     """An initializer that is an output and that half holds exactly: one half tensor and one Cast."""
     becomes(
-        "g (float[4] x) => (float[4] y, float[4] w) <float[4] w = {1, 2, 3, 4}> { y = MatMul (x, w) }".replace(
-            "float[4] y", "float y"
-        ),
+        "g (float[4] x) => (float y, float[4] w) <float[4] w = {1, 2, 3, 4}> { y = MatMul (x, w) }",
         """g (float[4] x) => (float y, float[4] w) <float16[4] w__float16> {
             [x__float16] x__float16 = Cast <to = 10> (x)
             [w__float32] w = Cast <to = 1> (w__float16)

@@ -252,6 +252,13 @@ def test_a_level_says_so() -> None:
     assert listed.reason in denied.reason
 
 
+def test_a_level_leaves_the_reason_of_what_is_fixed_anyway() -> None:
+    """At `tensor-cores-only` an operator on no list says that, and one on a list that it is not allowed."""
+    tensorflow = lists.load("tensorflow")
+    chosen = _entries("[a] t = Sin(x) [b] y = Relu(t)", lists=tensorflow, level=Level.TENSOR_CORES_ONLY)
+    assert [entry.source for entry in chosen.values()] == ["tensorflow", kinds.BY_LEVEL]
+
+
 def test_forcing_all_does_not_listen_to_ranges() -> None:
     """`unsafe-force-all` means what it says: a value that becomes infinite is no obstacle."""
     assert _said(ADD_HUGE, level=Level.UNSAFE_FORCE_ALL) == {"add.T": "ALLOW level"}

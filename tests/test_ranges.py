@@ -193,6 +193,28 @@ def test_a_mask_of_integers():
     agree(proto, rewritten(proto).model)
 
 
+def test_a_mask_that_both_colours_read():
+    """A fill of two masks, one in half and one in float32, saturates in both of its forms."""
+    text = """g (float[4,4] x, bool[4,4] k) => (float[4,4] y, float[4,4] z)
+    <float[4,4] w, float fill = {-1e9}> {
+        s = MatMul (x, w)
+        a = Where (k, s, fill)
+        p = Softmax (a)
+        y = MatMul (p, w)
+        b = Where (k, x, fill)
+        e = Exp (x)
+        d = Add (b, e)
+        z = Softmax (d)
+    }"""
+    assert {"a", "p"} <= in_half(text)
+    assert "b" not in in_half(text)
+    proto = model(text)
+    result = rewritten(proto)
+    held = stored(result.model)
+    assert [held[name].astype(np.float32).item() for name in ("fill", "fill__float16")] == [LOWEST] * 2
+    agree(proto, result.model)
+
+
 NO_MASKS = {
     "also read by a product": "a = Where (k, s, fill) q = MatMul (a, w) z = Relu (q)",
     "added to with the wrong sign": "f = Where (k, fill, zero) a = Sub (s, f)",
@@ -263,6 +285,24 @@ def test_an_epsilon_keeps_the_way_to_its_division(case):
     assert set(found.values()) == ({reason} if expected else set())
     assert {"m", "y"} <= in_half(text)
     assert kept(text, BF16) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "node", "expected"),
+    [
+        ([1.0, 1e-12, 2.0, 3.0], "Div (m, e)", "a number in 'e' becomes 0 in float16, and is divided by"),
+        ([-1e-9] * 4, "Div (m, e)", "a number in 'e' becomes 0 in float16, and is divided by"),
+        ([1.0, 1e-12, 2.0, 3.0], "Add (m, e)", None),
+    ],
+)
+def test_divisors_of_many_numbers(values, node, expected):
+    """One divisor that vanishes is one too many, whatever its sign; only where all do is it an epsilon."""
+    text = f"""g (float[4] x) => (float[4] y) <float[4,4] w, float[4] e> {{
+        m = MatMul (x, w)
+        a = {node}
+        y = Div (m, a)
+    }}"""
+    assert kept(text, weights={"e": np.float32(values)}).get("a") == expected
 
 
 @pytest.mark.parametrize(("epsilon", "stays"), [(2.9e-8, True), (6e-8, False), (1e-5, False)])

@@ -3,7 +3,6 @@
 import pytest
 
 from amp_rewrite import schema
-from amp_rewrite.schema import TypeVar
 
 
 def layout(operator, inputs, outputs, version=17, domain=""):

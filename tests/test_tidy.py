@@ -106,9 +106,10 @@ BRANCHES = """g (float16[4,4] h, bool c, float[4,4] x) => (float16[4,4] z, float
 }"""
 
 
-def test_a_branch_does_not_give_what_is_made_outside():
+@pytest.mark.parametrize("outer", ["h", "m"])
+def test_a_branch_does_not_give_what_is_made_outside(outer):
     """A branch gives only what it makes: a Cast of an outer value stays where it gives the result."""
-    proto = model(BRANCHES.replace("INNER", "h"))
+    proto = model(BRANCHES.replace("INNER", outer).replace("    y =", "    m = Neg (h)\n    y ="))
     result = rewritten(proto)
     assert "b = Cast(f)" in nodes(result.model)
     agree(proto, result.model)

@@ -63,7 +63,7 @@ def numbers(kind: onnx.TypeProto.Tensor) -> NDArray[np.generic]:
     """Numbers between 0.1 and 0.9 for a tensor of that type; integers are 1, every other truth is true."""
     shape = [dim.dim_value or 2 for dim in kind.shape.dim]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-    if dtype == bool:
+    if dtype.kind == "b":
         return (np.arange(np.prod(shape)) % 2 == 0).reshape(shape)
     if dtype.kind in "iu":
         return np.ones(shape, dtype)

@@ -32,12 +32,14 @@ class Nodes:
 class Report:
     """What a rewrite did. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
+    `changed` says whether the result differs from the original at all.
     `saturated` and `flushed` count stored values that were brought into half's range, and that became
     zero there. `broken` says what is wrong with the result (nothing, or the tool has failed), `warnings`
     what a user should know.
     """
 
     half: str
+    changed: bool
     nodes: Nodes
     casts_added: int
     casts_removed: int

@@ -1,0 +1,24 @@
+"""The rewrite as a pass of onnx-ir."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from amp_rewrite import pipeline
+from amp_rewrite.options import Options
+
+
+class AmpPass(ir.passes.FunctionalPass):
+    """Rewrites a model to mixed precision; the model that goes in stays as it is.
+
+    Raises what `amp_rewrite.rewrite` raises, wrapped by onnx-ir in a PassError.
+    """
+
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__()
+        self.options = options
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """The rewritten model, and whether anything changed."""
+        result = pipeline.rewrite(model, self.options)
+        return ir.passes.PassResult(result.model, modified=result.report.changed)
