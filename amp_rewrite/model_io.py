@@ -47,7 +47,8 @@ def load(source: Source) -> Loaded:
     if isinstance(source, ir.Model):
         return Loaded(source.clone(), _size_in_memory(source), _external_files(source))
     if isinstance(source, bytes):
-        return _complete(_from_proto(_parse(source, "the given bytes"), len(source)))
+        loaded = _from_proto(_parse(source, "the given bytes"), len(source))
+        return _complete(loaded) if _EXTERNAL in source else loaded
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
@@ -214,7 +215,7 @@ def _take_in_attributes(model: ir.Model) -> None:
 
 def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
     place = (root / tensor.location).resolve()
-    what = f"the data of '{tensor.name}'"
+    what = f"the data of '{tensor.name}'" if tensor.name else "the data of a tensor"
     if root not in place.parents:
         raise ModelError(
             f"{what} would lie outside the model's folder",

@@ -151,6 +151,7 @@ def _decide(
             }
             painting = _paint(graph, options, findings)
     with clock.stage("plan"):
+        plan.check_names(graph, options.keep_io)
         made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
     warnings = tuple(filter(None, (warning, _old_opset(loaded.model, half))))
     return Analysis(loaded, graph, painting, made, warnings)

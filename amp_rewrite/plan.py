@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_rewrite import attribute_types
 from amp_rewrite.colours import Painting
+from amp_rewrite.errors import OptionError
 from amp_rewrite.half import Half
 from amp_rewrite.options import Borders
 from amp_rewrite.ranges import Ranges
@@ -68,6 +69,20 @@ class Plan:
     def __bool__(self) -> bool:
         """Whether anything changes at all."""
         return bool(self.values or self.attributes or self.casts or self.stored)
+
+
+def check_names(graph: UnitGraph, keep_io: Iterable[str]) -> None:
+    """Raises OptionError for a name that no float32 input or output of the model has."""
+    float32 = ir.DataType.FLOAT
+    borders = (*graph.root.inputs, *graph.root.outputs)
+    kinds = ((value.name, graph.types.get(value)) for value in borders)
+    known = {name for name, kind in kinds if kind is not None and kind.dtype == float32}
+    for name in keep_io:
+        if name not in known:
+            raise OptionError(
+                f"no float32 input or output is called '{name}'",
+                remedy=f"there are {', '.join(sorted(filter(None, known)))}",
+            )
 
 
 def make(

@@ -140,9 +140,12 @@ class SavedPlan:
                 )
 
 
+def _named(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    return row["node"], row["operator"], row["variable"]
+
+
 def _is_of(row: Mapping[str, Any], unit: Unit) -> bool:
-    named = (row["node"], row["operator"], row["variable"])
-    return named == (unit.node.name, _operator(unit.node), str(unit.var))
+    return _named(row) == (unit.node.name, _operator(unit.node), str(unit.var))
 
 
 def _paint(row: Mapping[str, Any]) -> Paint:
@@ -159,7 +162,7 @@ def load(path: str | Path) -> SavedPlan:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"cannot be read ({error.strerror})", where=path) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"is no JSON ({error})", where=path, remedy=_AGAIN) from error
     try:
         return _saved(content, str(path))
@@ -175,6 +178,7 @@ def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
         raise ValueError(f"format {content['format']}, and {FORMAT} is read here")
     rows = tuple(content["units"])
     for position, row in enumerate(rows):
+        _named(row)
         _paint(row)
         _entry(row)
         if row["cause"] is not None and not 0 <= row["cause"] < len(rows):

@@ -80,6 +80,30 @@ def test_a_product_that_leads_to_no_angle_is_a_product():
     agree(proto, rewritten(proto).model)
 
 
+def test_what_a_sine_gives_is_no_integer():
+    """Behind a bounded function half is free again: a scale on a sine, and a sine's way to a product."""
+    text = """g (int64[4,4] p, float[4,4] x) => (float[4,4] y) <float[4,4] w, float[4] inv, float k> {
+        f = Cast <to = 1> (p)
+        a = Mul (f, inv)
+        s = Sin (a)
+        b = Mul (s, k)
+        m = MatMul (x, w)
+        y = Mul (m, b)
+    }"""
+    assert kept(text).keys() == {"f", "a", "s"}
+
+
+def test_a_sine_of_features_is_no_angle():
+    """A product whose result passes a Tanh on its way to a sine is a layer like any other."""
+    text = """g (int64[4,4] p) => (float[4,4] y) <float[4,4] v> {
+        f = Cast <to = 1> (p)
+        a = MatMul (f, v)
+        t = Tanh (a)
+        y = Sin (t)
+    }"""
+    assert kept(text) == {"f": FROM}
+
+
 def test_a_range_of_floats_counts():
     """Range has no half in its schema; what is computed from it alone stays as well."""
     text = """g (int64 n, float[4,4] x) => (float[k,4] y)

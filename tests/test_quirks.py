@@ -25,6 +25,13 @@ def test_the_transpose_that_crashes_stays(perm, stays):
     assert {"m", "y"} <= in_half(before)
 
 
+def test_matrices_may_be_transposed():
+    """With two axes there is nothing to crash."""
+    flat = text([1, 0], shape="4,4").replace("float[A,B,C] y", "float[A,B] y")
+    assert {"m", "t", "y"} <= in_half(flat)
+    agree(model(flat), rewritten(model(flat)).model)
+
+
 @pytest.mark.parametrize("reader", ["Relu (t)", "Add (t, t)"])
 def test_only_before_a_product(reader):
     """The same Transpose before anything else is half."""

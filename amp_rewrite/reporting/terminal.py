@@ -19,13 +19,9 @@ from amp_rewrite.units import UnitGraph
 
 def print_summary(console: Console, report: Report, title: str, hints: Iterable[str] = ()) -> None:
     """The few lines that a user reads after a rewrite, and what to do next."""
-    table = Table.grid(padding=(0, 2))
-    for name, text in _lines(report):
-        table.add_row(Text(name, style="dim"), Text(text))
-    for hint in hints:
-        table.add_row(Text("next", style="dim"), Text(hint, style="cyan"))
     console.print(Text(title, style="bold"))
-    console.print(table)
+    for name, text in (*_lines(report), *(("next", hint) for hint in hints)):
+        console.print(Text(f"{name:<9}", style="dim").append(text, style="not dim"))
 
 
 def _lines(report: Report) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,216 @@
+"""The command line: what it writes, prints and answers."""
+
+import json
+
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import parser
+
+from amp_rewrite import pipeline
+from amp_rewrite.cli import main
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+two_products (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
+  [product] a = MatMul (x, w)
+  [exponential] e = Exp (a)
+  [root] r = Sqrt (e)
+  [second] y = MatMul (r, w)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model in a folder of its own."""
+    path = tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(MODEL), path)
+    return path
+
+
+def run(*arguments):
+    """Runs the command line in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def failure(*arguments):
+    """The one line on standard error of a run that must end with exit code 2."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def half_nodes(path):
+    """The names of the nodes whose first output is float16."""
+    graph = onnx.shape_inference.infer_shapes(onnx.load(path)).graph
+    half = {v.name for v in (*graph.value_info, *graph.output) if v.type.tensor_type.elem_type == 10}
+    return {node.name for node in graph.node if node.output[0] in half and node.op_type != "Cast"}
+
+
+def test_a_bare_model_is_written_beside_itself(model):
+    """`amp-rewrite model.onnx` writes model_fp16.onnx beside it, and leaves the model as it was."""
+    before = model.read_bytes()
+    result = run(model)
+    assert result.exit_code == 0
+    assert half_nodes(model.with_name("model_fp16.onnx")) == {"product", "second"}
+    assert model.read_bytes() == before
+    assert sorted(p.name for p in model.parent.iterdir()) == ["model.onnx", "model_fp16.onnx"]
+
+
+def test_bfloat16_has_a_name_of_its_own(model):
+    """With --to bfloat16 the result is model_bf16.onnx."""
+    assert run(model, "--to", "bfloat16").exit_code == 0
+    assert model.with_name("model_bf16.onnx").exists()
+
+
+def test_flags_before_the_model_mean_rewrite_too(model, tmp_path):
+    """A first argument that is no command means rewrite, also when it is a flag."""
+    out = tmp_path / "out.onnx"
+    assert run("-q", "-o", out, model).exit_code == 0
+    assert out.exists()
+
+
+def test_the_summary_says_what_was_done(model):
+    """The summary counts nodes by colour and Casts, gives sizes, and says what to do next."""
+    output = run(model).output
+    assert "2 in float16, 2 in float32" in output
+    assert "5 added" in output
+    assert f"amp-rewrite explain {model}" in output
+
+
+def test_quiet_prints_nothing(model):
+    """With -q a run that goes well prints nothing at all."""
+    assert run(model, "-q").output == ""
+
+
+def test_the_report_as_json_agrees_with_the_summary(model, tmp_path):
+    """--json holds the numbers of the summary."""
+    path = tmp_path / "report.json"
+    run(model, "--json", path)
+    report = json.loads(path.read_text())
+    assert report["nodes"] == {"half": 2, "mixed": 0, "full": 2, "other": 0}
+    assert report["casts_added"] == 5
+    assert report["ok"] is True
+    assert report["size_before"] == model.stat().st_size
+
+
+def test_a_dry_run_writes_nothing(model):
+    """--dry-run prints the Casts, and leaves the folder as it was."""
+    result = run(model, "--dry-run")
+    assert result.exit_code == 0
+    assert "nothing was written" in result.output
+    assert result.output.count("Cast ") == 5
+    assert [p.name for p in model.parent.iterdir()] == ["model.onnx"]
+
+
+def test_a_saved_plan_gives_the_same_bytes(model, tmp_path):
+    """--plan carries out what --save-plan saved, to the byte, whatever the lists say now."""
+    plan, again = tmp_path / "plan.json", tmp_path / "again.onnx"
+    assert run(model, "--save-plan", plan).exit_code == 0
+    assert run(model, "--plan", plan, "-o", again, "--deny", "MatMul").exit_code == 0
+    assert again.read_bytes() == model.with_name("model_fp16.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("flags", "half"),
+    [
+        ((), {"product", "second"}),
+        (("--infer", "Exp"), {"product", "exponential", "root", "second"}),
+        (("--deny", "MatMul"), set()),
+        (("--keep-full", "product"), {"second"}),
+        (("--keep-full", ".*o.*"), set()),
+        (("--force-half", "exponential"), {"product", "exponential", "root", "second"}),
+        (("--level", "tensor-cores-only"), {"product", "second"}),
+        (("--level", "unsafe-force-all"), {"product", "exponential", "root", "second"}),
+        (("--list", "tensorflow"), {"product", "second"}),
+    ],
+)
+def test_flags_decide(model, flags, half):
+    """Each flag moves the colours as it says."""
+    assert run(model, *flags).exit_code == 0
+    assert half_nodes(model.with_name("model_fp16.onnx")) == half
+
+
+def test_explain_a_node_prints_the_chain_of_causes(model):
+    """`explain MODEL NODE` goes from the node back to the operator that is denied."""
+    lines = run("explain", model, "root").output.splitlines()
+    assert lines[0] == "Sqrt 'root' (T)"
+    assert lines[1].startswith("  full by rule deny: Sqrt 'root' (T): downstream of Exp")
+    assert lines[2].startswith("    full by rule deny: Exp 'exponential' (T): denied: ")
+    assert "11.09" in lines[2]
+
+
+def test_explain_finds_a_node_by_what_it_makes(model):
+    """NODE may be the name of a value."""
+    assert run("explain", model, "e").output == run("explain", model, "exponential").output
+
+
+def test_explain_prints_float32_first(model):
+    """`explain MODEL` has a line for every unit, those in float32 before those in half."""
+    colours = [line.split()[0] for line in run("explain", model).output.splitlines()]
+    assert colours == ["full", "full", "half", "half"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("none.onnx",), "none.onnx: there is no such file; check the path"),
+        (("{model}", "--allow", "Matmul"), "there is no operator Matmul; did you mean MatMul?"),
+        (("{model}", "--allow", "Exp", "--deny", "Exp"), "Exp is in both --allow and --deny"),
+        (("{model}", "--keep-full", "prodct"), "did you mean product"),
+        (("{model}", "--keep-full", "["), "[ is no regular expression"),
+        (("{model}", "--list", "defalt"), "did you mean default?"),
+        (("{model}", "--plan", "none.json"), "none.json: cannot be read"),
+        (("{model}", "-o", "{model}"), "is the input itself; choose another place, or say --in-place"),
+        (("{model}", "-o", "{folder}/none/out.onnx"), "cannot be written"),
+        (("{model}", "--io", "half", "--keep-io", "nosuch"), "no float32 input or output is called 'nosuch'"),
+        (("explain", "{model}", "rot"), "no node is called 'rot'; did you mean root"),
+        (("demo", "-o", "{model}"), "cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(model, arguments, words):
+    """Every mistake gets one line that says what would help, and leaves the folder as it was."""
+    filled = [argument.format(model=model, folder=model.parent) for argument in arguments]
+    assert words in failure(*filled)
+    assert [p.name for p in model.parent.iterdir()] == ["model.onnx"]
+
+
+def test_in_place_writes_over_the_model(model):
+    """--in-place is how the model itself is replaced."""
+    assert run(model, "--in-place").exit_code == 0
+    assert half_nodes(model) == {"product", "second"}
+
+
+def test_a_fault_of_our_own_is_no_traceback(model, monkeypatch):
+    """An error that nobody foresaw is one line as well, and says how to report it."""
+
+    def fail(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(pipeline, "rewrite", fail)
+    line = failure(model)
+    assert "ZeroDivisionError: a bug" in line
+    assert "AMP_REWRITE_TRACEBACK=1" in line
+
+
+def test_a_result_that_is_not_valid_ends_with_1(model, monkeypatch):
+    """When the check fails, the file is written, the summary says what broke, and the exit code is 1."""
+    monkeypatch.setattr("amp_rewrite.checking.broken_borders", lambda *_: ("the output is gone",))
+    result = run(model)
+    assert result.exit_code == 1
+    assert "BROKEN" in result.output
+    assert "the output is gone" in result.output
+    assert model.with_name("model_fp16.onnx").exists()
+
+
+def test_the_demo_compares_and_says_so(tmp_path):
+    """`amp-rewrite demo` writes both models and ends with a verdict on every output."""
+    pytest.importorskip("onnxruntime")
+    result = run("demo", "-o", tmp_path / "demo")
+    assert result.exit_code == 0
+    assert "half emulated" in result.output
+    assert result.output.rstrip().endswith("close")
+    assert sorted(p.name for p in (tmp_path / "demo").iterdir()) == ["demo.onnx", "demo_fp16.onnx"]
