@@ -15,6 +15,10 @@ MOVERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a unit must stay float32, in words that finish the sentence "stays float32: ..."."""
+    """Why a unit must stay float32, in words that finish the sentence "stays float32: ...".
+
+    `always` holds when a runtime would refuse the result or crash on it: then force-all yields too.
+    """
 
     reason: str
+    always: bool = False

@@ -42,7 +42,7 @@ def classify(
     listed = functools.cache(functools.partial(_listed, lists, half, level, target))
     entries = [listed(unit.node.domain, unit.node.op_type, unit.allowed) for unit in graph.units]
     for index, finding in findings.items():
-        if _yields_to_range(entries[index], level):
+        if _yields(entries[index], finding, level):
             entries[index] = Entry(Kind.FIXED, finding.reason, source=BY_RANGE)
     for unit in graph.units:
         bound = _bound(unit, graph.root)
@@ -62,7 +62,7 @@ def _listed(
     allowed: frozenset[str],
 ) -> Entry:
     if not allowed:
-        return Entry(Kind.FIXED, "the operator is unknown here", source=BY_SCHEMA)
+        return Entry(Kind.FIXED, "the operator, or a part of it, is unknown here", source=BY_SCHEMA)
     if not any(half.tensor in kind for kind in allowed):
         return Entry(Kind.FIXED, f"the schema has no {half.name} here", source=BY_SCHEMA)
     entry = lists.find(domain, op_type)
@@ -100,9 +100,11 @@ _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
 }
 
 
-def _yields_to_range(entry: Entry, level: Level) -> bool:
+def _yields(entry: Entry, finding: Finding, level: Level) -> bool:
+    """Whether an entry gives way to a finding."""
     asked = entry.source.startswith("--") and entry.kind is not Kind.FIXED
-    return not asked and entry.source != BY_SCHEMA and level is not Level.UNSAFE_FORCE_ALL
+    forced = level is Level.UNSAFE_FORCE_ALL and not finding.always
+    return not asked and entry.source != BY_SCHEMA and not forced
 
 
 def _bound(unit: Unit, root: ir.Graph) -> str:

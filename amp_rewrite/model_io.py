@@ -134,7 +134,7 @@ _EXPORT_AGAIN = "export or download it again"
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
     maps = dict(_take_maps(proto.graph))
-    declared = frozenset(info.name for info in proto.graph.value_info)
+    declared = frozenset(_declared(proto.graph))
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
@@ -142,6 +142,14 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the give
             f"cannot be understood ({_root_cause(error)})", where=where, remedy=_EXPORT_AGAIN
         ) from error
     return Loaded(model, size, declared=declared, maps=maps)
+
+
+def _declared(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (info.name for info in graph.value_info)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _declared(attribute.g)
 
 
 def _root_cause(error: BaseException) -> str:
@@ -322,7 +330,14 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
     """The model as a ModelProto, with the types put back that were taken out on the way in."""
     if loaded.declared is not None:
         _forget_undeclared(loaded.model, loaded.declared)
-    proto = ir.to_proto(loaded.model)
+    try:
+        proto = ir.to_proto(loaded.model)
+    except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
+        raise ModelError(
+            f"cannot be written as ONNX ({_root_cause(error)})",
+            where="the given model",
+            remedy=_EXPORT_AGAIN,
+        ) from error
     graph = proto.graph
     for info in (*graph.input, *graph.output, *graph.value_info) if loaded.maps else ():
         if info.name in loaded.maps:
@@ -332,10 +347,11 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
 
 def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
     """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
-    for value in model.graph.initializers.values():
-        leaving = value.is_graph_input() or value.is_graph_output()
-        if value.name not in declared and not leaving:
-            value.type = value.shape = None
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            leaving = value.is_graph_input() or value.is_graph_output()
+            if value.name not in declared and not leaving:
+                value.type = value.shape = None
 
 
 def save(loaded: Loaded, path: Path) -> bytes:

@@ -144,7 +144,7 @@ def _decide(
             painting = replay.painting(graph, loaded.model)
         else:
             findings = {
-                **quirks.check(graph),
+                **(quirks.check(graph) if options.target.has_faults else {}),
                 **quantised.check(graph),
                 **integers.check(graph, found.fits, half),
                 **found.findings,

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
 from amp_rewrite.findings import Finding
-from amp_rewrite.units import UnitGraph
+from amp_rewrite.units import Unit, UnitGraph
 
 _CRASH = "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
+_REDUCES = "it sums into its data, for which onnxruntime's CPU provider has no half kernel"
+_FUNCTION = "onnxruntime runs it as a function with float32 constants, and refuses half"
+_NO_KERNEL = "onnxruntime has no half kernel for it at all"
 
 
 def check(graph: UnitGraph) -> Mapping[int, Finding]:
     """The units that stay float32 so that no runtime that we know of fails on the result."""
-    return {
-        unit.index: Finding(_CRASH)
-        for unit in graph.units
-        if unit.node.op_type == "Transpose" and _moves_first(unit.node) and _feeds_product(graph, unit.index)
-    }
+    found: dict[int, Finding] = {}
+    for unit in graph.units:
+        fault = _FAULTS.get(unit.node.op_type)
+        if fault is not None and unit.node.domain == "" and (reason := fault(graph, unit)):
+            found[unit.index] = Finding(reason, always=True)
+    return found
+
+
+def _transpose(graph: UnitGraph, unit: Unit) -> str:
+    return _CRASH if _moves_first(unit.node) and _feeds_product(graph, unit.index) else ""
+
+
+def _scatter(_graph: UnitGraph, unit: Unit) -> str:
+    reduction = unit.node.attributes.get("reduction")
+    return "" if reduction is None or reduction.value == "none" else _REDUCES
 
 
 def _moves_first(node: ir.Node) -> bool:
@@ -39,3 +52,13 @@ def _feeds_product(graph: UnitGraph, unit: int) -> bool:
         for value in graph.units[unit].makes
         for reader, site in graph.readers.get(value, ())
     )
+
+
+_FAULTS: Mapping[str, Callable[[UnitGraph, Unit], str]] = {
+    "EyeLike": lambda _graph, _unit: _NO_KERNEL,
+    "MeanVarianceNormalization": lambda _graph, _unit: _FUNCTION,
+    "ScatterElements": _scatter,
+    "ScatterND": _scatter,
+    "Transpose": _transpose,
+}
+"""What fails in half, by operator: a reason to stay float32, or nothing."""

@@ -16,12 +16,14 @@ class Target:
 
     `float_only` are operators, as (domain, name), whose kernels know no half: a half colour there would
     cost a copy to another device and back. `joined` are variables of an operator that its kernels want to
-    be of one type, though the schema lets them differ.
+    be of one type, though the schema lets them differ. `has_faults` says that the runtime is onnxruntime,
+    whose known faults (quirks.py) a result must not run into.
     """
 
     name: str
     float_only: frozenset[Operator] = frozenset()
     joined: Mapping[Operator, frozenset[str]] = field(default_factory=dict[Operator, frozenset[str]])
+    has_faults: bool = False
 
 
 _NO_CUDA_KERNEL = (
@@ -44,9 +46,10 @@ ONNXRUNTIME_CUDA = Target(
         ("", "RMSNormalization"): frozenset(("T", "V")),
         ("", "SimplifiedLayerNormalization"): frozenset(("T", "V")),
     },
+    has_faults=True,
 )
 """onnxruntime 1.31's CUDA provider, from the names of its kernel classes. Operators that it lacks and that
-ONNX defines by a function (Mish, Celu, MeanVarianceNormalization) run as that function, in half.
+ONNX defines by a function (Mish, Celu) run as that function, in half.
 """
 
 BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ANY)}

@@ -93,23 +93,24 @@ class _Builder:
 
     def graph(self, graph: ir.Graph) -> None:
         for node in graph:
-            borders = control.borders(node)
+            borders, bodies = control.borders(node), control.bodies(node)
             if borders is not None:
                 self._borders(node, borders)
             elif node.op_type != "Constant" or node.domain:
-                self._groups(node)
-            for body in control.bodies(node):
+                self._groups(node, sealed=bool(bodies) or _holds_float32(node))
+            for body in bodies:
                 if borders is None:
                     self._seal(node, body)
                 self.graph(body)
 
-    def _groups(self, node: ir.Node) -> None:
+    def _groups(self, node: ir.Node, *, sealed: bool) -> None:
+        """A unit for every type variable; none may change when bodies or attributes share the types."""
         inputs, outputs, known = node.inputs, node.outputs, self._float
         for group in self._layout(node):
             reads = [Site(node, i) for i in group.inputs if inputs[i] in known]
             makes = [outputs[i] for i in group.outputs if outputs[i] in known]
             if reads or makes:
-                typed = len(reads) == len(group.inputs) or self._all_known(node, group)
+                typed = not sealed and (len(reads) == len(group.inputs) or self._all_known(node, group))
                 allowed = group.allowed if typed else frozenset[str]()
                 self._add(node, group.var, reads, makes, allowed)
 
@@ -237,6 +238,13 @@ def value_at(site: Site) -> ir.Value | None:
     holder, port = site
     # isinstance takes twenty times as long: onnx-ir's classes are protocols
     return holder.inputs[port] if type(holder) is ir.Node else holder.outputs[port]
+
+
+def _holds_float32(node: ir.Node) -> bool:
+    """Whether an operator outside the default domain has float32 tensors among its attributes."""
+    tensor = ir.AttributeType.TENSOR
+    held = node.attributes.values() if node.domain else ()
+    return any(a.type == tensor and not a.is_ref() and a.value.dtype == ir.DataType.FLOAT for a in held)
 
 
 def _opaque(inputs: int, outputs: int) -> schema.Layout:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from amp_rewrite import targets
+from amp_rewrite.options import Level, Options
 from tests.text import agree, in_half, kept, model, rewritten
 
 
@@ -50,3 +52,32 @@ def test_the_result_loads():
     proto = model(text([1, 0, 2]))
     result = rewritten(proto)
     agree(proto, result.model)
+
+
+@pytest.mark.parametrize(("reduction", "stays"), [("none", False), ("add", True), ("max", True)])
+def test_a_scatter_that_reduces_stays(reduction, stays):
+    """Placing elements is half; adding them to those that are there has no half kernel on the CPU."""
+    before = f"""g (float[4,4] x, int64[1,1] i) => (float[4,4] y) <float[4,4] w, float[1,4] u> {{
+        m = MatMul (x, w)
+        s = ScatterND <reduction = "{reduction}"> (m, i, u)
+        y = MatMul (s, w)
+    }}"""
+    assert ("s" in kept(before)) == stays
+    assert ("s" in in_half(before)) != stays
+
+
+EYE = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
+    m = MatMul (x, w)
+    e = EyeLike (m)
+    y = MatMul (e, w)
+}"""
+
+
+def test_faults_are_those_of_a_target():
+    """For a runtime without faults nothing stays; and forcing everything does not force a crash."""
+    assert "e" in kept(EYE)
+    assert kept(EYE, Options(target=targets.ANY)) == {}
+    assert "e" in in_half(EYE, Options(target=targets.ANY))
+    forced = Options(level=Level.UNSAFE_FORCE_ALL)
+    assert "e" not in in_half(EYE, forced)
+    assert {"m", "y"} <= in_half(EYE, forced)
