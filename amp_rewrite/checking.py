@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
 from amp_rewrite.element_types import Types
+from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.model_io import Checkable
 
 
@@ -59,6 +61,28 @@ def validate(after: Checkable, before: Callable[[], Checkable]) -> Verdict:
     if _complaint(before()):
         return Verdict(warnings=(f"onnx's checker refuses this model: {complaint}",))
     return Verdict(broken=(f"onnx's checker refuses the result: {complaint}",))
+
+
+@contextlib.contextmanager
+def blaming(model: Callable[[], Checkable]) -> Generator[None]:
+    """Turns an error of no kind of ours into a ModelError where onnx's checker refuses the model as well.
+
+    Where it does not, the fault is ours, and the error goes on as it is.
+    """
+    try:
+        yield
+    except AmpRewriteError:
+        raise
+    except Exception as error:  # a damaged model fails in as many ways as it can be damaged
+        given = model()
+        complaint = _complaint(given)
+        if not complaint:
+            raise
+        raise ModelError(
+            f"is no valid model: {complaint}",
+            where=given if isinstance(given, str) else "the given model",
+            remedy="export or download it again",
+        ) from error
 
 
 def _complaint(model: Checkable) -> str:

@@ -57,9 +57,11 @@ class Painting:
 
     def why(self, unit: int) -> tuple[int, ...]:
         """The chain of causes from a unit to the one where it all began, that unit included."""
-        chain = [unit]
-        while (cause := self.paints[chain[-1]].cause) is not None and cause not in chain:
-            chain.append(cause)
+        chain: dict[int, None] = {}
+        step: int | None = unit
+        while step is not None and step not in chain:  # a saved plan may have been edited to a circle
+            chain[step] = None
+            step = self.paints[step].cause
         return tuple(chain)
 
 

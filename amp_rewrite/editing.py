@@ -14,7 +14,7 @@ from amp_rewrite.element_types import Types, tensor
 from amp_rewrite.half import Half
 from amp_rewrite.names import Names
 from amp_rewrite.placing import Placer, graph_of, redirect
-from amp_rewrite.plan import Cast, Form, Plan, Storing
+from amp_rewrite.plan import Cast, Form, Plan, Retyped, Storing
 from amp_rewrite.ranges import fill_of
 from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored
 
@@ -29,14 +29,10 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> None:
         editor.store(storing)
     for value in plan.values:
         editor.retype(value)
-    for node, dtype in plan.attributes:
-        editor.set_attribute(node, dtype, saturate=_fills_mask(plan, node))
+    for retyped in plan.attributes:
+        editor.set_attribute(retyped)
     for cast in plan.casts:
         editor.cast(cast)
-
-
-def _fills_mask(plan: Plan, node: ir.Node) -> bool:
-    return node.op_type == "ConstantOfShape" and node.outputs[0] in plan.masks
 
 
 class _Editor:
@@ -112,19 +108,22 @@ class _Editor:
             stored.tensor.name,
         )
 
-    def set_attribute(self, node: ir.Node, dtype: ir.DataType, *, saturate: bool) -> None:
-        """Has the attribute that types an output name `dtype`."""
+    def set_attribute(self, retyped: Retyped) -> None:
+        """Has the attribute that types an output name the planned type."""
+        node, dtype = retyped.node, retyped.dtype
         typed = attribute_types.of(node)
         assert typed is not None, "only nodes that an attribute types are planned"
         if typed.attribute == "value":
-            node.attributes["value"] = ir.AttrTensor("value", self._fill(node, dtype, saturate))
+            node.attributes["value"] = ir.AttrTensor("value", self._fill(retyped))
         else:
             node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, int(dtype))
 
-    def _fill(self, node: ir.Node, dtype: ir.DataType, saturate: bool) -> ir.TensorProtocol:
-        if dtype == ir.DataType.FLOAT:
-            return ir.Tensor(halves.saturated(fill_of(node), self._half), dtype=dtype)
-        return ir.Tensor(halves.convert(fill_of(node), self._half, saturate=saturate), dtype=dtype)
+    def _fill(self, retyped: Retyped) -> ir.TensorProtocol:
+        array = fill_of(retyped.node)
+        if retyped.dtype == ir.DataType.FLOAT:
+            return ir.Tensor(halves.saturated(array, self._half), dtype=retyped.dtype)
+        converted = halves.convert(array, self._half, saturate=bool(retyped.saturates))
+        return ir.Tensor(converted, dtype=retyped.dtype)
 
     def cast(self, cast: Cast) -> None:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""

@@ -30,6 +30,13 @@ class Half:
     integers: int
 
     @property
+    def fill(self) -> float:
+        """What a mask is filled with: half the largest value, so that a score or a second mask added to it
+        stays finite. A row that is masked throughout would be NaN otherwise.
+        """
+        return self.largest / 2
+
+    @property
     def tensor(self) -> str:
         """The type as ONNX schemas write it, such as `tensor(float16)`."""
         return f"tensor({self.name})"
@@ -122,14 +129,14 @@ def _overflowing(array: NDArray[np.float32], rounded: NDArray[Any]) -> int:
 def convert(array: NDArray[np.float32], half: Half, *, saturate: bool = False) -> NDArray[Any]:
     """`array` rounded to the nearest values of `half`, ties to even, signs kept.
 
-    With `saturate`, finite values beyond the range become the largest finite value of their sign
-    instead of infinity; infinities stay.
+    With `saturate`, finite values beyond the range become the fill of their sign instead of infinity;
+    infinities stay.
     """
     with np.errstate(all="ignore"):
         return saturated(array, half).astype(half.numpy) if saturate else array.astype(half.numpy)
 
 
 def saturated(array: NDArray[np.float32], half: Half) -> NDArray[np.float32]:
-    """`array` in float32 with its finite values brought into the range of `half`."""
-    clipped = np.clip(array, np.float32(-half.largest), np.float32(half.largest))
-    return np.where(np.isfinite(array), clipped, array).astype(np.float32)
+    """`array` in float32, with the fill of `half` for finite values beyond its range; see `Half.fill`."""
+    beyond = np.isfinite(array) & (np.abs(array) > half.largest)
+    return np.where(beyond, np.copysign(np.float32(half.fill), array), array).astype(np.float32)

@@ -43,7 +43,7 @@ def classify(
     entries = [listed(unit.node.domain, unit.node.op_type, unit.allowed) for unit in graph.units]
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
-            entries[index] = Entry(Kind.FIXED, finding.reason, source=BY_RANGE)
+            entries[index] = _held(entries[index], finding.reason, BY_RANGE)
     for unit in graph.units:
         bound = _bound(unit, graph.root)
         if bound:
@@ -86,7 +86,7 @@ def _infer_as_deny(entry: Entry, _: str) -> Entry:
 
 
 def _force_all(entry: Entry, op_type: str) -> Entry:
-    if op_type in _CASTS:
+    if op_type in _CASTS or entry.source.startswith("--"):
         return entry
     return Entry(Kind.ALLOW, "everything that the types allow is forced", source=BY_LEVEL)
 
@@ -98,6 +98,12 @@ _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
     Level.TREAT_INFER_AS_DENY: _infer_as_deny,
     Level.UNSAFE_FORCE_ALL: _force_all,
 }
+
+
+def _held(entry: Entry, reason: str, source: str) -> Entry:
+    """What holds a unit in float32. What is denied stays denied: what it feeds is no less suspect."""
+    kind = Kind.DENY if entry.kind is Kind.DENY else Kind.FIXED
+    return Entry(kind, reason, source=source)
 
 
 def _yields(entry: Entry, finding: Finding, level: Level) -> bool:
@@ -126,7 +132,7 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     for pattern in pins.keep_full:
         for unit in _matching(graph.units, pattern, "--keep-full"):
             if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
-                entries[unit.index] = Entry(Kind.FIXED, f"kept by {pattern!r}", source=BY_PIN)
+                entries[unit.index] = _held(entries[unit.index], f"kept by {pattern!r}", BY_PIN)
     for pattern in pins.force_half:
         units = _matching(graph.units, pattern, "--force-half")
         able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]

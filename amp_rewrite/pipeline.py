@@ -73,7 +73,7 @@ def analyze(
 
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
-    with _without_collector():
+    with _without_collector(), checking.blaming(lambda: model_io.checkable(source)):
         clock = Stopwatch(progress)
         with clock.stage("load"):
             loaded = model_io.load(source)
@@ -99,7 +99,7 @@ def rewrite(
     options = options or Options()
     target = _target(source, output, replay.half if replay else options.half, in_place)
     clock = Stopwatch(progress)
-    with _without_collector():
+    with _without_collector(), checking.blaming(lambda: model_io.checkable(source)):
         with clock.stage("load"):
             loaded = model_io.load(source)
         analysis = _decide(loaded, options, replay, clock)

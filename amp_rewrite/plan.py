@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite import attribute_types
+from amp_rewrite import half as halves
 from amp_rewrite.colours import Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.half import Half
@@ -54,17 +55,30 @@ class Storing:
 
 
 @dataclass(frozen=True, slots=True)
+class Retyped:
+    """A node whose attribute is to name `dtype` as its output's type.
+
+    The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is brought into range,
+    or becomes zero.
+    """
+
+    node: ir.Node
+    dtype: ir.DataType
+    saturates: int = 0
+    flushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All that a rewrite changes: values that become half where they stand, attributes that name an
-    output's type, Casts, and stored tensors. `masks` are the values that saturate.
+    output's type, Casts, and stored tensors.
     """
 
     half: Half
     values: tuple[ir.Value, ...] = ()
-    attributes: tuple[tuple[ir.Node, ir.DataType], ...] = ()
+    attributes: tuple[Retyped, ...] = ()
     casts: tuple[Cast, ...] = ()
     stored: tuple[Storing, ...] = ()
-    masks: frozenset[ir.Value] = frozenset()
 
     def __bool__(self) -> bool:
         """Whether anything changes at all."""
@@ -101,10 +115,9 @@ def make(
     return Plan(
         half=half,
         values=tuple(planner.values),
-        attributes=tuple(_attributes(graph, painting, half, planner.masks)),
+        attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
         casts=tuple(planner.casts),
         stored=tuple(planner.stored),
-        masks=frozenset(planner.masks),
     )
 
 
@@ -207,8 +220,8 @@ class _Planner:
 
 
 def _attributes(
-    graph: UnitGraph, painting: Painting, half: Half, masks: Container[ir.Value]
-) -> Iterator[tuple[ir.Node, ir.DataType]]:
+    graph: UnitGraph, painting: Painting, half: Half, ranges: Ranges, masks: Container[ir.Value]
+) -> Iterator[Retyped]:
     """The nodes whose output's type an attribute names, where that type changes or must now be said;
     and those that fill a mask in float32, with what half cannot hold.
     """
@@ -216,11 +229,13 @@ def _attributes(
         typed = attribute_types.of(unit.node)
         if typed is None or typed.var != unit.var.name or not unit.makes:
             continue
+        fit = ranges.fits.get(unit.makes[0], halves.PERFECT)
+        saturates = fit.overflowing if unit.makes[0] in masks else 0
         if painting.is_half(unit.index):
-            yield unit.node, half.dtype
-        elif unit.makes[0] in masks:
-            yield unit.node, ir.DataType.FLOAT
+            yield Retyped(unit.node, half.dtype, saturates, fit.flushed)
+        elif saturates:
+            yield Retyped(unit.node, ir.DataType.FLOAT, saturates)
         elif typed.like is not None and attribute_types.said(unit.node, typed) is None:
             like = [u for u in graph.of_node(unit.node) if u.var.name == typed.like]
             if any(painting.is_half(u.index) for u in like):
-                yield unit.node, ir.DataType.FLOAT
+                yield Retyped(unit.node, ir.DataType.FLOAT)

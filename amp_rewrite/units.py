@@ -6,6 +6,7 @@ can change, so units exist for float32 alone; ports of every other type are no b
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -194,7 +195,7 @@ class _Builder:
     def finish(self, root: ir.Graph) -> UnitGraph:
         producers: list[list[int]] = [[] for _ in self._units]
         consumers: list[list[int]] = [[] for _ in self._units]
-        for maker, reader in self._edges():
+        for maker, reader in (*self._edges(), *self._inside()):
             consumers[maker].append(reader)
             producers[reader].append(maker)
         return UnitGraph(
@@ -221,11 +222,22 @@ class _Builder:
         """What makes and what reads a sequence or an optional (no Cast can stand between), and the
         variables of a node that has both a sequence and its elements.
         """
-        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense)
         for value, readers in self._readers.items():
             if value in self._wrapped:
                 maker = [self._maker[value]] if value in self._maker else []
                 yield (*maker, *(reader for reader, _ in readers))
+        yield from self._together()
+
+    def _inside(self) -> Iterator[tuple[int, int]]:
+        """What goes into a sequence comes out of it: from what a node reads to what it makes."""
+        for group in self._together():
+            for maker, reader in itertools.permutations(group, 2):
+                if self._units[maker].reads and self._units[reader].makes:
+                    yield maker, reader
+
+    def _together(self) -> Iterator[tuple[int, ...]]:
+        """The variables of each node that has both a sequence or an optional and its elements."""
+        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense)
         together: dict[ir.Node, list[int]] = {node: [] for node in nodes}
         for unit in self._units if nodes else ():
             if unit.node in nodes and control.borders(unit.node) is None:

@@ -240,8 +240,7 @@ def _branch(scope, name):
 def _loop(scope):
     inner = scope.below()
     count, going, carried = (
-        Value(scope.fresh(), kind, shape)
-        for kind, shape in ((INT64, ()), (BOOL, ()), (FLOAT, SQUARE))
+        Value(scope.fresh(), kind, shape) for kind, shape in ((INT64, ()), (BOOL, ()), (FLOAT, SQUARE))
     )
     inner.values.append(carried)
     for _ in range(scope.draw(st.integers(1, 3))):
@@ -252,9 +251,7 @@ def _loop(scope):
         inner.add("Identity", [inner.square()], [SQUARE])[0],
     ]
     entering = [_info(v) for v in (count, going, carried)]
-    body = helper.make_graph(
-        inner.nodes, "body", entering, [_info(v) for v in results], inner.stored
-    )
+    body = helper.make_graph(inner.nodes, "body", entering, [_info(v) for v in results], inner.stored)
     trips = scope.store(np.array(2, np.int64))
     scope.add("Loop", [trips, None, scope.square()], [SQUARE, (2, *SQUARE)], body=body)
 

@@ -222,6 +222,12 @@ def test_why_leads_to_where_it_began() -> None:
     assert painting.why(4) == (4,)
 
 
+def test_why_of_a_circle_ends() -> None:
+    """Causes that were edited to go in a circle are followed once around."""
+    circle = tuple(Paint(Colour.FULL, Rule.DENY, cause) for cause in (1, 2, 1))
+    assert Painting(circle, entries("DENY INFER INFER")).why(0) == (0, 1, 2)
+
+
 def test_between_is_caused_by_the_allow_unit_that_it_leads_to() -> None:
     """The chain of a unit between two ALLOW units ends in the second of them."""
     assert _painted("ALLOW INFER CLEAR ALLOW").why(1) == (1, 2, 3)
@@ -354,7 +360,9 @@ def test_painting_is_linear(words: str) -> None:
 def test_a_long_chain_of_followers_is_painted_to_its_end() -> None:
     """Spread and follow take turns ten thousand times on one chain, without recursion."""
     words = ["ALLOW", "CLEAR", *["FOLLOW", "CLEAR"] * (LONG // 2 - 1)]
-    assert set(graphs.colours(_painted(" ".join(words), follow=True)).split()) == {"HALF"}
+    painting = _painted(" ".join(words), follow=True)
+    assert set(graphs.colours(painting).split()) == {"HALF"}
+    assert painting.why(LONG - 1) == tuple(reversed(range(LONG)))
 
 
 def test_a_large_tie_is_linear() -> None:

@@ -377,13 +377,7 @@ CASES = {
 }
 
 
-THROUGH_SEQUENCES = pytest.mark.xfail(reason="no dataflow from what a sequence takes to what it gives")
-PARAMETERS = [
-    pytest.param(name, marks=[THROUGH_SEQUENCES] if name.startswith("TensorList") else []) for name in CASES
-]
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", CASES)
 def test_float16(name: str) -> None:
     """The colours and the Casts are those of TensorFlow's test, or derived from its rules."""
     _check(CASES[name])

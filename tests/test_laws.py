@@ -237,9 +237,7 @@ def test_outputs_stay_close(model):
     after = RUNTIME.run(data(rewritten(model, Options())), feeds())
     assert not after.failure, after.failure
     for name, value in after.values.items():
-        np.testing.assert_allclose(
-            value, before.values[name], rtol=0.02, atol=0.02 * max(1, largest)
-        )
+        np.testing.assert_allclose(value, before.values[name], rtol=0.02, atol=0.02 * max(1, largest))
 
 
 def showing_all(model):

@@ -220,9 +220,7 @@ def test_entries_cannot_be_changed() -> None:
 
 def test_an_extending_list_says_what_differs(tmp_path: Path) -> None:
     """An operator that is named leaves the base's list; the others stay, and keep their source."""
-    found = lists.load(
-        _written(tmp_path, "name: mine\nextends: default\nallow:\n  Exp: ours is safe\n")
-    )
+    found = lists.load(_written(tmp_path, "name: mine\nextends: default\nallow:\n  Exp: ours is safe\n"))
     base = lists.load("default")
     assert found.find("", "Exp") == lists.Entry(Kind.ALLOW, "ours is safe", source="mine")
     assert found.find("", "Pow") == base.find("", "Pow")
@@ -377,9 +375,7 @@ def test_override_moves_operators() -> None:
     assert base.find("my", "Own") is None
 
 
-@pytest.mark.parametrize(
-    ("operator", "follow"), [("Add", True), ("Softmax", False), ("Exp", False)]
-)
+@pytest.mark.parametrize(("operator", "follow"), [("Add", True), ("Softmax", False), ("Exp", False)])
 def test_override_keeps_follow(operator: str, follow: bool) -> None:
     """An operator asked onto infer follows if it did; on another list nothing follows."""
     base = lists.load("default")

@@ -79,9 +79,7 @@ def _runtime():
 @functools.cache
 def model_feeds():
     """The module that makes inputs; it lies beside the models."""
-    spec = importlib.util.spec_from_file_location(
-        "model_feeds", SHARED / "tools" / "model_feeds.py"
-    )
+    spec = importlib.util.spec_from_file_location("model_feeds", SHARED / "tools" / "model_feeds.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -35,9 +35,9 @@ def demo(output: Path) -> None:
     model_io.write(networks.network().SerializeToString(), original)
     with shown_progress(quiet=False) as progress:
         result = pipeline.rewrite(original, progress=progress)
-        comparison = verification.compare(original, result.model, networks.feeds())
+        verdict = verification.verify(original, result.model, [networks.feeds()])
     hint = f"amp-rewrite explain {original}"
     terminal.print_summary(console, result.report, str(result.model), [hint])
-    terminal.print_comparison(console, comparison)
-    if not (result.report.ok and comparison.ok):
+    terminal.print_verdict(console, verdict)
+    if not (result.report.ok and verdict.ok):
         raise click.exceptions.Exit(1)

@@ -78,6 +78,6 @@ def stored_counts(plan: Plan) -> dict[str, int]:
     return {
         "stored_half": sum(storing.form is Form.HALF for storing in plan.stored),
         "stored_both": sum(storing.form is Form.BOTH for storing in plan.stored),
-        "saturated": sum(storing.saturates for storing in plan.stored),
-        "flushed": sum(storing.flushes for storing in plan.stored),
+        "saturated": sum(change.saturates for change in (*plan.stored, *plan.attributes)),
+        "flushed": sum(change.flushes for change in (*plan.stored, *plan.attributes)),
     }

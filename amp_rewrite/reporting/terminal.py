@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
@@ -13,7 +14,8 @@ from amp_rewrite.colours import Colour, Painting
 from amp_rewrite.plan import Plan
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.reporting.sentences import Step, first_step, label, plural, size
-from amp_rewrite.running.verification import Comparison
+from amp_rewrite.running.blame import Blame, NodeError
+from amp_rewrite.running.verification import Output, Verdict
 from amp_rewrite.units import UnitGraph
 
 
@@ -94,12 +96,46 @@ def _coloured(step: Step) -> Text:
     return Text(step.colour.value, style="green" if step.colour is Colour.HALF else "yellow")
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """The differences of all outputs, and the verdict."""
-    table = Table("output", "relative L2", "largest", "verdict", box=None, header_style="dim")
-    for row in comparison.differences:
-        verdict = "close" if row.ok else "TOO FAR"
-        verdict = f"{row.non_finite:,} not finite" if row.non_finite else verdict
-        table.add_row(escape(row.output), f"{row.relative:.1e}", f"{row.largest:.1e}", verdict)
-    console.print(f"compared with the original ({comparison.how})")
+SHOWN = 5
+"""How many of the nodes that add most error are shown."""
+
+
+def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False) -> None:
+    """The metrics of every output and the verdict; what broke, and the node to look at, where it is known."""
+    console.print(f"compared with the original on {plural(verdict.samples, 'sample')} ({verdict.how})")
+    table = Table(*_COLUMNS, box=None, header_style="dim", pad_edge=False)
+    for output in verdict.outputs:
+        table.add_row(*_row(output))
     console.print(table)
+    broken = (f"{output.name}: {fault}" for output in verdict.outputs for fault in output.broken)
+    for fault in (*verdict.signature, *broken):
+        console.print(Text(f"  {fault}", style="red"))
+    if verdict.blame is not None:
+        _print_blame(console, verdict.blame, per_node=per_node)
+
+
+_COLUMNS = ("output", "relative L2", "max abs", "mean abs", "SNR dB", "cosine", "agree", "verdict")
+
+
+def _row(output: Output) -> tuple[Text, ...]:
+    m = output.metrics
+    agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
+    numbers = (f"{m.relative_l2:.1e}", f"{m.max_abs:.1e}", f"{m.mean_abs:.1e}", f"{m.snr_db:.1f}")
+    verdict = Text("TOO FAR", style="red") if output.broken else Text("close", style="green")
+    return (*map(Text, (output.name, *numbers, f"{m.cosine:.6f}", agreement)), verdict)
+
+
+def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
+    worst = blame.worst
+    if worst is None:
+        return
+    for error in blame.nodes[: SHOWN if per_node else 1]:
+        console.print(f"  {_node(error)}: error {error.error:.1e}, adds {error.added:.1e}")
+    if worst.non_finite:
+        lost = f"first to make {plural(worst.non_finite, 'value')} infinite or NaN"
+        console.print(f"  {lost}: {_node(worst)}, which reads {worst.low:.3g} to {worst.high:.3g}")
+    console.print(Text(f"next     --keep-full {shlex.quote(worst.node or worst.value)}", style="cyan"))
+
+
+def _node(error: NodeError) -> str:
+    return f"{error.operator} '{error.node or error.value}'"

@@ -8,6 +8,11 @@ a node are in float32, as tensor cores do it.
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -16,6 +21,8 @@ from amp_rewrite import attribute_types, editing, element_types, inlining, model
 from amp_rewrite.findings import MOVERS
 from amp_rewrite.names import Names, graphs
 from amp_rewrite.placing import Placer, redirect
+from amp_rewrite.running import sessions
+from amp_rewrite.running.sessions import Device
 from amp_rewrite.units import Site
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -29,10 +36,41 @@ def emulate(source: model_io.Source) -> onnx.ModelProto:
     Inputs and outputs keep their types. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
     onnx_graphsurgeon.Graph with half in it, whoever wrote it; it is not changed. Raises ModelError.
     """
+    return model_io.to_proto(_emulation(source))
+
+
+def _emulation(source: model_io.Source) -> model_io.Loaded:
     loaded = model_io.load(source)
     inlining.inline(loaded.model)
     _Emulator(loaded.model).run()
-    return model_io.to_proto(loaded)
+    return loaded
+
+
+@contextlib.contextmanager
+def emulated(model: sessions.Runnable, device: Device) -> Generator[sessions.Runnable]:
+    """What to run for a half model on a device: the model itself on CUDA, its emulation on the CPU.
+
+    An emulation that is too large for one protobuf lies in a temporary folder for as long as it is needed.
+    """
+    if device is Device.CUDA:
+        yield model
+        return
+    loaded = _emulation(model)
+    if not loaded.external and loaded.size < model_io.PROTOBUF_LIMIT // 4:
+        yield model_io.to_proto(loaded)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "emulated.onnx"
+        model_io.save(loaded, path)
+        yield path
+
+
+def rounded_name(name: str) -> str:
+    """What an emulation calls a half value after rounding, unless that name was taken."""
+    return f"{name}__{_HALF}__{_ROUNDED}"
+
+
+_HALF, _ROUNDED = "half", "rounded"
 
 
 class _Emulator:
@@ -79,7 +117,7 @@ class _Emulator:
         leaves = any(site.holder is self._root for site in self._leaving.get(value, ()))
         if exact and not leaves:
             return
-        half = self._cast(value, dtype, "half")
+        half = self._cast(value, dtype, _HALF)
         if leaves:
             value.name, half.name = half.name, value.name
             outer = [site for site in self._leaving[value] if site.holder is self._root]
@@ -93,7 +131,7 @@ class _Emulator:
         reads = [Site(node, port) for node, port in value.uses() if node is not half.producer()]
         reads += [s for s in self._leaving.get(value, ()) if s.holder is not self._root]
         if reads:
-            redirect(reads, self._cast(half, ir.DataType.FLOAT, "rounded"))
+            redirect(reads, self._cast(half, ir.DataType.FLOAT, _ROUNDED))
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         name = self._names.of_value(value, suffix)

@@ -1,18 +1,40 @@
-"""onnxruntime, where it is installed: sessions on the CPU, and what they give."""
+"""onnxruntime, where it is installed: sessions on the device that there is, and what they give."""
 
 from __future__ import annotations
 
+import enum
+import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import parser
 
 from amp_rewrite.errors import FeedError, MissingPackageError, ModelError
 
 Feeds = Mapping[str, Any]
 """The inputs of a run, by name."""
+
+Runnable = onnx.ModelProto | str | Path
+"""A model, or the path of one."""
+
+
+class Device(enum.Enum):
+    """Where a model runs: a CUDA device with TF32 off, or the CPU."""
+
+    CUDA = "CUDA"
+    CPU = "CPU"
+
+
+_PROVIDERS: Mapping[Device, Sequence[Any]] = {
+    Device.CUDA: (("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"),
+    Device.CPU: ("CPUExecutionProvider",),
+}
+_ERRORS_ONLY = 4
+"""onnxruntime's log level at which it prints nothing but what ends the process."""
 
 
 def onnxruntime() -> Any:
@@ -23,30 +45,70 @@ def onnxruntime() -> Any:
         raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model") from error
 
 
-def run(model: onnx.ModelProto | str | Path, feeds: Feeds) -> dict[str, Any]:
-    """The outputs of a model on the CPU, by name.
+@functools.cache
+def best_device() -> Device:
+    """CUDA where it works, else the CPU; MissingPackageError without onnxruntime.
+
+    A GPU build lists its provider also where the CUDA libraries or the device are missing, so a model of
+    one node is tried. That it falls back is all it says: its own wall of warnings is kept quiet.
+    """
+    runtime = onnxruntime()
+    if "CUDAExecutionProvider" not in runtime.get_available_providers():
+        return Device.CPU
+    runtime.set_default_logger_severity(_ERRORS_ONLY)
+    if hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
+    try:
+        session = open_session(parser.parse_model(_PROBE), Device.CUDA)
+    except ModelError:
+        return Device.CPU
+    return Device.CUDA if "CUDAExecutionProvider" in session.get_providers() else Device.CPU
+
+
+_PROBE = '<ir_version: 8, opset_import: ["": 17]> probe (float[1] x) => (float[1] y) { y = Relu (x) }'
+
+
+def open_session(model: Runnable, device: Device = Device.CPU) -> Any:
+    """A session on a device; ModelError when onnxruntime refuses the model."""
+    runtime = onnxruntime()
+    options = runtime.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    try:
+        return runtime.InferenceSession(given, options, providers=list(_PROVIDERS[device]))
+    except Exception as error:  # onnxruntime has no common class for its errors
+        raise ModelError(f"onnxruntime refuses the model ({first_line(error)})") from error
+
+
+def run_session(session: Any, feeds: Feeds) -> dict[str, Any]:
+    """The outputs of a session, by name; FeedError when the run fails."""
+    names = [output.name for output in session.get_outputs()]
+    wanted = {entry.name: entry.type for entry in session.get_inputs()}
+    given = {name: _fitting(value, wanted.get(name, "")) for name, value in feeds.items()}
+    try:
+        return dict(zip(names, session.run(names, given), strict=True))
+    except Exception as error:  # as above
+        raise FeedError(
+            f"the run failed ({first_line(error)})", remedy="give inputs that fit with --data"
+        ) from error
+
+
+def _fitting(value: Any, wanted: str) -> Any:
+    """A float array as the half type of the input that it is for; everything else as it is."""
+    if wanted == "tensor(float16)" and isinstance(value, np.ndarray):
+        with np.errstate(over="ignore"):
+            return value.astype(np.float16)
+    return value
+
+
+def run(model: Runnable, feeds: Feeds, device: Device = Device.CPU) -> dict[str, Any]:
+    """The outputs of a model, by name.
 
     Raises ModelError when onnxruntime refuses the model, and FeedError when it refuses the inputs.
     """
-    session = open_session(model)
-    names = [output.name for output in session.get_outputs()]
-    try:
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-    except Exception as error:  # onnxruntime has no common class for its errors
-        raise FeedError(f"the run failed ({_first_line(error)})") from error
+    return run_session(open_session(model, device), feeds)
 
 
-def open_session(model: onnx.ModelProto | str | Path) -> Any:
-    """A session on the CPU provider; ModelError when onnxruntime refuses the model."""
-    runtime = onnxruntime()
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
-    try:
-        return runtime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # as above
-        raise ModelError(f"onnxruntime refuses the model ({_first_line(error)})") from error
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error, shortened."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,83 +1,173 @@
-"""Original against rewritten, in numbers, with half rounded as a GPU would round it."""
+"""Original against rewritten, in numbers: on CUDA where it works, else on the CPU with half rounded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from amp_rewrite.running import sessions
-from amp_rewrite.running.emulation import emulate
-
-TOLERANCE = 1e-2
-"""The largest relative L2 error of an output that passes: ten times float16's rounding (2**-11) and a bit."""
+from amp_rewrite.errors import FeedError
+from amp_rewrite.options import Borders
+from amp_rewrite.running import metrics, sessions
+from amp_rewrite.running.blame import Blame
+from amp_rewrite.running.emulation import emulated
+from amp_rewrite.running.metrics import Metrics, Tolerances
+from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """How far an output is from the original's.
+class Output:
+    """An output's metrics, the worst of all samples, and the bounds that it breaks, in words."""
 
-    `largest` is the largest absolute difference, `relative` the L2 norm of the difference divided by that of
-    the original, `non_finite` counts values that are finite in the original and not in the rewritten model.
+    name: str
+    metrics: Metrics
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a rewritten model does what the original does.
+
+    `signature` says what differs in names, types and shapes of inputs and outputs and should not, `how`
+    where the two ran, `samples` on how many inputs. `blame` is there when it was asked for.
     """
 
-    output: str
-    largest: float
-    relative: float
-    non_finite: int
-
-    @property
-    def ok(self) -> bool:
-        """Whether the error is small, and nothing finite was lost."""
-        return not self.non_finite and self.relative <= TOLERANCE
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The differences of all float outputs; `how` says where the rewritten model ran."""
-
-    differences: tuple[Difference, ...]
+    outputs: tuple[Output, ...]
+    signature: tuple[str, ...]
     how: str
+    samples: int
+    blame: Blame | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every output is close."""
-        return all(difference.ok for difference in self.differences)
+        """Whether nothing is broken."""
+        return not self.signature and not any(output.broken for output in self.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return _plain(asdict(self) | {"ok": self.ok})
 
 
-def compare(
-    original: onnx.ModelProto | str | Path,
-    rewritten: onnx.ModelProto | str | Path,
-    feeds: sessions.Feeds,
-) -> Comparison:
-    """Runs the original in float32 and the rewritten model with half rounded, both on the CPU.
+def _plain(value: Any) -> Any:
+    """The same with numbers that JSON has no word for as text."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-    Raises MissingPackageError without onnxruntime, ModelError and FeedError when a run fails.
+
+def verify(
+    original: Runnable,
+    rewritten: Runnable,
+    samples: Iterable[Feeds],
+    bounds: Tolerances | None = None,
+    *,
+    borders: Borders = Borders.KEEP,
+    device: Device | None = None,
+) -> Verdict:
+    """Runs both models on all samples and compares their outputs.
+
+    With `Borders.HALF`, float32 inputs and outputs may be half in the rewritten model. Raises
+    MissingPackageError without onnxruntime, ModelError and FeedError when a run fails.
     """
-    expected = sessions.run(original, feeds)
-    actual = sessions.run(emulate(rewritten), feeds)
-    differences = (
-        difference(name, value, actual[name])
-        for name, value in expected.items()
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    where = device or sessions.best_device()
+    with emulated(rewritten, where) as runnable:
+        before = sessions.open_session(original, where)
+        after = sessions.open_session(runnable, where)
+        signature = tuple(_differences(before, after, borders))
+        measured = [_measure(before, after, feeds) for feeds in samples]
+    if not measured:
+        raise FeedError("there is no sample to run", remedy="give one with --data, or leave it out")
+    return Verdict(
+        outputs=tuple(_outputs(measured, bounds or Tolerances())),
+        signature=signature,
+        how=_HOW[where],
+        samples=len(measured),
     )
-    return Comparison(tuple(differences), "CPU, half emulated")
 
 
-def difference(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Difference:
-    """How far `actual` is from `expected`, where that is finite; both of one shape."""
-    finite = np.isfinite(expected)
-    wanted, got = expected[finite].astype(np.float64), actual[finite].astype(np.float64)
-    lost = ~np.isfinite(got)
-    apart = np.abs(np.where(lost, 0.0, got) - wanted)
-    norm = float(np.linalg.norm(wanted))
-    return Difference(
-        output=name,
-        largest=float(apart.max(initial=0.0)),
-        relative=float(np.linalg.norm(apart)) / (norm or 1.0),
-        non_finite=int(np.count_nonzero(lost)),
+_HOW = {
+    Device.CUDA: "CUDA, float32 without TF32 against half",
+    Device.CPU: "CPU, float32 against half emulated",
+}
+
+
+def _differences(before: Any, after: Any, borders: Borders) -> Iterator[str]:
+    for side in ("inputs", "outputs"):
+        old, new = (getattr(session, f"get_{side}")() for session in (before, after))
+        if [entry.name for entry in old] != [entry.name for entry in new]:
+            yield f"the {side} are {_names(new)}, and were {_names(old)}"
+            continue
+        for was, now in zip(old, new, strict=True):
+            types = {was.type, now.type} if borders is Borders.HALF else {now.type}
+            if was.type != now.type and not types <= _HALF_OR_FLOAT:
+                yield f"'{was.name}' is {now.type}, and was {was.type}"
+            if was.shape != now.shape:
+                yield f"'{was.name}' has the shape {now.shape}, and had {was.shape}"
+
+
+_HALF_OR_FLOAT = {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}
+
+
+def _names(entries: Iterable[Any]) -> str:
+    return ", ".join(f"'{entry.name}'" for entry in entries)
+
+
+Measured = dict[str, tuple[Metrics, bool]]
+"""Metrics by output, and whether the output is of floats."""
+
+
+def _measure(before: Any, after: Any, feeds: Feeds) -> Measured:
+    expected = dict(_arrays(sessions.run_session(before, feeds)))
+    actual = dict(_arrays(sessions.run_session(after, feeds)))
+    found: Measured = {}
+    for name, wanted in expected.items():
+        got = actual.get(name)
+        found[name] = (_compare(wanted, got), wanted.dtype.kind == "f")
+    return found
+
+
+def _compare(wanted: NDArray[Any], got: NDArray[Any] | None) -> Metrics:
+    if got is None or got.shape != wanted.shape:
+        return _INCOMPARABLE
+    return metrics.measure(wanted, got)
+
+
+_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0)
+"""An output that is missing or has another shape."""
+
+
+def _arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Every output as arrays: sequences element by element, maps as their values in the order of keys."""
+    for name, value in outputs.items():
+        if isinstance(value, np.ndarray):
+            yield name, value
+        elif isinstance(value, Mapping):
+            yield name, np.array([value[key] for key in sorted(value)])
+        elif isinstance(value, list):
+            yield from _arrays({f"{name}[{i}]": element for i, element in enumerate(value)})
+
+
+def _outputs(measured: list[Measured], bounds: Tolerances) -> Iterator[Output]:
+    for name, (_, is_float) in measured[0].items():
+        worst = _worst([sample[name][0] for sample in measured if name in sample])
+        yield Output(name, worst, tuple(metrics.broken(worst, bounds, is_float=is_float)))
+
+
+def _worst(samples: list[Metrics]) -> Metrics:
+    agreements = [sample.agreement for sample in samples if sample.agreement is not None]
+    return replace(
+        samples[0],
+        max_abs=max(sample.max_abs for sample in samples),
+        mean_abs=max(sample.mean_abs for sample in samples),
+        relative_l2=max(sample.relative_l2 for sample in samples),
+        cosine=min(sample.cosine for sample in samples),
+        snr_db=min(sample.snr_db for sample in samples),
+        agreement=min(agreements) if agreements else None,
+        non_finite=sum(sample.non_finite for sample in samples),
     )

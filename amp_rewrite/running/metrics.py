@@ -1,0 +1,138 @@
+"""How far an output is from what it should be, and how far it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amp_rewrite.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """How far an output is from the original's, over the values that are finite there.
+
+    `max_abs` and `mean_abs` are the largest and the mean absolute difference, `relative_l2` the L2 norm of
+    the difference over that of the original, `cosine` that of the angle between the two, `snr_db` the
+    signal-to-noise ratio in decibels (infinite for equal outputs). `agreement` is the share of equal
+    values for outputs that are no floats, and of equal arg-max along the last axis for those that have two
+    axes or more; None where it means nothing. `non_finite` counts values that only the original has finite.
+    """
+
+    max_abs: float
+    mean_abs: float
+    relative_l2: float
+    cosine: float
+    snr_db: float
+    agreement: float | None
+    non_finite: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """The bounds of a verdict; None is no bound.
+
+    `relative_l2` is twenty times float16's unit roundoff (2**-11): what a deep network piles up.
+    `agreement` bounds outputs that are no floats; `top1` does so for the arg-max of those that are.
+    """
+
+    relative_l2: float | None = 1e-2
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    cosine: float | None = None
+    snr_db: float | None = None
+    agreement: float | None = 0.99
+    top1: float | None = None
+    non_finite: int | None = 0
+
+
+def tolerances(asked: tuple[str, ...]) -> Tolerances:
+    """The defaults with `name=bound` changed; `name=none` takes a bound away. Raises OptionError."""
+    bounds = dict(map(_bound, asked))
+    return Tolerances(**bounds)
+
+
+def _bound(text: str) -> tuple[str, Any]:
+    name, _, bound = text.partition("=")
+    known = [field.name for field in fields(Tolerances)]
+    if name not in known:
+        raise OptionError(f"there is no tolerance {name}", remedy=f"choose one of {', '.join(known)}")
+    if bound == "none":
+        return name, None
+    try:
+        return name, int(bound) if name == "non_finite" else float(bound)
+    except ValueError as error:
+        raise OptionError(
+            f"the tolerance {text} is no number", remedy=f"write {name}=0.01, or {name}=none"
+        ) from error
+
+
+def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
+    """How far `actual` is from `expected`; both of one shape."""
+    if not _is_float(expected):
+        return _exact(expected, actual)
+    finite = np.isfinite(expected)
+    wanted, got = expected[finite].astype(np.float64), actual[finite].astype(np.float64)
+    lost = ~np.isfinite(got)
+    got = np.where(lost, 0.0, got)
+    apart = np.abs(got - wanted)
+    signal, noise = float(np.linalg.norm(wanted)), float(np.linalg.norm(apart))
+    return Metrics(
+        max_abs=float(apart.max(initial=0.0)),
+        mean_abs=float(apart.mean()) if apart.size else 0.0,
+        relative_l2=noise / signal if signal else noise,
+        cosine=_cosine(wanted, got),
+        snr_db=20 * math.log10(signal / noise) if signal and noise else (0.0 if noise else math.inf),
+        agreement=_top1(expected, actual),
+        non_finite=int(np.count_nonzero(lost)),
+    )
+
+
+def _is_float(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _exact(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
+    equal = float(np.mean(expected == actual)) if expected.size else 1.0
+    return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, equal, 0)
+
+
+def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> float:
+    norms = float(np.linalg.norm(wanted) * np.linalg.norm(got))
+    if not norms:
+        return 1.0 if np.array_equal(wanted, got) else 0.0
+    return float(np.dot(wanted.ravel(), got.ravel())) / norms
+
+
+def _top1(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
+    """How often the largest value along the last axis is at the same place."""
+    if expected.ndim < 2 or expected.shape[-1] < 2 or not expected.size:
+        return None
+    return float(np.mean(expected.argmax(axis=-1) == actual.argmax(axis=-1)))
+
+
+def broken(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:
+    """Which bounds an output breaks, in words."""
+    for name, value, bound in _upper(metrics, bounds):
+        if bound is not None and not value <= bound:
+            yield f"{name} {value:.3g} is above {bound:.3g}"
+    least = bounds.top1 if is_float else bounds.agreement
+    agreement = "top1" if is_float else "agreement"
+    lower = [("cosine", metrics.cosine, bounds.cosine), ("snr_db", metrics.snr_db, bounds.snr_db)]
+    for name, value, bound in (*lower, (agreement, metrics.agreement, least)):
+        if bound is not None and value is not None and not value >= bound:
+            yield f"{name} {value:.4g} is below {bound:.4g}"
+
+
+def _upper(metrics: Metrics, bounds: Tolerances) -> tuple[tuple[str, float, float | None], ...]:
+    return (
+        ("non_finite", metrics.non_finite, bounds.non_finite),
+        ("relative_l2", metrics.relative_l2, bounds.relative_l2),
+        ("max_abs", metrics.max_abs, bounds.max_abs),
+        ("mean_abs", metrics.mean_abs, bounds.mean_abs),
+    )

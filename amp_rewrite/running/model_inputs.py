@@ -1,0 +1,98 @@
+"""What a model asks its caller for."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.errors import FeedError
+from amp_rewrite.stored import CONSTANT_INPUTS_BELOW
+
+_NO_NAMES = frozenset(("", "?", "None", "none", "-1", "unk"))
+"""What exporters write where a dimension has no name: two of these need not be of one size."""
+
+Dim = int | str | None
+"""A fixed size, the symbol of one that is not, or None where the model says nothing."""
+
+
+class Holds(enum.Enum):
+    """What an input is: a tensor, a list of tensors, a tensor that may be missing, or none of these."""
+
+    TENSOR = "tensor"
+    SEQUENCE = "sequence"
+    OPTIONAL = "optional"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of a model.
+
+    `dims` are those of the tensor, or of each tensor of a sequence; None where not even the rank is
+    known. A `spare` input has a default in the model: it may be left out.
+    """
+
+    value: ir.Value
+    name: str
+    holds: Holds
+    dtype: ir.DataType | None
+    dims: tuple[Dim, ...] | None
+    spare: bool
+
+    def __str__(self) -> str:
+        """The input as a reader of models writes it: `x float32[batch,3]`."""
+        said = self.dtype.name.lower() if self.dtype is not None else "unknown"
+        dtype = {"float": "float32", "double": "float64"}.get(said, said)
+        size = "" if self.dims is None else f"[{','.join(str(d or '?') for d in self.dims)}]"
+        tensor = f"{dtype}{size}"
+        whole = tensor if self.holds is Holds.TENSOR else f"{self.holds.value}({tensor})"
+        return f"{self.name} {whole}"
+
+    def error(self, problem: str, *, where: object = "", remedy: str = "") -> FeedError:
+        """The error for this input; `problem` finishes the sentence "input 'x' ..."."""
+        return FeedError(f"input '{self.name}' {problem}", where=str(where), remedy=remedy)
+
+
+def of(model: ir.Model) -> tuple[Input, ...]:
+    """The inputs in the model's order.
+
+    Before IR version 4 weights are listed as inputs, and are none; from then on they are spare.
+    """
+    weights_are_inputs = model.ir_version >= CONSTANT_INPUTS_BELOW
+    values = (v for v in model.graph.inputs if weights_are_inputs or not v.is_initializer())
+    return tuple(_input(value) for value in values)
+
+
+def _input(value: ir.Value) -> Input:
+    return Input(
+        value=value,
+        name=value.name or "",
+        holds=_holds(value.type),
+        dtype=value.dtype,
+        dims=None if value.shape is None else tuple(_dims(value.shape)),
+        spare=value.is_initializer(),
+    )
+
+
+def _holds(kind: ir.TypeProtocol | None) -> Holds:
+    if isinstance(kind, ir.TensorType):
+        return Holds.TENSOR
+    if isinstance(kind, ir.SequenceType) and isinstance(kind.elem_type, ir.TensorType):
+        return Holds.SEQUENCE
+    if isinstance(kind, ir.OptionalType):
+        inner = _holds(kind.elem_type)
+        return Holds.OPTIONAL if inner is Holds.TENSOR else inner
+    return Holds.OTHER
+
+
+def _dims(shape: Iterable[int | ir.SymbolicDim]) -> list[Dim]:
+    return [_dim(dim if isinstance(dim, int) else dim.value) for dim in shape]
+
+
+def _dim(said: Dim) -> Dim:
+    if isinstance(said, int):
+        return said if said >= 0 else None
+    return None if said is None or said in _NO_NAMES else said

@@ -1,0 +1,118 @@
+import onnx
+import onnx_ir as ir
+import pytest
+import text
+
+from amp_rewrite import rewrite
+from amp_rewrite.options import Options
+
+GRAPH = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { %s }
+"""
+PRODUCT = """<domain: "my", opset_import: ["" : 17]> f (a, b) => (c) { t = MatMul(a, b)  c = Relu(t) }"""
+CALL = GRAPH % "y = my.f(x, w)"
+
+
+def operators(model):
+    """The operators of the main graph, in order."""
+    return [node.op_type for node in model.graph.node]
+
+
+def loads(model):
+    """A result is valid in full, and gives what the original gives."""
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def test_calls_become_nodes():
+    """A function's body stands where it was called, and is coloured like everything else."""
+    proto = text.model(CALL + PRODUCT)
+    made = loads(rewrite(proto).model)
+    assert operators(made) == ["Cast", "MatMul", "Relu", "Cast"]
+    assert not made.functions
+    text.agree(proto, made)
+
+
+def test_a_function_may_be_called_twice():
+    """Every call gets nodes and values of its own."""
+    proto = text.model(GRAPH % "z = my.f(x, w)  y = my.f(z, w)" + PRODUCT)
+    made = loads(rewrite(proto).model)
+    assert operators(made) == ["Cast", "MatMul", "Relu", "MatMul", "Relu", "Cast"]
+    text.agree(proto, made)
+
+
+def test_functions_may_call_functions():
+    """Nested calls are taken apart to the last."""
+    outer = '<domain: "my", opset_import: ["" : 17, "my" : 1]> h (a, b) => (c) { c = my.f(a, b) }'
+    proto = text.model(GRAPH % "y = my.h(x, w)" + outer + PRODUCT)
+    assert operators(loads(rewrite(proto).model)) == ["Cast", "MatMul", "Relu", "Cast"]
+
+
+def test_attributes_are_put_in():
+    """A reference to a function's attribute becomes what the call says, or else the default."""
+    body = """<domain: "my", opset_import: ["" : 17]>
+    f <k, alpha: float = 0.25> (a, b) => (c) {
+        t = MatMul(a, b)  r = LeakyRelu <alpha: float = @alpha> (t)
+        e = Constant <value_float: float = @k> ()  c = Mul(r, e)
+    }"""
+    proto = text.model(GRAPH % "y = my.f <k = 0.5> (x, w)" + body)
+    made = loads(rewrite(proto).model)
+    leaky = next(node for node in made.graph.node if node.op_type == "LeakyRelu")
+    assert leaky.attribute[0].f == 0.25
+    text.agree(proto, made)
+
+
+def test_domains_of_a_function_are_imported():
+    """What only a function imported, the model imports afterwards."""
+    body = """<domain: "my", opset_import: ["" : 17, "com.microsoft" : 1]>
+    f (a, b) => (c) { c = com.microsoft.FusedMatMul(a, b) }"""
+    made = rewrite(text.model(CALL + body)).model
+    assert {entry.domain: entry.version for entry in made.opset_import}["com.microsoft"] == 1
+    assert operators(made) == ["Cast", "FusedMatMul", "Cast"]
+
+
+def test_calls_in_subgraphs_become_nodes():
+    """A call inside of a branch is taken apart too."""
+    graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+    g (float[4, 4] x, bool k) => (float[4, 4] y) <float[4, 4] w> {
+        y = If (k) <
+            then_branch = t () => (float[4, 4] p) { p = my.f(x, w) },
+            else_branch = e () => (float[4, 4] q) { q = Identity(x) }
+        >
+    }"""
+    made = loads(rewrite(text.model(graph + PRODUCT)).model)
+    assert not made.functions
+    assert "MatMul" in "".join(text.nodes(made))
+
+
+def test_kept_functions_stay_float32():
+    """When functions are to be kept, calls are opaque: what is around them is rewritten, they are not."""
+    proto = text.model(GRAPH % "h = MatMul(x, w)  y = my.f(h, w)" + PRODUCT)
+    made = loads(rewrite(proto, Options(keep_functions=True)).model)
+    assert operators(made)[-1] == "f"
+    assert made.functions == ir.to_proto(ir.from_proto(proto)).functions
+    assert text.types(made)["w__float16"] == "FLOAT16"
+    text.agree(proto, made)
+
+
+def test_a_model_that_does_not_change_keeps_its_functions():
+    """Inlining alone is no change: where nothing becomes half, the model comes out as it came in."""
+    body = '<domain: "my", opset_import: ["" : 17]> f (a, b) => (c) { t = Exp(a)  c = Pow(t, b) }'
+    proto = text.model(CALL + body)
+    assert rewrite(proto).model == proto
+
+
+@pytest.mark.parametrize(
+    ("imports", "reason"),
+    [('"" : 14', "version 17 in the model but version 14"), ('"" : 17, "my" : 1', "Cyclic")],
+)
+def test_what_cannot_be_inlined_stays(imports, reason):
+    """Functions of another opset, or that call themselves, stay float32; a warning says why."""
+    call = "c = my.f(t, b)" if "my" in imports else "c = Relu(t)"
+    body = f'<domain: "my", opset_import: [{imports}]> f (a, b) => (c) {{ t = MatMul(a, b)  {call} }}'
+    proto = onnx.parser.parse_model(GRAPH.replace("<float[4, 4] w>", "") % "y = my.f(x, x)" + body)
+    result = rewrite(proto)
+    assert result.model == proto
+    (warning,) = result.report.warnings
+    assert reason in warning
+    assert "\n" not in warning

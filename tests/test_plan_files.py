@@ -1,0 +1,215 @@
+import json
+
+import pytest
+import text
+
+from amp_rewrite import analyze, rewrite
+from amp_rewrite.errors import PlanError
+from amp_rewrite.half import BFLOAT16
+from amp_rewrite.options import Options
+from amp_rewrite.plan_files import dump, fingerprint, load
+
+MODEL = """g (float[4, 4] x, int64 n) => (float[4, 4] y, float[4, 4] z) <float[4, 4] w, float[4] v> {
+    h = MatMul(x, w)
+    [bias] b = Add(h, v)
+    [exp] e = Exp(b)
+    s = SequenceConstruct(h, h)
+    z = SequenceAt(s, n)
+    y = LayerNormalization(e, v)
+}"""
+
+
+@pytest.fixture
+def model():
+    """A model with units of both colours, a tie, and a unit that its schema keeps in float32."""
+    return text.model(MODEL)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes a plan, edited if asked, and gives its path."""
+
+    def save(proto, edit=lambda content: content, options=None):
+        content = json.loads(dumped(proto, options))
+        path = tmp_path / "plan.json"
+        path.write_text(json.dumps(edit(content) or content))
+        return path
+
+    return save
+
+
+def dumped(proto, options=None):
+    """The text of a model's plan."""
+    analysis = analyze(proto, options)
+    return dump(analysis.graph, analysis.painting, analysis.plan, analysis.loaded.model)
+
+
+def recoloured(operator, colour):
+    """An edit: another colour for all units of an operator."""
+
+    def edit(content):
+        for unit in content["units"]:
+            if unit["operator"] == operator:
+                unit["colour"] = colour
+
+    return edit
+
+
+def refused(proto, path):
+    """The one line with which a plan is refused."""
+    with pytest.raises(PlanError) as caught:
+        rewrite(proto, replay=load(path))
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("options", [Options(), Options(follow=False), Options(half=BFLOAT16)])
+def test_there_and_back(model, saved, options):
+    """A saved plan gives the same painting, and the same bytes, as the run that it was saved from."""
+    plan = load(saved(model, options=options))
+    assert plan.half is options.half
+    analysis = analyze(model, replay=plan)
+    assert analysis.painting == analyze(model, options).painting
+    once, again = rewrite(model, options), rewrite(model, replay=plan)
+    assert again.model.SerializeToString() == once.model.SerializeToString()
+    assert again.report.half == options.half.name
+
+
+def test_the_half_of_a_plan_names_the_output(model, saved, tmp_path):
+    """A plan in bfloat16 is written to _bf16, whatever the options say."""
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    plan = load(saved(model, options=Options(half=BFLOAT16)))
+    assert rewrite(tmp_path / "m.onnx", replay=plan).model.name == "m_bf16.onnx"
+
+
+def test_one_plan_is_one_text(model):
+    """Two runs write the same text."""
+    assert dumped(model) == dumped(model)
+
+
+def test_a_plan_says_what_follows(model):
+    """Besides the decisions, a reader finds the Casts and what becomes of stored tensors."""
+    content = json.loads(dumped(model))
+    assert {"value": "x", "to": "float16", "reads": 1} in content["casts"]
+    assert {"value": "w", "form": "half", "saturates": 0, "flushes": 0} in content["stored"]
+    product = next(unit for unit in content["units"] if unit["operator"] == "MatMul")
+    assert (product["colour"], product["rule"], product["kind"]) == ("half", "allow", "allow")
+
+
+def test_an_edited_colour_is_carried_out(model, saved):
+    """A colour that is changed in the file is the colour that the node gets."""
+    assert "e = Exp(b__float32)" in text.nodes(rewrite(model).model)
+    edited = rewrite(model, replay=load(saved(model, recoloured("Exp", "half")))).model
+    assert "e = Exp(b)" in text.nodes(edited)
+
+
+def test_a_plan_can_be_emptied(model, saved):
+    """With every colour set to full, nothing changes."""
+
+    def empty(content):
+        for unit in content["units"]:
+            unit["colour"] = "full"
+
+    assert rewrite(model, replay=load(saved(model, empty))).model == model
+
+
+def test_a_plan_for_another_model(model, saved):
+    """A plan is refused for a model with other nodes, other names, or other stored types."""
+    path = saved(model)
+    for before, after in (("Exp", "Relu"), ("[exp]", "[other]"), ("float[4] v>", "float[1] v>")):
+        assert "made for another model" in refused(text.model(MODEL.replace(before, after)), path)
+
+
+def test_other_weights_are_the_same_model(model, saved):
+    """The numbers in the weights do not count: a plan serves a model that was trained further."""
+    path = saved(model)
+    for tensor in model.graph.initializer:
+        tensor.raw_data = bytes(len(tensor.raw_data))
+    assert rewrite(model, replay=load(path)).report.ok
+
+
+def test_the_fingerprint_holds_still(model):
+    """The digest of a model is the same before and after an analysis."""
+    analysis = analyze(model)
+    assert fingerprint(analysis.loaded.model) == fingerprint(analyze(model).loaded.model)
+
+
+def test_what_a_schema_does_not_allow(saved):
+    """A unit whose type the schema fixes cannot be edited to half."""
+
+    def edit(content):
+        for unit in content["units"]:
+            if unit["variable"] == "U":
+                unit["colour"] = "half"
+
+    proto = text.model(MODEL.replace("y = Layer", "y, m = Layer"))
+    assert "its schema does not allow it" in refused(proto, saved(proto, edit))
+
+
+def test_a_tie_has_one_colour(model, saved):
+    """The ends of a sequence cannot be edited apart."""
+    colour = next(u for u in json.loads(dumped(model))["units"] if u["operator"] == "SequenceAt")["colour"]
+    other = {"half": "full", "full": "half"}[colour]
+    assert "must have one colour" in refused(model, saved(model, recoloured("SequenceAt", other)))
+
+
+DAMAGE = {
+    "no JSON": "{",
+    "nothing": "",
+    "a list": "[]",
+    "a number": "7",
+    "nested without end": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_no_plan(model, tmp_path, damage):
+    """A file that holds something else is refused."""
+    (tmp_path / "plan.json").write_text(damage)
+    assert "--save-plan" in refused(model, tmp_path / "plan.json")
+
+
+def test_unreadable_plans(model, tmp_path):
+    """A missing file, a folder, and bytes that are no text are refused."""
+    (tmp_path / "plan.json").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "nope.json", tmp_path, tmp_path / "plan.json"):
+        refused(model, path)
+
+
+@pytest.mark.parametrize("key", ["format", "model", "half", "units"])
+def test_a_missing_entry(model, saved, key):
+    """A plan without one of its parts is refused."""
+    refused(model, saved(model, lambda content: content.pop(key) and None))
+
+
+@pytest.mark.parametrize(
+    "key", ["node", "operator", "variable", "colour", "rule", "cause", "kind", "reason", "follow", "source"]
+)
+def test_a_missing_field(model, saved, key):
+    """A unit without one of its fields is refused."""
+    refused(model, saved(model, lambda content: content["units"][0].pop(key) and None))
+
+
+@pytest.mark.parametrize("colour", ["blue", None, 1, []])
+def test_an_odd_colour(model, saved, colour):
+    """A colour is half or full."""
+    refused(model, saved(model, recoloured("MatMul", colour)))
+
+
+@pytest.mark.parametrize("cause", [99, -1, "x", []])
+def test_an_odd_cause(model, saved, cause):
+    """A cause is a unit of the plan."""
+    refused(model, saved(model, lambda content: content["units"][0].update(cause=cause)))
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_format(model, saved, version):
+    """A plan of another format version says which one it is and which is read."""
+    path = saved(model, lambda content: content.update(format=version))
+    assert f"format {version}, and 1 is read here" in refused(model, path)
+
+
+def test_another_half(model, saved):
+    """A plan in a type that is no half is refused."""
+    assert "float8" in refused(model, saved(model, lambda content: content.update(half="float8")))
