@@ -8,6 +8,7 @@ from amp_rewrite.cli.demo import demo
 from amp_rewrite.cli.explain import explain
 from amp_rewrite.cli.group import DefaultGroup
 from amp_rewrite.cli.rewrite import rewrite
+from amp_rewrite.cli.verify import verify
 
 
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,5 +20,5 @@ def main() -> None:
     """
 
 
-for command in (rewrite, explain, demo):
+for command in (rewrite, verify, explain, demo):
     main.add_command(command)

@@ -17,11 +17,12 @@ SIDE = 4
 
 
 def _position(wanted: Wanted) -> Array | None:
-    """Positions ascend, and start again where their table ends."""
+    """Positions ascend behind those of the past, and start again where their table ends."""
     if not wanted.words & {"position", "positions", "pos"}:
         return None
+    past = max((shape[2] for shape in wanted.pasts), default=0)
     last = wanted.shape[-1] if wanted.shape else 1
-    ascending = np.arange(last) % (_bound(wanted) or max(last, 1))
+    ascending = np.arange(past, past + last) % (_bound(wanted) or past + last or 1)
     return np.broadcast_to(ascending if wanted.shape else ascending[0], wanted.shape)
 
 
@@ -126,7 +127,12 @@ _MASKED = ports("Sub", 1) | ports("Equal", 0, 1) | ports("Where Not", 0)
 
 
 def _trips(wanted: Wanted) -> Array | None:
-    return wanted.full(TRIPS) if wanted.goes_to(ports("Loop", 0)) else None
+    """A count of iterations goes to a Loop, or is what its condition compares a counter with."""
+    single = all(size == 1 for size in wanted.shape)
+    return wanted.full(TRIPS) if single and wanted.goes_to(_COUNTS) else None
+
+
+_COUNTS = ports("Loop", 0) | ports("Less LessOrEqual Greater GreaterOrEqual", 0, 1)
 
 
 def _resized(wanted: Wanted) -> Array | None:

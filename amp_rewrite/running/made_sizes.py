@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.running.destinations import Destinations, Port, constant
+from amp_rewrite.running.demands import BATCH, demanded
+from amp_rewrite.running.destinations import Destinations
 from amp_rewrite.running.model_inputs import Input
 
-BATCH = 1
 SEQUENCE = 16
 PAST = 8
 CHANNELS = 3
@@ -113,61 +113,10 @@ _Rule = Callable[[Place, Found], int | None]
 
 
 def _demanded(place: Place, _found: Found) -> int | None:
-    """The size that the weights of the first operators ask for, or that leaves no doubt."""
-    for port in place.destinations.of(place.given.value):
-        demand = _DEMANDS.get((port.operator, port.index))
-        straight = port.node.inputs[port.index] is place.given.value
-        size = demand(port, place.axis, len(place.dims), straight) if demand else None
-        if size is not None:
-            return size
-    return None
-
-
-_Demand = Callable[[Port, int, int, bool], int | None]
-
-
-def _weight(index: int, axis: int, at: int) -> _Demand:
-    """The size of a weight's axis, for the axis `at` of what is given; negative ones count from the end."""
-
-    def demand(port: Port, given: int, rank: int, straight: bool) -> int | None:
-        weight = constant(port.other(index))
-        if not straight or given != at % rank or weight is None or len(weight.shape) < 2:
-            return None
-        return weight.shape.numpy()[axis]
-
-    return demand
-
-
-def _gemm(port: Port, given: int, _rank: int, straight: bool) -> int | None:
-    weight = constant(port.other(1))
-    flags = port.node.attributes
-    turned = "transB" in flags and flags["transB"].as_int()
-    own_turned = "transA" in flags and flags["transA"].as_int()
-    if not straight or weight is None or given != (0 if own_turned else 1):
-        return None
-    return weight.shape.numpy()[1 if turned else 0]
-
-
-def _conv(port: Port, given: int, _rank: int, straight: bool) -> int | None:
-    weight = constant(port.other(1))
-    if not straight or weight is None or given != 1:
-        return None
-    groups = port.node.attributes.get("group")
-    return weight.shape.numpy()[1] * (groups.as_int() if groups is not None else 1)
-
-
-def _state(_port: Port, given: int, rank: int, _straight: bool) -> int | None:
-    """The state of a recurrent layer is [directions, batch, hidden]."""
-    return BATCH if rank == 3 and given == 1 else None
-
-
-_DEMANDS: dict[tuple[str, int], _Demand] = {
-    ("MatMul", 0): _weight(1, -2, -1),
-    ("Gemm", 0): _gemm,
-    ("Conv", 0): _conv,
-    **{(op, 0): _weight(1, 2, 2) for op in ("LSTM", "GRU", "RNN")},
-    **{(op, port): _state for op in ("LSTM", "GRU", "RNN") for port in (5, 6)},
-}
+    """The size that the operators which read the input leave no choice about."""
+    ports = place.destinations.of(place.given.value)
+    made = (demanded(port, place.given.value, place.axis) for port in ports)
+    return next((size for size in made if size is not None), None)
 
 
 def words(text: str) -> frozenset[str]:

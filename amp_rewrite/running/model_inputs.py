@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -42,18 +43,23 @@ class Input:
     dims: tuple[Dim, ...] | None
     spare: bool
 
-    def __str__(self) -> str:
-        """The input as a reader of models writes it: `x float32[batch,3]`."""
+    @property
+    def may_miss(self) -> bool:
+        """Whether nothing at all is a value of it."""
+        return isinstance(self.value.type, ir.OptionalType)
+
+    @property
+    def typed(self) -> str:
+        """The type as a reader of models writes it: `float32[batch,3]`."""
         said = self.dtype.name.lower() if self.dtype is not None else "unknown"
         dtype = {"float": "float32", "double": "float64"}.get(said, said)
-        size = "" if self.dims is None else f"[{','.join(str(d or '?') for d in self.dims)}]"
-        tensor = f"{dtype}{size}"
-        whole = tensor if self.holds is Holds.TENSOR else f"{self.holds.value}({tensor})"
-        return f"{self.name} {whole}"
+        dims = () if self.dims is None else self.dims
+        size = "" if self.dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
+        return f"{dtype}{size}" if self.holds is Holds.TENSOR else f"{self.holds.value}({dtype}{size})"
 
-    def error(self, problem: str, *, where: object = "", remedy: str = "") -> FeedError:
+    def error(self, problem: str, *, where: str | Path = "", remedy: str = "") -> FeedError:
         """The error for this input; `problem` finishes the sentence "input 'x' ..."."""
-        return FeedError(f"input '{self.name}' {problem}", where=str(where), remedy=remedy)
+        return FeedError(f"input '{self.name}' {problem}", where=where, remedy=remedy)
 
 
 def of(model: ir.Model) -> tuple[Input, ...]:

@@ -104,8 +104,8 @@ def _differences(before: Any, after: Any, borders: Borders) -> Iterator[str]:
             yield f"the {side} are {_names(new)}, and were {_names(old)}"
             continue
         for was, now in zip(old, new, strict=True):
-            types = {was.type, now.type} if borders is Borders.HALF else {now.type}
-            if was.type != now.type and not types <= _HALF_OR_FLOAT:
+            halved = borders is Borders.HALF and {was.type, now.type} <= _HALF_OR_FLOAT
+            if was.type != now.type and not halved:
                 yield f"'{was.name}' is {now.type}, and was {was.type}"
             if was.shape != now.shape:
                 yield f"'{was.name}' has the shape {now.shape}, and had {was.shape}"

@@ -59,8 +59,18 @@ class Wanted:
 
     @property
     def is_past(self) -> bool:
-        """Whether it was computed before: a tensor of several axes; tables of cosines are cached too."""
-        return bool(self.words & {"past", "cache"}) and len(self.shape) >= 3
+        """Whether it was computed before."""
+        return _is_past(self.given.name, self.shape)
+
+    @property
+    def pasts(self) -> tuple[Shape, ...]:
+        """The shapes of all inputs that were computed before: [batch, heads, length, head size]."""
+        return tuple(s for v, s in self.shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
+
+
+def _is_past(name: str, shape: Shape) -> bool:
+    """Keys, values and states have several axes; tables of cosines are cached too."""
+    return bool(words(name) & {"past", "cache"}) and len(shape) >= 3
 
 
 Rule = Callable[[Wanted], Array | None]

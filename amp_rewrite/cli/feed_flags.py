@@ -1,0 +1,81 @@
+"""The flags that say where the inputs of a run come from, the same for every command that runs models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amp_rewrite.errors import OptionError
+from amp_rewrite.running.feeds import Data
+
+Command = Callable[..., Any]
+
+_FLAGS = (
+    click.option(
+        "--data",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="Inputs: an .npz file, a directory of them, or an ONNX test_data_set_* directory.",
+    ),
+    click.option(
+        "--dim",
+        multiple=True,
+        metavar="NAME=SIZE",
+        help="For inputs that are made up: the size of a dimension, by symbol or as INPUT:AXIS.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="For inputs that are made up: another seed, other numbers.",
+    ),
+    click.option(
+        "--samples",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="How many inputs are made up.",
+    ),
+)
+_NAMES = ("data", "dim", "seed", "samples")
+
+
+def feed_flags(command: Command) -> Command:
+    """Adds the flags of this module to a command; it gets them as `Data` in `data`."""
+
+    def collected(**arguments: Any) -> Any:
+        own = {name: arguments.pop(name) for name in _NAMES}
+        return command(data=_data(own), **arguments)
+
+    collected.__name__, collected.__doc__ = command.__name__, command.__doc__
+    collected.__click_params__ = getattr(command, "__click_params__", [])  # pyright: ignore[reportFunctionMemberAccess]
+    for flag in reversed(_FLAGS):
+        flag(collected)
+    return collected
+
+
+def _data(flags: Mapping[str, Any]) -> Data:
+    if flags["data"] and flags["dim"]:
+        raise OptionError("--dim and --data contradict each other", remedy="files have sizes of their own")
+    return Data(tuple(flags["data"]), _dims(flags["dim"]), flags["seed"], flags["samples"])
+
+
+def _dims(asked: Sequence[str]) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for text in asked:
+        name, size = _dim(text)
+        if dims.setdefault(name, size) != size:
+            raise OptionError(f"--dim gives {name} two sizes", remedy="give it once")
+    return dims
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, _, size = text.rpartition("=")
+    if not name.strip() or not (size.isascii() and size.isdigit()):
+        raise OptionError(f"--dim {text} is not NAME=SIZE", remedy="write it as in --dim batch=4")
+    return name.strip(), int(size)

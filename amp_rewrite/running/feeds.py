@@ -1,0 +1,149 @@
+"""The inputs of a run: read from files, or made up."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
+
+from amp_rewrite import model_io
+from amp_rewrite.errors import FeedError
+from amp_rewrite.running import made_feeds, model_inputs
+from amp_rewrite.running.fitting import fit
+from amp_rewrite.running.model_inputs import Holds, Input
+from amp_rewrite.running.sessions import Feeds
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Where inputs come from: files, or where none are given, made up.
+
+    A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of them, an ONNX
+    `test_data_set_*` directory, or a directory of these. `dims` gives sizes to open dimensions, by
+    symbol or as `input:axis`; `seed` and `samples` are for what is made up.
+    """
+
+    paths: tuple[Path, ...] = ()
+    dims: Mapping[str, int] = field(default_factory=dict[str, int])
+    seed: int = 0
+    samples: int = 1
+
+
+def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
+    """The samples for a model, one after the other, each read or made when it is asked for.
+
+    A sample has every input that the model cannot do without, by name, in the model's type. Raises
+    ModelError when the model cannot be read, and FeedError when a path holds no samples, when what a file
+    holds does not fit, or when an input cannot be made up.
+    """
+    loaded = model_io.load(model).model
+    if not data.paths:
+        return made_feeds.make(loaded, data.dims, data.seed, data.samples)
+    inputs = model_inputs.of(loaded)
+    readers = [reader for path in data.paths for reader in _readers(Path(path))]
+    return (reader(inputs) for reader in readers)
+
+
+_Reader = Callable[[Sequence[Input]], Feeds]
+
+
+def _readers(path: Path) -> Iterator[_Reader]:
+    """One reader for every sample that lies at the path; FeedError when there is none."""
+    if path.is_dir():
+        yield from _readers_within(path)
+    elif path.suffix == ".npz" and path.is_file():
+        yield partial(_read_npz, path)
+    else:
+        problem = "is neither an .npz file nor a directory" if path.exists() else "there is no such file"
+        raise FeedError(problem, where=path, remedy=_PATHS)
+
+
+_PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* directory"
+
+
+def _readers_within(folder: Path) -> Iterator[_Reader]:
+    if _is_data_set(folder):
+        yield partial(_read_data_set, folder)
+        return
+    files = _sorted(folder.glob("*.npz"))
+    sets = _sorted(child for child in folder.glob("test_data_set_*") if child.is_dir())
+    if not files and not sets:
+        raise FeedError("holds no samples", where=folder, remedy=_PATHS)
+    yield from (partial(_read_npz, file) for file in files)
+    yield from (partial(_read_data_set, child) for child in sets)
+
+
+def _is_data_set(folder: Path) -> bool:
+    """A data set of a model without inputs has no file but the outputs."""
+    return folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb"))
+
+
+def _sorted(paths: Iterator[Path]) -> list[Path]:
+    """By name, and by number where names have numbers: 2 before 10."""
+    return sorted(paths, key=lambda path: [int(p) if p.isdigit() else p for p in _PARTS.split(path.name)])
+
+
+_PARTS = re.compile(r"(\d+)")
+
+
+def _read_npz(path: Path, inputs: Sequence[Input]) -> Feeds:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        pickled = "Object arrays" in str(error)
+        problem = "holds Python objects" if pickled else f"cannot be read ({error})"
+        raise FeedError(problem, where=path, remedy="save arrays of numbers with numpy.savez") from error
+    return _fitted({given.name: given for given in inputs}, arrays, path)
+
+
+def _read_data_set(folder: Path, inputs: Sequence[Input]) -> Feeds:
+    files = _sorted(folder.glob("input_*.pb"))
+    if len(files) > len(inputs):
+        raise FeedError(
+            f"has {len(files)} inputs, and the model takes {len(inputs)}", where=folder, remedy=_SAME_MODEL
+        )
+    values = {given.name: _read_pb(file, given) for given, file in zip(inputs, files, strict=False)}
+    return _fitted({given.name: given for given in inputs}, values, folder)
+
+
+_SAME_MODEL = "check that it belongs to this model"
+
+
+def _read_pb(path: Path, given: Input) -> Any:
+    proto, convert = _PROTOS[given.holds]
+    parsed = proto()
+    try:
+        parsed.ParseFromString(path.read_bytes())
+        return convert(parsed)
+    except (OSError, DecodeError, ValueError, TypeError) as error:
+        raise given.error(f"cannot be read ({error})", where=path, remedy=_SAME_MODEL) from error
+
+
+_PROTOS: dict[Holds, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    Holds.TENSOR: (onnx.TensorProto, numpy_helper.to_array),
+    Holds.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
+    Holds.OPTIONAL: (onnx.OptionalProto, numpy_helper.to_optional),
+    Holds.OTHER: (onnx.MapProto, numpy_helper.to_dict),
+}
+
+
+def _fitted(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
+    """The values as the model takes them; FeedError for what is missing, unknown or does not fit."""
+    for name in values:
+        if name not in inputs:
+            known = ", ".join(inputs) or "no inputs"
+            raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {known}")
+    for name, given in inputs.items():
+        if name not in values and not given.spare:
+            raise given.error("is missing", where=where, remedy=f"add it, a {given.typed}")
+    return {name: fit(inputs[name], value, where) for name, value in values.items()}

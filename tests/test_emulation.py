@@ -1,0 +1,199 @@
+"""A half model as a float32 model that rounds: the same numbers as true half, on any CPU."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
+
+import amp_rewrite
+from amp_rewrite import demo
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.running import sessions
+
+HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
+
+def model(body, opset=17, ir=9):
+    """A model from ONNX text, by its graph."""
+    return parser.parse_model(f'<ir_version: {ir}, opset_import: ["": {opset}, "com.microsoft": 1]> {body}')
+
+
+def emulated(body, feeds, **versions):
+    """The outputs of a half model's emulation on the CPU, in order."""
+    return list(sessions.run(amp_rewrite.emulate(model(body, **versions)), feeds).values())
+
+
+def half(*numbers):
+    """A float16 array."""
+    return np.array(numbers, np.float16)
+
+
+@pytest.mark.parametrize(
+    ("number", "square"), [(300.0, np.inf), (1e-5, 0.0), (255.0, 65024.0), (-0.0, 0.0), (2.0, 4.0)]
+)
+def test_squares_overflow_and_underflow(number, square):
+    """300 * 300 is infinite and 1e-5 * 1e-5 is zero, also where a square root follows at once."""
+    body = "g (float16[1] x) => (float16[1] y, float16[1] r) { y = Mul (x, x) r = Sqrt (y) }"
+    y, r = emulated(body, {"x": half(number)})
+    assert (y.dtype, y.item()) == (np.float16, square)
+    assert r.item() == np.sqrt(np.float16(square))
+
+
+def test_the_plain_cpu_provider_does_not_see_it():
+    """What the emulation is for: onnxruntime itself gives the square root of 300 * 300 as 300."""
+    body = "g (float16[1] x) => (float16[1] r) { y = Mul (x, x) r = Sqrt (y) }"
+    plain = sessions.run(model(body), {"x": half(300)})["r"]
+    assert plain.item() == 300
+    assert emulated(body, {"x": half(300)})[0].item() == np.inf
+
+
+def test_sums_inside_a_node_are_in_float32():
+    """A product whose terms cancel is exact, though a partial sum exceeds what float16 holds."""
+    body = "g (float16[1,3] x, float16[3,1] w) => (float16[1,1] y) { y = MatMul (x, w) }"
+    feeds = {"x": half([60000, 60000, -60000]), "w": half([1], [1], [1])}
+    assert emulated(body, feeds)[0].item() == 60000
+
+
+CASES = {
+    "constants": """g (float16[2] x) => (float16[2] y) {
+        c = Constant <value = float16[2] {15360, 14336}> () y = Mul (x, c) }""",
+    "a fill": """g (float16[2] x) => (float16[2] y) {
+        s = Shape (x) c = ConstantOfShape <value = float16[1] {14336}> (s) y = Add (x, c) }""",
+    "a Cast to half": """g (float16[2] x) => (float16[2] y) {
+        f = Cast <to = 1> (x) e = Exp (f) h = Cast <to = 10> (e) y = Mul (h, h) }""",
+    "an attribute that names the type": """g (float16[2] x, int64[2,2] k) => (float16[2,2] y) {
+        e = EyeLike <dtype = 10> (k) y = Mul (e, x) }""",
+    "If": """g (float16[2] x, bool c) => (float16[2] y) {
+        z = If (c) <then_branch = t () => (float16[2] a) { a = Mul (x, x) },
+                    else_branch = e () => (float16[2] b) { b = Exp (x) }>
+        y = Sqrt (z) }""",
+    "Loop": """g (float16[2] x) => (float16[2] y, float16[n,2] z) {
+        m = Constant <value = int64 {3}> () c = Constant <value = bool {1}> ()
+        y, z = Loop (m, c, x) <body =
+            b (int64 i, bool k, float16[2] s) => (bool l, float16[2] t, float16[2] u) {
+                l = Identity (k) t = Mul (s, x) u = Exp (t) }> }""",
+    "Scan": """g (float16[2] x, float16[3,2] v) => (float16[2] y, float16[3,2] z) {
+        y, z = Scan <num_scan_inputs = 1, body =
+            b (float16[2] s, float16[2] e) => (float16[2] t, float16[2] u) {
+                t = Add (s, e) u = Mul (t, t) }> (x, v) }""",
+    "a sequence": """g (float16[2] x) => (float16[2] y) {
+        a = Mul (x, x) q = SequenceConstruct (a, x) i = Constant <value = int64 {0}> ()
+        b = SequenceAt (q, i) y = Mul (b, b) }""",
+    "an optional": """g (float16[2] x) => (float16[2] y) {
+        a = Mul (x, x) o = Optional (a) b = OptionalGetElement (o) y = Mul (b, b) }""",
+    "quantisation with half scales": """g (float16[2] x) => (float16[2] y)
+        <float16 s = {8192}, int8 z = {1}> {
+        q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = Mul (d, d) }""",
+    "unused and empty ports": """g (float16[2] x) => (float16[2] y) {
+        c = Clip (x) d, e = Dropout (c) y = Mul (d, d) }""",
+    "an input that is an output": "g (float16[2] x) => (float16[2] x, float16[2] y) { y = Mul (x, x) }",
+    "a value read and given away": """g (float16[2] x) => (float16[2] a, float16[2] y) {
+        a = Mul (x, x) y = Mul (a, a) }""",
+}
+OPSETS = {"quantisation with half scales": 19}
+FEEDS = {
+    "x": half(1.5, -0.3),
+    "k": np.zeros((2, 2), np.int64),
+    "c": np.array(True),
+    "v": half([1, 2], [3, 4], [0.1, 200]),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "an optional"])
+def test_it_agrees_with_the_reference(name):
+    """On true float16 graphs the emulation gives what onnx's reference implementation gives, to rounding."""
+    made = model(CASES[name], opset=OPSETS.get(name, 17))
+    onnx.checker.check_model(made, full_check=True)
+    feeds = {entry.name: FEEDS[entry.name] for entry in made.graph.input}
+    result = amp_rewrite.emulate(made)
+    onnx.checker.check_model(result, full_check=True)
+    expected = ReferenceEvaluator(made).run(None, feeds)
+    for wanted, got in zip(expected, sessions.run(result, feeds).values(), strict=True):
+        assert got.dtype == np.float16
+        np.testing.assert_allclose(got, wanted, rtol=2**-10, atol=1e-7)
+
+
+def test_optionals_are_emulated():
+    """What goes through an optional is rounded; the reference takes an optional for a list."""
+    y = emulated(CASES["an optional"], {"x": half(1.5, -0.3)})[0]
+    square = half(1.5, -0.3) * half(1.5, -0.3)
+    np.testing.assert_array_equal(y, square * square)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_computes_in_half_any_more(name):
+    """Casts aside, no node of an emulation reads a half value: the CPU provider has kernels for all."""
+    result = amp_rewrite.emulate(model(CASES[name], opset=OPSETS.get(name, 17)))
+    inferred = onnx.shape_inference.infer_shapes(result).graph
+    half_values = {v.name for v in (*inferred.value_info, *inferred.input) if _element(v) in HALVES}
+    stored = [t for t in inferred.initializer if t.data_type in HALVES]
+    readers = {n.op_type for n in inferred.node if half_values.intersection(n.input)}
+    assert not stored
+    assert readers <= {"Cast"}
+
+
+def _element(value):
+    return value.type.tensor_type.elem_type
+
+
+def test_bfloat16_is_rounded_to_its_own_type():
+    """1 + 2**-8 is 1 in bfloat16 after any node, and is not in float16."""
+    body = "g (float[1] x) => (float[1] y) {{ h = Cast <to = {0}> (x) a = Add (h, h) y = Cast <to = 1> (a) }}"
+    x = {"x": np.float32([1 + 2**-8])}
+    assert emulated(body.format(16), x, opset=17)[0].item() == 2
+    assert emulated(body.format(10), x, opset=17)[0].item() == 2 * (1 + 2**-8)
+
+
+def test_contrib_operators_are_emulated():
+    """A fused operator of onnxruntime's, in half, runs in float32 and is rounded behind."""
+    body = """g (float16[1,2,4] x, float16[1,2,4] s, float16[4] w) => (float16[1,2,4] y) {
+        y = com.microsoft.SkipLayerNormalization (x, s, w) }"""
+    x, s = half([[1, 2, 3, 4], [5, 6, 7, 9]]), half([[1, 1, 1, 1], [0, 2, 0, 2]])
+    total = (x + s).astype(np.float64)
+    wanted = (total - total.mean(-1, keepdims=True)) / total.std(-1, keepdims=True)
+    got = emulated(body, {"x": x, "s": s, "w": half(1, 1, 1, 1)})[0]
+    np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=1e-3)
+
+
+def test_functions_are_emulated():
+    """What a model-local function computes in half is rounded as well."""
+    body = """g (float16[1] x) => (float16[1] y) { y = own.Square (x) }
+        <opset_import: ["": 17], domain: "own"> Square (a) => (b) { m = Mul (a, a) b = Sqrt (m) }"""
+    text = f'<ir_version: 9, opset_import: ["": 17, "own": 1]> {body}'
+    result = amp_rewrite.emulate(parser.parse_model(text))
+    assert sessions.run(result, {"x": half(300)})["y"].item() == np.inf
+
+
+def test_what_another_tool_wrote_is_emulated():
+    """A model that onnxruntime's own converter made is emulated like ours."""
+    float16 = pytest.importorskip("onnxruntime.transformers.float16")
+    body = "g (float[2] x) => (float[2] y) { a = Mul (x, x) b = Mul (a, x) y = Sqrt (b) }"
+    theirs = float16.convert_float_to_float16(model(body), keep_io_types=True)
+    got = sessions.run(amp_rewrite.emulate(theirs), {"x": np.float32([300, 4])})["y"]
+    assert got.tolist() == [np.inf, 8]
+
+
+def test_the_model_that_is_emulated_stays_as_it_is():
+    """Emulating changes nothing of what it is given."""
+    rewritten = amp_rewrite.rewrite(demo.network()).model
+    before = rewritten.SerializeToString(deterministic=True)
+    amp_rewrite.emulate(rewritten)
+    assert rewritten.SerializeToString(deterministic=True) == before
+
+
+def test_a_float32_model_is_its_own_emulation():
+    """Where nothing is half, nothing is added."""
+    network = demo.network()
+    assert [n.op_type for n in amp_rewrite.emulate(network).graph.node] == [
+        n.op_type for n in network.graph.node
+    ]
+
+
+def test_weights_keep_their_values():
+    """Half weights become float32 weights of the same numbers."""
+    made = model("g (float16[2] x) => (float16[2] y) <float16[2] w = {15360, 64512}> { y = Mul (x, w) }")
+    weights = amp_rewrite.emulate(made).graph.initializer
+    assert [numpy_helper.to_array(w).tolist() for w in weights] == [[1.0, -np.inf]]
+    assert weights[0].data_type == onnx.TensorProto.FLOAT
