@@ -75,6 +75,12 @@ def _complete(loaded: Loaded) -> Loaded:
     return loaded
 
 
+def load_proto(path: Path) -> onnx.ModelProto:
+    """A model file as a ModelProto with its external data in it; ModelError as `load` raises it."""
+    load(path)
+    return onnx.load(str(path))
+
+
 def is_surgeon(source: object) -> bool:
     """Whether this is an onnx_graphsurgeon.Graph; the package is not imported to find out."""
     kinds = ((kind.__module__, kind.__name__) for kind in type(source).__mro__)

@@ -171,6 +171,13 @@ def _transpose(scope):
     scope.add("Transpose", [scope.square()], [SQUARE], perm=[1, 0])
 
 
+def _turn(scope):
+    """What onnxruntime's CPU provider crashes on in half: a first axis that moves, before a product."""
+    cube = _reshaped(scope, scope.square(), (2, 2, 4))
+    turned = scope.add("Transpose", [cube], [(2, 2, 4)], perm=[1, 0, 2])[0]
+    _reshaped(scope, scope.add("MatMul", [turned, scope.weight()], [(2, 2, 4)])[0], SQUARE)
+
+
 def _join_and_part(scope):
     joined = scope.add("Concat", [scope.square(), scope.square()], [(8, 4)], axis=0)[0]
     sizes = scope.store(np.array([4, 4], np.int64))
@@ -266,6 +273,7 @@ PALETTE = (
     _reduce,
     _reshape,
     _transpose,
+    _turn,
     _join_and_part,
     _normalize,
     _sequence,

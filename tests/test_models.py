@@ -31,7 +31,6 @@ VARIANTS = {
     "forced": Options(level=Level.UNSAFE_FORCE_ALL),
     "half-io": Options(borders=Borders.HALF),
 }
-CRASHES = {("forced", "lstm_lm.legacy"): "quirks are not heeded when everything is forced"}
 RUNTIME = Runtime()
 
 
@@ -56,15 +55,12 @@ def rewritten(entry, folder, asked):
         return replace(case, error=error)
 
 
-def entries(variant=""):
-    """The models as parameters, with what is known to fail marked."""
-    for entry in INDEX:
-        known = CRASHES.get((variant, entry["name"]))
-        marks = [pytest.mark.xfail(reason=known)] if known else []
-        yield pytest.param(entry, id=entry["name"], marks=marks)
+def name_of(entry):
+    """What pytest calls a model."""
+    return entry["name"] if isinstance(entry, dict) else None
 
 
-@pytest.fixture(scope="module", params=list(entries()))
+@pytest.fixture(scope="module", params=INDEX, ids=name_of)
 def case(request, tmp_path_factory):
     """One model at the defaults, rewritten once for all tests of it."""
     return rewritten(request.param, tmp_path_factory.mktemp("models"), Options(check=False))
@@ -102,7 +98,7 @@ def complaint(path):
     """What onnx's checker has against a file, in full; nothing if it is valid."""
     try:
         onnx.checker.check_model(str(path), full_check=True)
-    except Exception as error:  # noqa: BLE001 - the checker raises errors of many kinds
+    except Exception as error:
         return str(error)
     return ""
 
@@ -180,16 +176,9 @@ def errors(before, after):
         yield name, float(error) if np.isfinite(error) else np.inf
 
 
-def variants():
-    """Every model with every variant, what is known to fail marked."""
-    for variant in VARIANTS:
-        for entry in entries(variant):
-            name = f"{variant}-{entry.id}"
-            yield pytest.param(variant, *entry.values, id=name, marks=entry.marks)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "entry"), list(variants()))
+@pytest.mark.parametrize("entry", INDEX, ids=name_of)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_are_valid_and_load(variant, entry, tmp_path):
     """Other lists, bfloat16, everything forced, half borders: valid, stable, and it loads."""
     case = rewritten(entry, tmp_path, VARIANTS[variant])

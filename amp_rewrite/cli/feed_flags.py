@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.running.feeds import Data
-
-Command = Callable[..., Any]
 
 _FLAGS = (
     click.option(
@@ -45,20 +44,6 @@ _FLAGS = (
 _NAMES = ("data", "dim", "seed", "samples")
 
 
-def feed_flags(command: Command) -> Command:
-    """Adds the flags of this module to a command; it gets them as `Data` in `data`."""
-
-    def collected(**arguments: Any) -> Any:
-        own = {name: arguments.pop(name) for name in _NAMES}
-        return command(data=_data(own), **arguments)
-
-    collected.__name__, collected.__doc__ = command.__name__, command.__doc__
-    collected.__click_params__ = getattr(command, "__click_params__", [])  # pyright: ignore[reportFunctionMemberAccess]
-    for flag in reversed(_FLAGS):
-        flag(collected)
-    return collected
-
-
 def _data(flags: Mapping[str, Any]) -> Data:
     if flags["data"] and flags["dim"]:
         raise OptionError("--dim and --data contradict each other", remedy="files have sizes of their own")
@@ -79,3 +64,7 @@ def _dim(text: str) -> tuple[str, int]:
     if not name.strip() or not (size.isascii() and size.isdigit()):
         raise OptionError(f"--dim {text} is not NAME=SIZE", remedy="write it as in --dim batch=4")
     return name.strip(), int(size)
+
+
+feed_flags = grouped(_FLAGS, _NAMES, "data", _data)
+"""Adds the flags of this module to a command; it gets them as `Data` in `data`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,12 @@ import click
 
 from amp_rewrite import half as halves
 from amp_rewrite import lists, pipeline, plan_files, targets
+from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.stopwatch import Progress
-
-Command = Callable[..., Any]
 
 _REGEX = "Node names, or regular expressions that match a whole name."
 
@@ -85,39 +84,6 @@ _FLAGS = (
 )
 
 
-def decision_flags(command: Command) -> Command:
-    """Adds the flags of this module to a command; it gets them as `Asked` in `asked`."""
-
-    def collected(**arguments: Any) -> Any:
-        own = {name: arguments.pop(name) for name in _NAMES}
-        return command(asked=_asked(own), **arguments)
-
-    collected.__name__, collected.__doc__ = command.__name__, command.__doc__
-    collected.__click_params__ = getattr(command, "__click_params__", [])  # pyright: ignore[reportFunctionMemberAccess]
-    for flag in reversed(_FLAGS):
-        flag(collected)
-    return collected
-
-
-_NAMES = [
-    "to",
-    "target",
-    "list_",
-    "allow",
-    "infer",
-    "clear",
-    "deny",
-    "keep_full",
-    "force_half",
-    "level",
-    "no_follow",
-    "io",
-    "keep_io",
-    "keep_functions",
-    "plan",
-]
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What the flags ask for."""
@@ -130,7 +96,7 @@ class Asked:
         return pipeline.analyze(model, self.options, replay=self.replay, progress=progress)
 
 
-def _asked(flags: dict[str, Any]) -> Asked:
+def _asked(flags: Mapping[str, Any]) -> Asked:
     half = halves.named(flags["to"])
     chosen = lists.load(flags["list_"] or SHIPPED_FOR[half.name])
     _refuse_contradictions(flags)
@@ -151,7 +117,7 @@ def _asked(flags: dict[str, Any]) -> Asked:
     return Asked(options, replay)
 
 
-def _refuse_contradictions(flags: dict[str, Any]) -> None:
+def _refuse_contradictions(flags: Mapping[str, Any]) -> None:
     seen: dict[str, str] = {}
     for kind in ("allow", "infer", "clear", "deny"):
         for operator in flags[kind]:
@@ -160,3 +126,12 @@ def _refuse_contradictions(flags: dict[str, Any]) -> None:
                     f"{operator} is in both --{seen[operator]} and --{kind}",
                     remedy="an operator can be on one list only",
                 )
+
+
+_NAMES = (
+    "to target list_ allow infer clear deny keep_full force_half level no_follow io keep_io "
+    "keep_functions plan"
+).split()
+
+decision_flags = grouped(_FLAGS, _NAMES, "asked", _asked)
+"""Adds the flags of this module to a command; it gets them as `Asked` in `asked`."""

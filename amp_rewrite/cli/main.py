@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from amp_rewrite.cli.bench import bench
 from amp_rewrite.cli.demo import demo
 from amp_rewrite.cli.explain import explain
 from amp_rewrite.cli.group import DefaultGroup
@@ -20,5 +21,5 @@ def main() -> None:
     """
 
 
-for command in (rewrite, verify, explain, demo):
+for command in (rewrite, verify, bench, explain, demo):
     main.add_command(command)

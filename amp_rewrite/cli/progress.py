@@ -19,3 +19,9 @@ def shown_progress(*, quiet: bool) -> Generator[Progress | None]:
         return
     with console.status("load") as status:
         yield status.update
+
+
+def tell(progress: Progress | None, stage: str) -> None:
+    """Tells a progress callback, if there is one, which stage begins."""
+    if progress is not None:
+        progress(stage)

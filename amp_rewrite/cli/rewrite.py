@@ -12,10 +12,15 @@ import click
 from rich.console import Console
 
 from amp_rewrite import model_io, pipeline, plan_files
+from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
-from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.judging import Judging, judging_flags
+from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.report import Report
+from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.verification import Verdict
 
 
 @click.command()
@@ -43,8 +48,11 @@ from amp_rewrite.reporting.report import Report
     help="Write the report as JSON.",
 )
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
+@click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
+@feed_flags
+@judging_flags
 def rewrite(
     model: Path,
     output: Path | None,
@@ -53,26 +61,52 @@ def rewrite(
     save_plan: Path | None,
     json_: Path | None,
     no_check: bool,
+    no_verify: bool,
     quiet: bool,
     asked: Asked,
+    data: Data,
+    judging: Judging,
 ) -> None:
-    """Rewrite MODEL to mixed precision."""
+    """Rewrite MODEL to mixed precision, and compare the result with it.
+
+    Exit code 1 when the result is not valid or not close; it is written all the same.
+    """
     console = Console(quiet=quiet, highlight=False, soft_wrap=True)
     if dry_run or save_plan is not None:
         _plan(console, model, asked, save_plan, show=dry_run)
     if dry_run:
         return
     options = replace(asked.options, check=not no_check)
+    original = model_io.load_proto(model) if in_place and not no_verify else model
+    verdict: Verdict | AmpRewriteError | None = None
     with shown_progress(quiet=quiet) as progress:
         result = pipeline.rewrite(
             model, options, output=output, in_place=in_place, replay=asked.replay, progress=progress
         )
+        if result.report.changed and not no_verify:
+            tell(progress, "verify")
+            verdict = judging.try_to_judge(original, result.model, data, options.borders)
     if json_ is not None:
-        text = json.dumps(result.report.to_json(), indent=1) + "\n"
-        model_io.write(text.encode(), json_)
+        _write_json(json_, result.report, verdict)
     terminal.print_summary(console, result.report, str(result.model), _hints(model, result.report))
-    if not result.report.ok:
+    _print_verdict(console, verdict, judging)
+    if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
         raise click.exceptions.Exit(1)
+
+
+def _write_json(path: Path, report: Report, verdict: Verdict | AmpRewriteError | None) -> None:
+    judged = verdict.to_json() if isinstance(verdict, Verdict) else None
+    text = json.dumps({**report.to_json(), "verification": judged}, indent=1) + "\n"
+    model_io.write(text.encode(), path)
+
+
+def _print_verdict(console: Console, verdict: Verdict | AmpRewriteError | None, judging: Judging) -> None:
+    """A verdict is printed; one that is bad also when all else is quiet."""
+    if isinstance(verdict, AmpRewriteError):
+        console.print(f"not compared with the original: {verdict}")
+    elif verdict is not None:
+        loud = console if verdict.ok else Console(stderr=console.quiet, highlight=False, soft_wrap=True)
+        terminal.print_verdict(loud, verdict, per_node=judging.per_node)
 
 
 def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool) -> None:

@@ -8,8 +8,6 @@ import onnx_ir as ir
 
 from amp_rewrite.running.destinations import Port, constant
 
-BATCH = 1
-
 
 def demanded(port: Port, value: ir.Value, axis: int) -> int | None:
     """The size of an axis of `value`, which gets to this port; None when the port leaves it open."""
@@ -51,15 +49,9 @@ def _conv(port: Port, given: int, _rank: int, straight: bool) -> int | None:
     return weight.shape.numpy()[1] * (groups.as_int() if groups is not None else 1)
 
 
-def _state(_port: Port, given: int, rank: int, _straight: bool) -> int | None:
-    """The state of a recurrent layer is [directions, batch, hidden]."""
-    return BATCH if rank == 3 and given == 1 else None
-
-
 _DEMANDS: dict[tuple[str, int], _Demand] = {
     ("MatMul", 0): _weight(1, -2, -1),
     ("Gemm", 0): _gemm,
     ("Conv", 0): _conv,
     **{(op, 0): _weight(1, 2, 2) for op in ("LSTM", "GRU", "RNN")},
-    **{(op, port): _state for op in ("LSTM", "GRU", "RNN") for port in (5, 6)},
 }

@@ -34,24 +34,29 @@ def _scales(wanted: Wanted) -> Array | None:
     return np.where(np.arange(wanted.shape[0]) < 2, 1.0, 2.0) if scales else None
 
 
-def _share(wanted: Wanted) -> Array | None:
-    """A threshold or a probability."""
-    shares = ports("NonMaxSuppression", 3, 4) | ports("Dropout", 1)
-    return wanted.within(0.1, 0.9) if wanted.goes_to(shares) else None
+def _in_domain(wanted: Wanted) -> Array | None:
+    """Numbers that the functions they go to are defined for; those with the narrowest domain first."""
+    places = {port.place for port in wanted.ports}
+    ranges = (bounds for ports_, bounds in _DOMAINS if places & ports_)
+    bounds = next(ranges, _POSITIVE if any(map(_is_root, wanted.ports)) else None)
+    return wanted.within(*bounds) if bounds is not None else None
 
 
-def _positive(wanted: Wanted) -> Array | None:
-    """What has a root, a logarithm or a reciprocal taken of it."""
-    needs = wanted.goes_to(_NEED_POSITIVE) or any(map(_is_root, wanted.ports))
-    return wanted.within(0.1, 1.0) if needs else None
-
-
-_NEED_POSITIVE = ports("Sqrt Log Reciprocal", 0) | ports("Div", 1) | ports("BatchNormalization", 4)
+_POSITIVE = (0.1, 1.0)
+_DOMAINS: tuple[tuple[frozenset[tuple[str, int]], tuple[float, float]], ...] = (
+    (ports("Acosh", 0), (1.1, 2.0)),
+    (ports("Acos Asin Atanh", 0) | ports("NonMaxSuppression", 3, 4) | ports("Dropout", 1), (0.1, 0.9)),
+    (ports("Sqrt Log Reciprocal", 0) | ports("Div", 1) | ports("BatchNormalization", 4), _POSITIVE),
+)
+"""The ports that take some numbers only, and bounds of those: shares, variances, denominators."""
 
 
 def _is_root(port: Port) -> bool:
-    exponent = constant(port.other(1)) if port.place == ("Pow", 0) else None
-    return exponent is not None and bool(np.any(exponent.numpy() % 1))
+    """Whether it is raised to a power that is no whole number, or that is not known."""
+    if port.place != ("Pow", 0):
+        return False
+    exponent = constant(port.other(1))
+    return exponent is None or bool(np.any(exponent.numpy() % 1))
 
 
 def _image(wanted: Wanted) -> Array | None:
@@ -63,5 +68,5 @@ def _normal(wanted: Wanted) -> Array:
     return wanted.random.standard_normal(wanted.shape)
 
 
-RULES: tuple[Rule, ...] = (_past, _float_mask, _scales, _share, _positive, _image, _normal)
+RULES: tuple[Rule, ...] = (_past, _float_mask, _scales, _in_domain, _image, _normal)
 """What a float input may be; the last rule fits all."""

@@ -1,4 +1,4 @@
-"""Integers made up: ids within their tables, positions, masks, lengths, sizes."""
+"""Integers made up: ids within their tables, positions, masks, lengths, and what lays out tensors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.running import made_layouts
 from amp_rewrite.running.destinations import Port, constant
 from amp_rewrite.running.wanted import Array, Rule, Wanted, ports
 
 TRIPS = 3
 """How often a loop runs whose count is an input."""
-SIDE = 4
-"""The height and width that a shape asks for: enough to compute with."""
 
 
 def _position(wanted: Wanted) -> Array | None:
@@ -135,20 +134,8 @@ def _trips(wanted: Wanted) -> Array | None:
 _COUNTS = ports("Loop", 0) | ports("Less LessOrEqual Greater GreaterOrEqual", 0, 1)
 
 
-def _resized(wanted: Wanted) -> Array | None:
-    """The sizes that Resize takes: those of its data, twice as large behind the channels."""
-    resized = (port.other(0) for port in wanted.ports if port.place == ("Resize", 3))
-    data = next((wanted.size(value) for value in resized), None)
-    whole = data is not None and wanted.shape == (len(data),)
-    return np.array([*data[:2], *(2 * size for size in data[2:])]) if data and whole else None
-
-
-def _sizes(wanted: Wanted) -> Array | None:
-    """A shape: the batch of the other inputs, then channels, then sides that are small."""
-    if not wanted.words & {"size", "sizes", "shape"} or len(wanted.shape) != 1:
-        return None
-    batch = next((s[0] for v, s in wanted.shapes.items() if v is not wanted.given.value and s), 1)
-    return np.array([batch, 3, *[SIDE] * wanted.shape[0]][: wanted.shape[0]])
+def _divisor(wanted: Wanted) -> Array | None:
+    return wanted.full(1) if wanted.goes_to(ports("Div Mod", 1)) else None
 
 
 def _bytes(wanted: Wanted) -> Array | None:
@@ -170,8 +157,9 @@ RULES: tuple[Rule, ...] = (
     _compared,
     _mask_by_use,
     _trips,
-    _resized,
-    _sizes,
+    made_layouts.by_port,
+    made_layouts.by_name,
+    _divisor,
     _bytes,
     _small,
 )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
 from amp_rewrite.errors import FeedError
-from amp_rewrite.running.demands import BATCH, demanded
+from amp_rewrite.running import formulas
+from amp_rewrite.running.demands import demanded
 from amp_rewrite.running.destinations import Destinations
-from amp_rewrite.running.model_inputs import Input
+from amp_rewrite.running.model_inputs import Dim, Input
 
+BATCH = 1
 SEQUENCE = 16
 PAST = 8
 CHANNELS = 3
@@ -33,17 +31,18 @@ Key = str | tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An open dimension: where it stands."""
+    """An open dimension: where it stands, and among which inputs."""
 
     given: Input
     axis: int
     symbol: str | None
+    inputs: Sequence[Input]
     destinations: Destinations
 
     @property
     def key(self) -> Key:
         """What has one size wherever it stands."""
-        return self.symbol if self.symbol is not None else (self.given.name, self.axis)
+        return _key(self.given, self.axis)
 
     @property
     def spot(self) -> str:
@@ -51,19 +50,25 @@ class Place:
         return f"{self.given.name}:{self.axis}"
 
     @property
-    def dims(self) -> Sequence[object]:
+    def dims(self) -> tuple[Dim, ...]:
         """All dimensions of the input."""
         return self.given.dims or ()
 
-    def is_(self, dtype: str) -> bool:
-        """Whether the input holds numbers of that kind: f, i, or others of NumPy's."""
-        return self.given.dtype is not None and _KINDS[dtype](self.given.dtype)
+    @property
+    def is_float(self) -> bool:
+        """Whether the input holds floats."""
+        return self.given.dtype is not None and self.given.dtype.is_floating_point()
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other input has this symbol."""
+        others = (given for given in self.inputs if given is not self.given)
+        return self.symbol is None or all(self.symbol not in (given.dims or ()) for given in others)
 
 
-_KINDS: dict[str, Callable[[ir.DataType], bool]] = {
-    "f": lambda dtype: dtype.is_floating_point(),
-    "i": lambda dtype: dtype.is_integer(),
-}
+def _key(given: Input, axis: int) -> Key:
+    dim = (given.dims or ())[axis]
+    return dim if isinstance(dim, str) else (given.name, axis)
 
 
 def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Destinations) -> dict[str, Shape]:
@@ -73,21 +78,20 @@ def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Desti
     """
     places = list(_places(inputs, destinations))
     _refuse_unknown(dims, places)
-    asked = {p.key: size for p in places if p.symbol and (size := dims.get(p.symbol)) is not None}
     spots = {(p.given.name, p.axis): dims[p.spot] for p in places if p.spot in dims}
-    found = {**asked, **{p.key: spots[p.given.name, p.axis] for p in places if p.spot in dims}}
+    found: dict[Key, int] = {p.key: dims[p.spot] for p in places if p.spot in dims}
+    found |= {symbol: dims[symbol] for p in places if (symbol := p.symbol) and symbol in dims}
     for rule in _RULES:
         for place in places:
             size = None if place.key in found else rule(place, found)
             if size is not None:
                 found[place.key] = size
+    known = {given.name: given for given in inputs if given.dims is not None}
     return {
-        given.name: tuple(
-            dim if isinstance(dim, int) else spots.get((given.name, i), found[dim or (given.name, i)])
-            for i, dim in enumerate(given.dims)
+        name: tuple(
+            spots.get((name, axis), _size(given, axis, found)) for axis in range(len(given.dims or ()))
         )
-        for given in inputs
-        if given.dims is not None
+        for name, given in known.items()
     }
 
 
@@ -95,7 +99,7 @@ def _places(inputs: Sequence[Input], destinations: Destinations) -> Iterator[Pla
     for given in inputs:
         for axis, dim in enumerate(given.dims or ()):
             if not isinstance(dim, int):
-                yield Place(given, axis, dim, destinations)
+                yield Place(given, axis, dim, inputs, destinations)
 
 
 def _refuse_unknown(dims: Mapping[str, int], places: Sequence[Place]) -> None:
@@ -147,17 +151,35 @@ def _named(place: Place, _found: Found) -> int | None:
 def _is_derived(place: Place) -> bool:
     """Whether other sizes give this one: a sum of symbols, or all tokens, old and new."""
     symbol = place.symbol or ""
-    return bool(_FORMULA.search(symbol)) or "total" in words(symbol) or _covers_past(place)
-
-
-_FORMULA = re.compile(r"[+*]|//|\s[-/]\s")
-"""What only a formula has: `batch-size` is a name."""
+    return formulas.is_one(symbol) or "total" in words(symbol) or _covers_past(place)
 
 
 def _covers_past(place: Place) -> bool:
-    """A mask covers the past too; where nothing has a name, its last axis is as long as both."""
-    last = place.axis == 1 and len(place.dims) == 2
-    return place.symbol is None and last and "mask" in words(place.given.name)
+    """A mask over tokens covers those of the past too, unless it is said to be as long as the ids."""
+    over_tokens = place.axis == 1 and len(place.dims) == 2
+    return over_tokens and place.alone and "mask" in words(place.given.name)
+
+
+def _batched(place: Place, found: Found) -> int | None:
+    """A batch that has no name is as large as another, or as one that has."""
+    if place.axis != 0 and not _is_state(place):
+        return None
+    known = (size for key, size in found.items() if _is_batch(key))
+    return next(known, BATCH)
+
+
+def _is_state(place: Place) -> bool:
+    """The state of a recurrent layer is [directions, batch, hidden]."""
+    if len(place.dims) != 3 or place.axis != 1:
+        return False
+    return any(port.place in _STATES for port in place.destinations.of(place.given.value))
+
+
+_STATES = frozenset((layer, port) for layer in ("LSTM", "GRU", "RNN") for port in (5, 6))
+
+
+def _is_batch(key: Key) -> bool:
+    return "batch" in words(key) if isinstance(key, str) else key[1] == 0
 
 
 def _positioned(place: Place, _found: Found) -> int | None:
@@ -167,22 +189,21 @@ def _positioned(place: Place, _found: Found) -> int | None:
 
 
 def _is_past(place: Place) -> bool:
-    return bool(words(place.given.name) & {"past", "cache"}) and place.axis == 2
+    return _is_past_input(place.given) and place.axis == 2
 
 
 def _is_side(place: Place) -> bool:
     rank = len(place.dims)
     last = rank - 1 if rank and place.dims[-1] in (1, 3) else rank
-    return rank >= 4 and place.is_("f") and last - 2 <= place.axis < last
+    return rank >= 4 and place.is_float and last - 2 <= place.axis < last
 
 
 def _is_sound(place: Place) -> bool:
     """A waveform is [batch, sample] or [batch, 1, sample]."""
-    return place.is_("f") and place.axis == len(place.dims) - 1 and place.dims[1:-1] in ((), (1,), (2,))
+    return place.is_float and place.axis == len(place.dims) - 1 and place.dims[1:-1] in ((), (1,), (2,))
 
 
 _POSITIONS: tuple[tuple[Callable[[Place], bool], int], ...] = (
-    (lambda place: place.axis == 0, BATCH),
     (_is_past, PAST),
     (_is_side, SIDE),
     (lambda place: len(place.dims) >= 4 and place.axis == 1, CHANNELS),
@@ -193,49 +214,29 @@ _POSITIONS: tuple[tuple[Callable[[Place], bool], int], ...] = (
 
 def _derived(place: Place, found: Found) -> int | None:
     symbol = place.symbol or ""
-    if _FORMULA.search(symbol):
-        return _calculated(symbol, found)
-    past = next((size for key, size in found.items() if _is_of_past(key)), 0)
-    return past + _new_tokens(found)
+    if formulas.is_one(symbol):
+        size = formulas.value(symbol, {key: size for key, size in found.items() if isinstance(key, str)})
+        return SEQUENCE if size is None else size
+    pasts = (_size(given, 2, found) for given in place.inputs if _is_past_input(given))
+    tokens = (_size(given, 1, found) for given in place.inputs if _is_tokens(given))
+    return next(pasts, 0) + next(tokens, SEQUENCE)
 
 
-def _is_of_past(key: Key) -> bool:
-    name, axis = (key, 2) if isinstance(key, str) else key
-    return bool(words(name) & {"past", "cache"}) and axis == 2
+def _size(given: Input, axis: int, found: Found) -> int:
+    dim = (given.dims or ())[axis]
+    return dim if isinstance(dim, int) else found[_key(given, axis)]
 
 
-def _new_tokens(found: Found) -> int:
-    known = (size for key, size in found.items() if isinstance(key, str) and words(key) & _OF_SEQUENCE)
-    ids = (size for key, size in found.items() if not isinstance(key, str) and key[1] == 1)
-    return next(known, next(ids, SEQUENCE))
+def _is_past_input(given: Input) -> bool:
+    return bool(words(given.name) & {"past", "cache"}) and len(given.dims or ()) == 4
 
 
-_OF_SEQUENCE = {"seq", "sequence", "tokens", "len", "length"}
+def _is_tokens(given: Input) -> bool:
+    """Ids or their embeddings: [batch, token] or [batch, token, number]."""
+    said = words(given.name)
+    ids = said & {"ids", "tokens", "embeds"} and not said & {"type", "position", "encoder"}
+    return bool(ids) and len(given.dims or ()) in (2, 3)
 
 
-def _calculated(text: str, found: Found) -> int:
-    """The value of `past + seq`, `2*s0` and the like; SEQUENCE for what is no such thing."""
-    try:
-        return max(1, _term(ast.parse(text.strip(), mode="eval").body, found))
-    except (SyntaxError, KeyError, ZeroDivisionError, AttributeError):
-        return SEQUENCE
-
-
-def _term(term: ast.expr, found: Found) -> int:
-    if isinstance(term, ast.BinOp):
-        return _OPERATIONS[type(term.op)](_term(term.left, found), _term(term.right, found))
-    if isinstance(term, ast.Constant):
-        return int(str(term.value))
-    return found[ast.unparse(term)]
-
-
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-}
-
-_RULES: tuple[_Rule, ...] = (_demanded, _named, _positioned, _derived)
+_RULES: tuple[_Rule, ...] = (_demanded, _named, _batched, _positioned, _derived)
 """From what is certain to what is a guess; each sees all dimensions before the next one starts."""

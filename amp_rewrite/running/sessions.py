@@ -33,7 +33,7 @@ _PROVIDERS: Mapping[Device, Sequence[Any]] = {
     Device.CUDA: (("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"),
     Device.CPU: ("CPUExecutionProvider",),
 }
-_ERRORS_ONLY = 4
+ERRORS_ONLY = 4
 """onnxruntime's log level at which it prints nothing but what ends the process."""
 
 
@@ -55,7 +55,7 @@ def best_device() -> Device:
     runtime = onnxruntime()
     if "CUDAExecutionProvider" not in runtime.get_available_providers():
         return Device.CPU
-    runtime.set_default_logger_severity(_ERRORS_ONLY)
+    runtime.set_default_logger_severity(ERRORS_ONLY)
     if hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
     try:
@@ -72,7 +72,7 @@ def open_session(model: Runnable, device: Device = Device.CPU) -> Any:
     """A session on a device; ModelError when onnxruntime refuses the model."""
     runtime = onnxruntime()
     options = runtime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = ERRORS_ONLY
     given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
         return runtime.InferenceSession(given, options, providers=list(_PROVIDERS[device]))

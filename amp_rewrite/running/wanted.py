@@ -53,6 +53,10 @@ class Wanted:
         """Whether it gets to one of these ports, through movement and casts."""
         return any(port.place in ports for port in self.ports)
 
+    def is_read_by(self, port: Port) -> bool:
+        """Whether the port reads the input itself."""
+        return port.other(port.index) is self.given.value
+
     def size(self, value: ir.Value | None) -> Shape | None:
         """The shape of a value that another port reads; None when it is not known."""
         return _shape(value, self.shapes)

@@ -1,0 +1,77 @@
+"""`amp-rewrite bench A [B ...]`: how long models take, beside each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from amp_rewrite import model_io
+from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.reporting import charts, timings
+from amp_rewrite.running import feeds, latency
+from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.latency import Effort
+from amp_rewrite.running.runners import Subject
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A [B ...]")
+@feed_flags
+@click.option(
+    "--provider",
+    type=click.Choice(["cuda", "cpu"], case_sensitive=False),
+    help="Where to run; CUDA where it works, if not given.",
+)
+@click.option("--tf32", is_flag=True, help="On CUDA, let float32 products be rounded to TF32.")
+@click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, help="Rounds at most.")
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=10, show_default=True, help="Rounds that do not count."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=20.0,
+    show_default=True,
+    help="After so long, no further round begins.",
+)
+@click.option(
+    "--json", "json_", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures as JSON."
+)
+@click.option(
+    "--chart",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw the latencies: an .svg, or a .png with matplotlib.",
+)
+def bench(
+    models: tuple[Path, ...],
+    data: Data,
+    provider: str | None,
+    tf32: bool,
+    rounds: int,
+    warmup: int,
+    seconds: float,
+    json_: Path | None,
+    chart: Path | None,
+) -> None:
+    """Time models on the same inputs, in turn, and compare each with the first.
+
+    The inputs are made for A, and all models must take them. Each round runs every model once: A B A B.
+    """
+    if chart is not None:
+        charts.drawing(chart)  # what cannot be drawn is said before minutes have passed
+    device = latency.device_for(provider)
+    subjects = [Subject(str(path), path, tf32) for path in models]
+    with shown_progress(quiet=False) as progress:
+        tell(progress, "measure")
+        samples = list(feeds.feeds(models[0], data))
+        made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
+    timings.print_bench(Console(highlight=False, soft_wrap=True), made)
+    if json_ is not None:
+        model_io.write((json.dumps(made.to_json(), indent=1) + "\n").encode(), json_)
+    if chart is not None:
+        charts.write(made, chart)

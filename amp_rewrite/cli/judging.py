@@ -1,0 +1,68 @@
+"""The verdict on a result: which flags bound it, and how it is reached and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from amp_rewrite.cli.grouping import grouped
+from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError
+from amp_rewrite.options import Borders
+from amp_rewrite.running import feeds, metrics, verification
+from amp_rewrite.running.blame import blame
+from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.running.sessions import Runnable
+from amp_rewrite.running.verification import Verdict
+
+_FLAGS = (
+    click.option(
+        "--tolerance",
+        multiple=True,
+        metavar="NAME=BOUND",
+        help="A bound of the verdict, such as relative_l2=0.02 or top1=0.99; NAME=none takes one away.",
+    ),
+    click.option("--per-node", is_flag=True, help="Say which nodes add most error, also when all is well."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """The bounds of a verdict, and whether it goes into single nodes even when it is good."""
+
+    bounds: Tolerances
+    per_node: bool
+
+    def judge(
+        self, original: Runnable, rewritten: Runnable, data: Data, borders: Borders = Borders.KEEP
+    ) -> Verdict:
+        """The verdict, with the blame of the first sample where it is asked for or the verdict is bad.
+
+        Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
+        """
+        samples = feeds.feeds(original, data)
+        verdict = verification.verify(original, rewritten, samples, self.bounds, borders=borders)
+        if verdict.ok and not self.per_node:
+            return verdict
+        first = next(iter(feeds.feeds(original, data)))
+        return replace(verdict, blame=blame(original, rewritten, first))
+
+    def try_to_judge(
+        self, original: Runnable, rewritten: Runnable, data: Data, borders: Borders
+    ) -> Verdict | AmpRewriteError:
+        """The verdict, or why there can be none here."""
+        try:
+            return self.judge(original, rewritten, data, borders)
+        except (MissingPackageError, ModelError, FeedError) as error:
+            return error
+
+
+def _judging(flags: Mapping[str, Any]) -> Judging:
+    return Judging(metrics.tolerances(tuple(flags["tolerance"])), flags["per_node"])
+
+
+judging_flags = grouped(_FLAGS, ("tolerance", "per_node"), "judging", _judging)
+"""Adds the flags of this module to a command; it gets them as `Judging` in `judging`."""

@@ -1,0 +1,89 @@
+"""A bench in a terminal: a column for each model, a row for each thing measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from amp_rewrite.reporting.sentences import plural, size
+from amp_rewrite.running.latency import Bench, Latency
+from amp_rewrite.running.sessions import Device
+
+
+def print_bench(console: Console, bench: Bench) -> None:
+    """Which models ran where, and the table."""
+    rounds = plural(bench.rounds, "round")
+    console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
+    table = Table("", box=None, header_style="dim", pad_edge=False)
+    for letter, latency in zip(letters(len(bench.latencies)), bench.latencies, strict=True):
+        console.print(Text(f"  {letter}  {latency.subject.name}{_tf32(bench, latency)}"))
+        table.add_column(letter, justify="right")
+    for name, cell in _ROWS:
+        table.add_row(name, *(cell(bench, latency) for latency in bench.latencies))
+    console.print(table)
+    for letter, latency in zip(letters(len(bench.latencies)), bench.latencies, strict=True):
+        _print_fallen(console, bench, letter, latency)
+
+
+def letters(count: int) -> list[str]:
+    """A, B, ..., Z, AA, AB, ..."""
+    return [_letters(number) for number in range(count)]
+
+
+def _letters(number: int) -> str:
+    more, last = divmod(number, 26)
+    return (_letters(more - 1) if more else "") + chr(ord("A") + last)
+
+
+def _tf32(bench: Bench, latency: Latency) -> str:
+    if bench.device is Device.CPU:
+        return ""
+    return f" (TF32 {'on' if latency.subject.tf32 else 'off'})"
+
+
+Cell = Callable[[Bench, Latency], str]
+
+
+def _spread(_: Bench, latency: Latency) -> str:
+    spread = latency.speedup
+    return f"{spread.median:.2f}x ({spread.low:.2f} to {spread.high:.2f})"
+
+
+def _memory(_: Bench, latency: Latency) -> str:
+    memory = latency.footprint.memory
+    return "n/a" if memory is None else size(max(memory, 0))
+
+
+def _on_cpu(bench: Bench, latency: Latency) -> str:
+    profile = latency.footprint.profile
+    return f"{profile.on_cpu:,} of {profile.nodes:,}" if bench.device is Device.CUDA else "n/a"
+
+
+_ROWS: tuple[tuple[str, Cell], ...] = (
+    ("p50 ms", lambda _, latency: f"{latency.p50:.3f}"),
+    ("p90 ms", lambda _, latency: f"{latency.p90:.3f}"),
+    ("p99 ms", lambda _, latency: f"{latency.p99:.3f}"),
+    ("runs/s", lambda _, latency: f"{latency.throughput:,.1f}"),
+    ("speed against A", _spread),
+    ("to open, s", lambda _, latency: f"{latency.footprint.session_seconds:.2f}"),
+    ("file", lambda _, latency: size(latency.size)),
+    ("peak memory", _memory),
+    ("nodes on the CPU", _on_cpu),
+    ("Casts that ran", lambda _, latency: f"{latency.footprint.profile.casts:,}"),
+)
+
+
+_SHOWN = 5
+"""How many of the operators that fell to the CPU are named."""
+
+
+def _print_fallen(console: Console, bench: Bench, letter: str, latency: Latency) -> None:
+    fallen = latency.footprint.profile.cpu_operators
+    if bench.device is Device.CPU or not fallen:
+        return
+    named = ", ".join(f"{count} {operator}" for operator, count in fallen[:_SHOWN])
+    more = ", ..." if len(fallen) > _SHOWN else ""
+    console.print(Text(f"{letter} on the CPU: {named}{more}"))

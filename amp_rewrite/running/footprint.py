@@ -1,0 +1,108 @@
+"""What a model takes beside time: seconds to open, memory, nodes on the wrong device.
+
+Each model is measured in a process of its own, so that nobody pays for what another left behind.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from amp_rewrite.errors import ModelError
+from amp_rewrite.running import profiles, runners, sessions
+from amp_rewrite.running.profiles import Profile
+from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.sessions import Device, Feeds
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a model takes beside time.
+
+    `session_seconds` is the time to open a session. `memory` is by how many bytes opening it and a few runs
+    raise the memory in use: the peak of the process on the CPU, that of the device on CUDA; None where it
+    cannot be read. `profile` is that of one run.
+    """
+
+    session_seconds: float
+    memory: int | None
+    profile: Profile
+
+
+RUNS = 3
+"""After so many runs onnxruntime's arenas have grown to what they need."""
+
+
+def take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
+    """The footprint of a model, from a child. Raises ModelError and FeedError as a run does."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(_take, subject, device, feeds).result()
+        except BrokenProcessPool as error:
+            raise ModelError("the run crashes onnxruntime", where=subject.path) from error
+
+
+def _take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
+    if device is Device.CUDA:
+        sessions.best_device()  # the first session pays for CUDA itself, and this one is nobody's
+    before, start = memory_in_use(device), time.perf_counter()
+    session = runners.open_subject(subject, device)
+    seconds = time.perf_counter() - start
+    run = runners.runner(session, feeds, device)
+    for _ in range(RUNS):
+        run()
+    after = memory_in_use(device)
+    grown = None if before is None or after is None else after - before
+    del session, run
+    return Footprint(seconds, grown, _profile(subject, device, feeds))
+
+
+def _profile(subject: Subject, device: Device, feeds: Feeds) -> Profile:
+    with tempfile.TemporaryDirectory() as folder:
+        session = runners.open_subject(subject, device, Path(folder) / "profile")
+        runners.runner(session, feeds, device)()
+        return profiles.read(Path(session.end_profiling()))
+
+
+def memory_in_use(device: Device) -> int | None:
+    """The peak of this process in bytes (Linux), or what is in use on the CUDA device (with NVML)."""
+    return _device_memory() if device is Device.CUDA else _process_peak(_STATUS)
+
+
+_STATUS = Path("/proc/self/status")
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+"""The high-water mark of this program. What getrusage gives includes the parent's, from before the exec."""
+
+
+def _process_peak(status: Path) -> int | None:
+    try:
+        found = _PEAK.search(status.read_text())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def _device_memory() -> int | None:
+    """Bytes in use on the first visible device, by whomever; None without the package nvidia-ml-py."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        return int(nvml.nvmlDeviceGetMemoryInfo(_handle(nvml)).used)
+    except Exception:  # NVML has its own errors, and measuring must not depend on it
+        return None
+
+
+def _handle(nvml: Any) -> Any:
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if first.startswith("GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(first)
+    return nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)

@@ -1,0 +1,148 @@
+"""A model made ready to be run again and again: session open, inputs where they are read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.running import sessions
+from amp_rewrite.running.sessions import Device, Feeds
+
+Runner = Callable[[], Any]
+"""Runs a model once, and returns when its outputs are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to be timed, and how: `name` is for people, `tf32` lets CUDA round float32 products to TF32."""
+
+    name: str
+    path: Path
+    tf32: bool = False
+
+
+def open_subject(subject: Subject, device: Device, profile: Path | None = None) -> Any:
+    """A session of its own; with `profile`, one that writes a profile to files that begin so.
+
+    Raises ModelError when onnxruntime refuses the model.
+    """
+    runtime = sessions.onnxruntime()
+    options = runtime.SessionOptions()
+    options.log_severity_level = sessions.ERRORS_ONLY
+    options.add_session_config_entry(*_STAND_BACK)
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    try:
+        return runtime.InferenceSession(
+            str(subject.path), options, providers=_providers(device, tf32=subject.tf32)
+        )
+    except Exception as error:  # onnxruntime has no common class for its errors
+        problem = f"onnxruntime refuses the model ({sessions.first_line(error)})"
+        raise ModelError(problem, where=subject.path) from error
+
+
+_STAND_BACK = ("session.force_spinning_stop", "1")
+"""Threads that wait for work stop spinning when a run ends, and leave the processor to the next model."""
+
+
+def _providers(device: Device, *, tf32: bool) -> list[Any]:
+    if device is Device.CPU:
+        return ["CPUExecutionProvider"]
+    return [("CUDAExecutionProvider", {"use_tf32": str(int(tf32))}), "CPUExecutionProvider"]
+
+
+def runner(session: Any, feeds: Feeds, device: Device) -> Runner:
+    """Runs a session on these inputs; FeedError when that fails.
+
+    Tensors are handed over once: on CUDA they are bound, so that they lie on the device where the model
+    reads them there, and the outputs stay on it. What is no tensor goes over with every run.
+    """
+    types = {entry.name: entry.type for entry in session.get_inputs()}
+    given = {name: _typed(value, types[name]) for name, value in feeds.items() if name in types}
+    with _refused():
+        run = _run_of(session, given, types, device)
+
+    def guarded() -> None:
+        with _refused():
+            run()
+
+    return guarded
+
+
+@contextlib.contextmanager
+def _refused() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:  # as above
+        problem = f"the run failed ({sessions.first_line(error)})"
+        raise FeedError(problem, remedy="give inputs that fit with --data") from error
+
+
+def _run_of(session: Any, given: Feeds, types: Mapping[str, str], device: Device) -> Runner:
+    entries = (*session.get_inputs(), *session.get_outputs())
+    if not all(_is_plain(entry.type) for entry in entries):
+        return partial(session.run, None, given)
+    values = {name: _value(array, types[name]) for name, array in given.items()}
+    if device is Device.CUDA:
+        return partial(_run_bound, session, _bound(session, values), given)
+    return partial(_run_values, session, values, given)
+
+
+def _run_values(session: Any, values: Feeds, _arrays: Feeds) -> None:
+    """Runs on values that lie in the memory of `_arrays`, which must live as long as they do."""
+    session.run_with_ort_values(None, values)
+
+
+def _run_bound(session: Any, binding: Any, _arrays: Feeds) -> None:
+    """The same for a binding; what the CPU reads stays in those arrays."""
+    session.run_with_iobinding(binding)
+
+
+def _is_plain(kind: str) -> bool:
+    return kind.startswith("tensor(") and kind != "tensor(string)"
+
+
+def _typed(value: Any, kind: str) -> Any:
+    """A float array in the element type of the input that it is for; everything else as it is."""
+    if kind in _FLOATS and isinstance(value, np.ndarray) and value.dtype != _FLOATS[kind]:
+        with np.errstate(over="ignore"):
+            return value.astype(_FLOATS[kind])
+    return value
+
+
+_FLOATS: Mapping[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(bfloat16)": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def _value(array: Any, kind: str) -> Any:
+    """An array as onnxruntime's own value; it takes bfloat16 by its bits and its number in ONNX."""
+    values = sessions.onnxruntime().OrtValue
+    if kind == "tensor(bfloat16)":
+        return values.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+    return values.ortvalue_from_numpy(np.asarray(array, order="C"))
+
+
+_BFLOAT16 = 16
+"""TensorProto.BFLOAT16."""
+
+
+def _bound(session: Any, values: Feeds) -> Any:
+    """A binding; onnxruntime copies a bound input, once, to the device of the nodes that read it."""
+    binding = session.io_binding()
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, "cuda")
+    binding.synchronize_inputs()
+    return binding

@@ -1,0 +1,115 @@
+"""Errors of real models under emulation, as a table: every model of a folder, rewritten at the defaults.
+
+    python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md
+
+FOLDER holds `index.json` and the models, TOOLS the module `model_feeds.py` that makes their inputs. Each
+model runs in a process of its own: a runtime that crashes costs one row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from amp_rewrite import rewrite
+from amp_rewrite.running.blame import blame
+from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.verification import verify
+
+PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
+HEADING = """# Accuracy on real models
+
+Each model is rewritten to float16 at the defaults and compared with the original on inputs of its own:
+float32 on onnxruntime's CPU provider against half emulated there (every half value is rounded behind the
+node that makes it). Within the default tolerances: {good} of {all}. Where they are broken, the last column
+names the node to look at: the first that makes something infinite, or the one that adds most error.
+
+Made by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
+
+| model | nodes with half | Casts added | worst relative L2 | not finite | to blame |
+|---|--:|--:|--:|--:|---|
+"""
+
+
+def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    """One model: rewritten, verified on its own inputs, and the node to look at when that fails."""
+    original = folder / entry["file"]
+    feeds = _feeds_module(tools).feeds(entry, str(folder))
+    with tempfile.TemporaryDirectory() as scratch:
+        result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
+        verdict = verify(original, result.model, [feeds], device=Device.CPU)
+        worst = None if verdict.ok else blame(original, result.model, feeds, device=Device.CPU).worst
+    nodes, floats = result.report.nodes, [output.metrics for output in verdict.outputs]
+    return {
+        "half": nodes.half + nodes.mixed,
+        "nodes": nodes.half + nodes.mixed + nodes.full,
+        "casts": result.report.casts_added,
+        "error": max((m.relative_l2 for m in floats), default=0.0),
+        "non_finite": sum(m.non_finite for m in floats),
+        "ok": verdict.ok,
+        "worst": f"{worst.operator} `{worst.node or worst.value}`" if worst else "",
+    }
+
+
+def _feeds_module(tools: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("model_feeds", tools / "model_feeds.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(folder: Path, tools: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and measurement of every model that runs, or its error."""
+    for entry in json.loads((folder / "index.json").read_text()):
+        if entry["runs"]:
+            command = [sys.executable, "-W", "ignore", __file__, folder, tools, "--one", entry["name"]]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            last = (done.stdout.strip().splitlines() or ['{"failed": "the process crashed"}'])[-1]
+            yield entry["name"], json.loads(last)
+
+
+def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
+    """The table, with what it holds and how it was made in front."""
+    good = sum(row.get("ok", False) for _, row in measured)
+    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    heading = HEADING.format(good=good, all=len(measured), versions=versions)
+    return heading + "\n".join(_line(name, row) for name, row in measured) + "\n"
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"| {name} | | | | | {row['failed']} |"
+    share = f"{row['half']} of {row['nodes']}"
+    error = f"{row['error']:.1e}" if row["ok"] else f"**{row['error']:.1e}**"
+    return f"| {name} | {share} | {row['casts']} | {error} | {row['non_finite']} | {row['worst']} |"
+
+
+def main() -> None:
+    """Measures every model and prints the table, or one model for a parent process."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("tools", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--one")
+    arguments = parser.parse_args()
+    if arguments.one:
+        entries = json.loads((arguments.folder / "index.json").read_text())
+        entry = next(e for e in entries if e["name"] == arguments.one)
+        print(json.dumps(measure(arguments.folder, arguments.tools, entry)))
+        return
+    text = markdown(list(rows(arguments.folder, arguments.tools)))
+    print(text)
+    if arguments.markdown:
+        arguments.markdown.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
