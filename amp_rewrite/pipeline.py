@@ -143,11 +143,11 @@ def _decide(
         if replay:
             painting = replay.painting(graph, loaded.model)
         else:
-            findings = {
-                **(quirks.check(graph) if options.target.has_faults else {}),
+            findings = {  # the last one counts: what fails in a runtime cannot even be forced
                 **quantised.check(graph),
                 **integers.check(graph, found.fits, half),
                 **found.findings,
+                **(quirks.check(graph) if options.target.has_faults else {}),
             }
             painting = _paint(graph, options, findings)
     with clock.stage("plan"):

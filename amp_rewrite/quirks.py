@@ -20,16 +20,16 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
     found: dict[int, Finding] = {}
     for unit in graph.units:
         fault = _FAULTS.get(unit.node.op_type)
-        if fault is not None and unit.node.domain == "" and (reason := fault(graph, unit)):
+        if fault is not None and unit.node.domain == "" and (reason := fault(unit)):
             found[unit.index] = Finding(reason, always=True)
     return found
 
 
-def _transpose(graph: UnitGraph, unit: Unit) -> str:
-    return _CRASH if _moves_first(unit.node) and _feeds_product(graph, unit.index) else ""
+def _transpose(unit: Unit) -> str:
+    return _CRASH if _moves_first(unit.node) and _feeds_product(unit.node.outputs[0]) else ""
 
 
-def _scatter(_graph: UnitGraph, unit: Unit) -> str:
+def _scatter(unit: Unit) -> str:
     reduction = unit.node.attributes.get("reduction")
     return "" if reduction is None or reduction.value == "none" else _REDUCES
 
@@ -45,18 +45,18 @@ def _moves_first(node: ir.Node) -> bool:
     return len(order) > 2 and order[0] == 1 and 0 in order[-2:]
 
 
-def _feeds_product(graph: UnitGraph, unit: int) -> bool:
-    """Whether the first operand of a MatMul is what the Transpose gives."""
+def _feeds_product(value: ir.Value) -> bool:
+    """Whether a value is the first operand of a MatMul, also through Casts: they do not prevent the crash."""
     return any(
-        site.port == 0 and graph.units[reader].node.op_type == "MatMul"
-        for value in graph.units[unit].makes
-        for reader, site in graph.readers.get(value, ())
+        (node.op_type == "MatMul" and port == 0)
+        or (node.op_type == "Cast" and _feeds_product(node.outputs[0]))
+        for node, port in value.uses()
     )
 
 
-_FAULTS: Mapping[str, Callable[[UnitGraph, Unit], str]] = {
-    "EyeLike": lambda _graph, _unit: _NO_KERNEL,
-    "MeanVarianceNormalization": lambda _graph, _unit: _FUNCTION,
+_FAULTS: Mapping[str, Callable[[Unit], str]] = {
+    "EyeLike": lambda _unit: _NO_KERNEL,
+    "MeanVarianceNormalization": lambda _unit: _FUNCTION,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
     "Transpose": _transpose,

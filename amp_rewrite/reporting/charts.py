@@ -35,16 +35,16 @@ class Chart:
 
 
 def chart(bench: Bench) -> Chart:
-    """The medians of a bench as bars, with whiskers to the 99th percentile."""
+    """The medians of a bench as bars, with whiskers to the 90th percentile."""
     cuda = bench.device is Device.CUDA
     bars = (_bar(latency, cuda=cuda) for latency in bench.latencies)
-    return Chart(f"Latency on {bench.device.value} in ms: median, whisker to p99", tuple(bars))
+    return Chart(f"Latency on {bench.device.value} in ms: median, whisker to p90", tuple(bars))
 
 
 def _bar(latency: Latency, *, cuda: bool) -> Bar:
     tf32 = f" (TF32 {'on' if latency.subject.tf32 else 'off'})" if cuda else ""
     note = f"{latency.p50:.3g} ms, {latency.speedup.median:.2f}x"
-    return Bar(f"{latency.subject.name}{tf32}", latency.p50, latency.p99, note)
+    return Bar(f"{latency.subject.name}{tf32}", latency.p50, latency.p90, note)
 
 
 Drawing = Callable[[Chart], bytes]

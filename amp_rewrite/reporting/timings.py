@@ -47,9 +47,15 @@ def _tf32(bench: Bench, latency: Latency) -> str:
 Cell = Callable[[Bench, Latency], str]
 
 
-def _spread(_: Bench, latency: Latency) -> str:
-    spread = latency.speedup
-    return f"{spread.median:.2f}x ({spread.low:.2f} to {spread.high:.2f})"
+def _speed(_: Bench, latency: Latency) -> str:
+    return f"{latency.speedup.median:.2f}x"
+
+
+def _between(bench: Bench, latency: Latency) -> str:
+    """The interval of the speed; the first model against itself has none."""
+    if latency is bench.latencies[0]:
+        return ""
+    return f"{latency.speedup.low:.2f} to {latency.speedup.high:.2f}"
 
 
 def _memory(_: Bench, latency: Latency) -> str:
@@ -67,7 +73,8 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("p90 ms", lambda _, latency: f"{latency.p90:.3f}"),
     ("p99 ms", lambda _, latency: f"{latency.p99:.3f}"),
     ("runs/s", lambda _, latency: f"{latency.throughput:,.1f}"),
-    ("speed against A", _spread),
+    ("speed against A", _speed),
+    ("  with 90 % between", _between),
     ("to open, s", lambda _, latency: f"{latency.footprint.session_seconds:.2f}"),
     ("file", lambda _, latency: size(latency.size)),
     ("peak memory", _memory),

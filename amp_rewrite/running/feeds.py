@@ -120,7 +120,7 @@ _SAME_MODEL = "check that it belongs to this model"
 
 
 def _read_pb(path: Path, given: Input) -> Any:
-    proto, convert = _PROTOS[given.holds]
+    proto, convert = _OPTIONAL if given.may_miss else _PROTOS[given.holds]
     parsed = proto()
     try:
         parsed.ParseFromString(path.read_bytes())
@@ -129,10 +129,17 @@ def _read_pb(path: Path, given: Input) -> Any:
         raise given.error(f"cannot be read ({error})", where=path, remedy=_SAME_MODEL) from error
 
 
-_PROTOS: dict[Holds, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+def _held(proto: onnx.OptionalProto) -> Any:
+    """What an optional holds; None where it is empty, which not every writer says in its type."""
+    full = any(descriptor.name.endswith("_value") for descriptor, _ in proto.ListFields())
+    return numpy_helper.to_optional(proto) if full else None
+
+
+_Format = tuple[Callable[[], Any], Callable[[Any], Any]]
+_OPTIONAL: _Format = (onnx.OptionalProto, _held)
+_PROTOS: dict[Holds, _Format] = {
     Holds.TENSOR: (onnx.TensorProto, numpy_helper.to_array),
     Holds.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
-    Holds.OPTIONAL: (onnx.OptionalProto, numpy_helper.to_optional),
     Holds.OTHER: (onnx.MapProto, numpy_helper.to_dict),
 }
 
@@ -145,5 +152,5 @@ def _fitted(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path)
             raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {known}")
     for name, given in inputs.items():
         if name not in values and not given.spare:
-            raise given.error("is missing", where=where, remedy=f"add it, a {given.typed}")
+            raise given.error("is missing", where=where, remedy=f"add it, as {given.typed}")
     return {name: fit(inputs[name], value, where) for name, value in values.items()}

@@ -86,12 +86,12 @@ def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Desti
             size = None if place.key in found else rule(place, found)
             if size is not None:
                 found[place.key] = size
-    known = {given.name: given for given in inputs if given.dims is not None}
     return {
-        name: tuple(
-            spots.get((name, axis), _size(given, axis, found)) for axis in range(len(given.dims or ()))
+        given.name: tuple(
+            spots.get((given.name, i), _size(given, i, found, 1)) for i in range(len(given.dims))
         )
-        for name, given in known.items()
+        for given in inputs
+        if given.dims is not None
     }
 
 
@@ -134,7 +134,6 @@ _NAMED = (
     ("batch bs n b", BATCH),
     ("channel channels c", CHANNELS),
     ("height width h w", SIDE),
-    ("sample samples audio wave waveform signal", SAMPLES),
     ("frame frames time t", SIDE),
     ("seq sequence len length tokens text src tgt source target s l", SEQUENCE),
 )
@@ -145,7 +144,12 @@ def _named(place: Place, _found: Found) -> int | None:
     said = words(place.symbol or "")
     if _is_derived(place) or (_is_sound(place) and said & {"seq", "sequence", "len", "length"}):
         return None
+    if place.is_float and place.axis > 0 and said & _SOUND:
+        return SAMPLES
     return next((size for known, size in _NAMED if said & set(known.split())), None)
+
+
+_SOUND = {"sample", "samples", "audio", "wave", "waveform", "signal"}
 
 
 def _is_derived(place: Place) -> bool:
@@ -217,14 +221,15 @@ def _derived(place: Place, found: Found) -> int | None:
     if formulas.is_one(symbol):
         size = formulas.value(symbol, {key: size for key, size in found.items() if isinstance(key, str)})
         return SEQUENCE if size is None else size
-    pasts = (_size(given, 2, found) for given in place.inputs if _is_past_input(given))
-    tokens = (_size(given, 1, found) for given in place.inputs if _is_tokens(given))
+    pasts = (_size(given, 2, found, PAST) for given in place.inputs if _is_past_input(given))
+    tokens = (_size(given, 1, found, SEQUENCE) for given in place.inputs if _is_tokens(given))
     return next(pasts, 0) + next(tokens, SEQUENCE)
 
 
-def _size(given: Input, axis: int, found: Found) -> int:
+def _size(given: Input, axis: int, found: Found, guess: int) -> int:
+    """The size of an axis: the model's, or the one found, or else the guess."""
     dim = (given.dims or ())[axis]
-    return dim if isinstance(dim, int) else found[_key(given, axis)]
+    return dim if isinstance(dim, int) else found.get(_key(given, axis), guess)
 
 
 def _is_past_input(given: Input) -> bool:

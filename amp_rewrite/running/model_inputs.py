@@ -20,11 +20,10 @@ Dim = int | str | None
 
 
 class Holds(enum.Enum):
-    """What an input is: a tensor, a list of tensors, a tensor that may be missing, or none of these."""
+    """What an input is, or is when it is there: a tensor, a list of tensors, or neither."""
 
     TENSOR = "tensor"
     SEQUENCE = "sequence"
-    OPTIONAL = "optional"
     OTHER = "other"
 
 
@@ -55,7 +54,8 @@ class Input:
         dtype = {"float": "float32", "double": "float64"}.get(said, said)
         dims = () if self.dims is None else self.dims
         size = "" if self.dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
-        return f"{dtype}{size}" if self.holds is Holds.TENSOR else f"{self.holds.value}({dtype}{size})"
+        whole = f"{dtype}{size}" if self.holds is Holds.TENSOR else f"{self.holds.value}({dtype}{size})"
+        return f"optional({whole})" if self.may_miss else whole
 
     def error(self, problem: str, *, where: str | Path = "", remedy: str = "") -> FeedError:
         """The error for this input; `problem` finishes the sentence "input 'x' ..."."""
@@ -89,8 +89,7 @@ def _holds(kind: ir.TypeProtocol | None) -> Holds:
     if isinstance(kind, ir.SequenceType) and isinstance(kind.elem_type, ir.TensorType):
         return Holds.SEQUENCE
     if isinstance(kind, ir.OptionalType):
-        inner = _holds(kind.elem_type)
-        return Holds.OPTIONAL if inner is Holds.TENSOR else inner
+        return _holds(kind.elem_type)
     return Holds.OTHER
 
 

@@ -1,0 +1,88 @@
+"""`amp-rewrite bench`: what it prints, writes and answers; nothing here depends on how long a run takes."""
+
+import json
+
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import parser
+
+from amp_rewrite.cli import main
+from amp_rewrite.running import latency, sessions
+from amp_rewrite.running.sessions import Device
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+m (float[n, 4] x) => (float[n, 4] y) {
+  h = Cast <to = 10> (x)
+  y = Cast <to = 1> (h)
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    """A machine without CUDA, whatever this one has."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model in a folder of its own."""
+    path = tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(MODEL), path)
+    return path
+
+
+def bench(*arguments):
+    """Runs the command in this process, as briefly as it goes."""
+    brief = ("--rounds", "2", "--warmup", "0")
+    return CliRunner().invoke(main, ["bench", *map(str, arguments), *brief])
+
+
+def test_bench_prints_writes_and_draws(model, tmp_path):
+    """Two models give a table, JSON with both, and a chart."""
+    path, chart = tmp_path / "b.json", tmp_path / "b.svg"
+    result = bench(model, model, "--dim", "n=3", "--json", path, "--chart", chart, "--tf32")
+    assert result.exit_code == 0, result.output
+    assert "on CPU" in result.output
+    assert "speed against A" in result.output
+    made = json.loads(path.read_text())
+    assert [entry["path"] for entry in made["models"]] == [str(model)] * 2
+    assert made["rounds"] == 2
+    assert [entry["tf32"] for entry in made["models"]] == [True] * 2
+    assert chart.read_text().count("<rect") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("none.onnx",), "none.onnx: there is no such file; check the path"),
+        (("{model}", "none.onnx"), "none.onnx: there is no such file; check the path"),
+        (("{model}", "--provider", "cuda"), "CUDA does not work here"),
+        (("{model}", "--chart", "a.gif"), "a.gif is neither .svg nor .png"),
+        (("{model}", "--data", "none.npz"), "none.npz: there is no such file"),
+        (("{model}", "--dim", "m=3"), "'m'"),
+        (("{model}", "--json", "{model}/x.json"), "cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(model, arguments, words):
+    """Every mistake gets one line that says what would help."""
+    result = bench(*(argument.format(model=model) for argument in arguments))
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.strip().splitlines()
+    assert words in line
+
+
+def test_no_model_is_a_usage_error():
+    """At least one model is needed."""
+    result = bench()
+    assert result.exit_code == 2
+    assert "Missing argument" in result.stderr
+
+
+def test_a_chart_that_cannot_be_drawn_is_refused_first(model, monkeypatch):
+    """Nobody waits for figures that could not be drawn."""
+    monkeypatch.setattr(latency, "measure", lambda *_: pytest.fail("it measured"))
+    assert bench(model, "--chart", "a.gif").exit_code == 2

@@ -1,0 +1,346 @@
+import itertools
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from amp_rewrite.errors import FeedError, ModelError, OptionError
+from amp_rewrite.running import footprint, latency, profiles, runners, sessions
+from amp_rewrite.running.latency import Effort, interleave, speedup
+from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.sessions import Device
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+twice (float[n] x) => (float[n] y) {
+  [cast] h = Cast <to = 10> (x)
+  [half] d = Add (h, h)
+  [back] y = Cast <to = 1> (d)
+}
+"""
+
+
+class Machine:
+    """A clock that only moves when something runs, and a record of what ran."""
+
+    def __init__(self):
+        self.now, self.ran = 0.0, []
+
+    def clock(self):
+        """Seconds."""
+        return self.now
+
+    def model(self, name, *seconds):
+        """A model that takes these seconds, one after the other, the last one for ever."""
+        takes = itertools.chain(seconds, itertools.repeat(seconds[-1]))
+
+        def run():
+            self.ran.append(name)
+            self.now += next(takes)
+
+        return run
+
+
+def test_rounds_run_every_model_once_in_turn():
+    """A B A B: after the rounds that warm up, each round has the seconds of each model, in order."""
+    machine = Machine()
+    turns = [machine.model("A", 2.0), machine.model("B", 1.0)]
+    rounds = interleave(turns, Effort(rounds=3, warmup=2, seconds=100), machine.clock)
+    assert "".join(machine.ran) == "ABAB" + "ABABAB"
+    assert rounds == [(2.0, 1.0)] * 3
+
+
+@pytest.mark.parametrize(
+    ("effort", "warmed", "counted"),
+    [
+        (Effort(rounds=50, warmup=0, seconds=7.5), 0, 8),
+        (Effort(rounds=50, warmup=9, seconds=8), 2, 8),
+        (Effort(rounds=50, warmup=9, seconds=0), 1, 5),
+        (Effort(rounds=2, warmup=1, seconds=0), 1, 2),
+    ],
+)
+def test_time_ends_the_rounds(effort, warmed, counted):
+    """No round begins after the seconds, a quarter of them for warming up, but five are always made."""
+    machine = Machine()
+    rounds = interleave([machine.model("A", 1.0)], effort, machine.clock)
+    assert (len(machine.ran) - len(rounds), len(rounds)) == (warmed, counted)
+
+
+def test_the_speed_is_the_median_of_the_rounds():
+    """A round that something disturbed moves neither the speed nor its interval."""
+    spread = speedup((2.0,) * 99 + (50.0,), (1.0,) * 100)
+    assert (spread.median, spread.low, spread.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_covers_what_the_rounds_cannot_tell():
+    """With half the rounds at 1 and half at 3, the interval reaches both; with many at 2 it is narrow."""
+    apart = speedup((1.0, 3.0) * 20, (1.0,) * 40)
+    assert (apart.low, apart.high) == (1.0, 3.0)
+    close = speedup(tuple(np.linspace(1.9, 2.1, 401)), (1.0,) * 401)
+    assert 1.97 < close.low < close.median < close.high < 2.03
+
+
+def node(name, operator, provider="CPUExecutionProvider", index="0"):
+    """An event of a node that ran, as onnxruntime writes it."""
+    args = {"op_name": operator, "provider": provider, "node_index": index}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "dur": 1, "args": args}
+
+
+CUDA = "CUDAExecutionProvider"
+EVENTS = [
+    {"cat": "Session", "name": "model_run", "dur": 9, "args": {}},
+    {"cat": "Node", "name": "a_fence_before", "dur": 0, "args": {"op_name": "Cast"}},
+    node("a", "Cast", CUDA, "1"),
+    node("b", "MatMul", CUDA, "2"),
+    node("to_host", "MemcpyToHost", CUDA, "3"),
+    node("unique", "Unique", index="4"),
+    node("shape", "Shape", index="5"),
+    node("shape", "Shape", index="6"),
+    *[node("inner", "Cast", CUDA, "7")] * 3,
+]
+
+
+def test_a_profile_counts_what_ran_where(tmp_path):
+    """Nodes are counted once, whatever their names; Casts and copies each time that they ran."""
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(EVENTS))
+    profile = profiles.read(path)
+    assert (profile.nodes, profile.on_cpu, profile.casts, profile.copies) == (7, 3, 4, 1)
+    assert profile.cpu_operators == (("Shape", 2), ("Unique", 1))
+
+
+def test_an_empty_profile_counts_nothing():
+    """A run without nodes has a profile as well."""
+    assert profiles.parse([]) == profiles.Profile(0, 0, 0, 0, ())
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model with two Casts in it, on disk."""
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(MODEL), path)
+    return path
+
+
+def save(text, path):
+    """A model from text, written to a path."""
+    onnx.save(parser.parse_model(text), path)
+    return path
+
+
+X = {"x": np.ones(4, np.float32)}
+
+
+def test_a_bench_has_all_figures_of_all_models(model):
+    """Two models and two samples: percentiles in order; the first is 1.0 of itself."""
+    subjects = [Subject("one", model), Subject("two", model)]
+    bench = latency.measure(subjects, [X, X], Device.CPU, Effort(rounds=6, warmup=1))
+    assert [made.subject.name for made in bench.latencies] == ["one", "two"]
+    assert bench.rounds == 6
+    for made in bench.latencies:
+        assert 0 < made.p50 <= made.p90 <= made.p99
+        assert made.size == model.stat().st_size
+        assert made.footprint.profile.casts >= 1
+        assert made.footprint.session_seconds > 0
+        assert made.throughput > 0
+    assert bench.latencies[0].speedup == latency.Spread(1.0, 1.0, 1.0)
+
+
+def test_a_bench_is_plain_data(model):
+    """What --json writes is JSON, with one flat entry for each model."""
+    bench = latency.measure([Subject("one", model)], [X], Device.CPU, Effort(rounds=1, warmup=0))
+    plain = json.loads(json.dumps(bench.to_json()))
+    assert plain["provider"] == "CPU"
+    (entry,) = plain["models"]
+    assert entry["path"] == str(model)
+    assert entry["tf32"] is False
+    assert {"p50", "speedup", "size", "memory", "session_seconds", "casts", "on_cpu"} <= entry.keys()
+
+
+def test_memory_grows_with_the_weights(tmp_path):
+    """The child that runs a model of 64 MB of weights grows by at least as much."""
+    pytest.importorskip("onnxruntime")
+    weights = np.ones(1 << 24, np.float32)
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    big (float[1] x, float[16777216] w) => (float[1] y) { s = ReduceSum (w) y = Add (x, s) }"""
+    proto = parser.parse_model(text)
+    del proto.graph.input[1]
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    path = tmp_path / "big.onnx"
+    onnx.save(proto, path)
+    taken = footprint.take(Subject("big", path), Device.CPU, {"x": np.ones(1, np.float32)})
+    if taken.memory is None:
+        pytest.skip("this system does not say how much memory a process has used")
+    assert taken.memory > weights.nbytes
+
+
+def test_what_cannot_be_read_is_none(tmp_path):
+    """Without the kernel's word on memory there is no figure, rather than a wrong one."""
+    assert footprint._process_peak(tmp_path / "none") is None
+    (tmp_path / "status").write_text("Name:\tx\nVmHWM:\t     12 kB\nVmRSS:\t 7 kB\n")
+    assert footprint._process_peak(tmp_path / "status") == 12 * 1024
+
+
+class FakeNvml:
+    """NVML with one device, that has 7 bytes in use."""
+
+    used = 7
+
+    def nvmlInit(self):  # noqa: N802 - NVML's names
+        """Begins."""
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        """The device of that index."""
+        assert index == 3
+        return self
+
+    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+        """Its memory."""
+        return handle
+
+
+def test_device_memory_comes_from_nvml(monkeypatch):
+    """With nvidia-ml-py it is what the first visible device has in use; without, it is unknown."""
+    monkeypatch.setattr(footprint.importlib, "import_module", lambda _: FakeNvml())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert footprint.memory_in_use(Device.CUDA) == 7
+
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(footprint.importlib, "import_module", missing)
+    assert footprint.memory_in_use(Device.CUDA) is None
+
+
+def test_cuda_that_does_not_work_is_refused(monkeypatch):
+    """Asked for CUDA on a machine without, the answer is an error, not a run on the CPU."""
+    monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
+    with pytest.raises(OptionError, match="CUDA does not work here"):
+        latency.device_for("cuda")
+    assert latency.device_for("cpu") is Device.CPU
+    assert latency.device_for(None) is Device.CPU
+
+
+def test_no_provider_means_the_best(monkeypatch):
+    """Where CUDA works it is taken, unless the CPU is asked for."""
+    monkeypatch.setattr(sessions, "best_device", lambda: Device.CUDA)
+    assert latency.device_for(None) is Device.CUDA
+    assert latency.device_for("cpu") is Device.CPU
+
+
+def test_no_sample_is_an_error(model):
+    """Without inputs there is nothing to time."""
+    with pytest.raises(FeedError, match="no sample"):
+        latency.measure([Subject("one", model)], [], Device.CPU)
+
+
+def test_a_model_that_is_refused_is_named(tmp_path):
+    """What onnxruntime says comes with the path, also from the child."""
+    pytest.importorskip("onnxruntime")
+    text = '<ir_version: 8, opset_import: ["" : 17]> m (float[4] x) => (float[4] y) { y = Nothing (x) }'
+    path = save(text, tmp_path / "refused.onnx")
+    with pytest.raises(ModelError, match="refuses the model") as caught:
+        footprint.take(Subject("one", path), Device.CPU, X)
+    assert caught.value.where == str(path)
+
+
+def test_inputs_that_do_not_fit_are_an_error(model):
+    """A run that fails while it is timed is a FeedError."""
+    session = runners.open_subject(Subject("one", model), Device.CPU)
+    with pytest.raises(FeedError, match="the run failed"):
+        runners.runner(session, {"x": np.ones((2, 2), np.float32)}, Device.CPU)()
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float"])
+def test_inputs_take_the_type_of_the_model(tmp_path, kind):
+    """What was made for a float32 model is given to one with half inputs in its type."""
+    pytest.importorskip("onnxruntime")
+    text = (
+        f'<ir_version: 8, opset_import: ["" : 17]> m ({kind}[4] x) => (float[4] y) {{ y = Cast<to=1> (x) }}'
+    )
+    session = runners.open_subject(Subject("one", save(text, tmp_path / "m.onnx")), Device.CPU)
+    seen, run = [], session.run_with_ort_values
+    session.run_with_ort_values = lambda *given: seen.append(run(*given))
+    runners.runner(session, {"x": np.array([1, 2, 3, 300], ml_dtypes.bfloat16)}, Device.CPU)()
+    assert seen[0][0].numpy().tolist() == [1, 2, 3, 300]
+
+
+def test_what_is_no_tensor_runs_too(tmp_path):
+    """Sequences go over with every run."""
+    pytest.importorskip("onnxruntime")
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    m (seq(float[4]) x) => (int64 y) { y = SequenceLength (x) }"""
+    session = runners.open_subject(Subject("one", save(text, tmp_path / "m.onnx")), Device.CPU)
+    runners.runner(session, {"x": [np.ones(4, np.float32)] * 2}, Device.CPU)()
+
+
+class FakeBinding:
+    """Records what is bound."""
+
+    def __init__(self):
+        self.bound = []
+
+    def bind_ortvalue_input(self, name, value):
+        """An input."""
+        self.bound.append((name, value.shape()))
+
+    def bind_output(self, name, device):
+        """An output, and where it is to lie."""
+        self.bound.append((name, device))
+
+    def synchronize_inputs(self):
+        """Waits for the copies."""
+        self.bound.append("synchronised")
+
+
+class FakeSession:
+    """A session on CUDA with one input and one output."""
+
+    def __init__(self):
+        self.binding, self.runs = FakeBinding(), 0
+
+    def io_binding(self):
+        """The binding."""
+        return self.binding
+
+    def get_inputs(self):
+        """As a session says them."""
+        return [_Entry("x")]
+
+    def get_outputs(self):
+        """As a session says them."""
+        return [_Entry("y")]
+
+    def run_with_iobinding(self, binding):
+        """Runs once."""
+        assert binding is self.binding
+        self.runs += 1
+
+
+class _Entry:
+    def __init__(self, name):
+        self.name, self.type = name, "tensor(float)"
+
+
+def test_on_cuda_values_are_bound_once():
+    """Inputs and outputs are bound before the first run, and every run uses the binding."""
+    pytest.importorskip("onnxruntime")
+    session = FakeSession()
+    run = runners.runner(session, X, Device.CUDA)
+    assert session.binding.bound == [("x", [4]), ("y", "cuda"), "synchronised"]
+    run(), run()
+    assert session.runs == 2
+    assert len(session.binding.bound) == 3
+
+
+def test_tf32_is_said_to_the_provider():
+    """CUDA runs with TF32 off unless the subject says otherwise; the CPU knows nothing of it."""
+    assert runners._providers(Device.CUDA, tf32=False)[0][1] == {"use_tf32": "0"}
+    assert runners._providers(Device.CUDA, tf32=True)[0][1] == {"use_tf32": "1"}
+    assert runners._providers(Device.CPU, tf32=True) == ["CPUExecutionProvider"]
+    assert Subject("one", Path("m.onnx")).tf32 is False
