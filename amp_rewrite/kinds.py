@@ -147,9 +147,9 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
 
 def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
     units = list(units)
-    names = {unit.node.name or "" for unit in units}
+    names = {_pinned_as(unit) for unit in units}
     matches = _matcher(pattern, flag, names)
-    found = [unit for unit in units if matches(unit.node.name or "")]
+    found = [unit for unit in units if matches(_pinned_as(unit))]
     if not found:
         near = difflib.get_close_matches(pattern, names, n=3)
         raise OptionError(
@@ -157,6 +157,12 @@ def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
             remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
         )
     return found
+
+
+def _pinned_as(unit: Unit) -> str:
+    """The name of a unit's node; for one that has none, that of the first value it makes."""
+    named = (value.name for value in unit.node.outputs if value.name)
+    return unit.node.name or next(named, "")
 
 
 def _matcher(pattern: str, flag: str, names: Collection[str]) -> Callable[[str], bool]:

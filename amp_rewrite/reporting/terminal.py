@@ -134,8 +134,9 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
     if worst.non_finite:
         lost = f"first to make {plural(worst.non_finite, 'value')} infinite or NaN"
         console.print(f"  {lost}: {_node(worst)}, which reads {worst.low:.3g} to {worst.high:.3g}")
-    console.print(Text(f"next     --keep-full {shlex.quote(worst.node or worst.value)}", style="cyan"))
+    flags = " ".join(f"--keep-full {shlex.quote(name)}" for name in worst.keep_full)
+    console.print(Text(f"next     {flags}", style="cyan"))
 
 
 def _node(error: NodeError) -> str:
-    return f"{error.operator} '{error.node or error.value}'"
+    return f"{error.operator} '{error.node}'"

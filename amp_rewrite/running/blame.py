@@ -26,7 +26,8 @@ class NodeError:
 
     `error` is the relative L2 error of the value, `added` what of it the node adds to the worst of its
     inputs. `non_finite` counts values that are finite in the original only. `low` and `high` bound what the
-    node reads in the rewritten model.
+    node reads in the rewritten model. `readers` are the nodes that read the value; a node without a name
+    goes by what it makes.
     """
 
     node: str
@@ -37,6 +38,12 @@ class NodeError:
     non_finite: int
     low: float
     high: float
+    readers: tuple[str, ...]
+
+    @property
+    def keep_full(self) -> tuple[str, ...]:
+        """What to keep in float32: the node, and its readers too where the value itself is beyond half."""
+        return (self.node, *self.readers) if self.non_finite else (self.node,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,20 @@ def _is_mask(wanted: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
     return (np.abs(wanted) > FLOAT16.largest) & (np.abs(got) >= FLOAT16.fill / 2) & np.isfinite(got)
 
 
+def _named(node: onnx.NodeProto) -> str:
+    return node.name or next((name for name in node.output if name), "")
+
+
+def _readers(graph: onnx.GraphProto) -> dict[str, tuple[str, ...]]:
+    readers: dict[str, dict[str, None]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, {})[_named(node)] = None
+    return {name: tuple(nodes) for name, nodes in readers.items()}
+
+
 def _errors(before: onnx.ModelProto, found: Mapping[str, _Seen]) -> Iterator[NodeError]:
+    readers = _readers(before.graph)
     for node in before.graph.node:
         read = [found[name] for name in node.input if name in found]
         entering = max((seen.error for seen in read), default=0.0)
@@ -152,7 +172,7 @@ def _errors(before: onnx.ModelProto, found: Mapping[str, _Seen]) -> Iterator[Nod
             seen = found.get(name)
             if seen is not None:
                 yield NodeError(
-                    node=node.name,
+                    node=_named(node),
                     operator=f"{node.domain}:{node.op_type}" if node.domain else node.op_type,
                     value=name,
                     error=seen.error,
@@ -160,4 +180,5 @@ def _errors(before: onnx.ModelProto, found: Mapping[str, _Seen]) -> Iterator[Nod
                     non_finite=seen.non_finite if not any(r.non_finite for r in read) else 0,
                     low=min((r.low for r in read), default=np.nan),
                     high=max((r.high for r in read), default=np.nan),
+                    readers=readers.get(name, ()),
                 )

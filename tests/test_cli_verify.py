@@ -1,0 +1,141 @@
+"""The command line when it compares: verdicts, exit codes, and what it advises."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import parser
+
+from amp_rewrite.cli import main
+
+pytest.importorskip("onnxruntime")
+OVERFLOW = """<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
+    [shift] s = Add (x, x) [square] a = Mul (s, s) [root] y = Sqrt (a) }"""
+OWN = """<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2,2] x) => (float[2,2] y) {
+    a = MatMul (x, x) y = own.Op (a) }"""
+FORCED = ("--level", "unsafe-force-all")
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model that is fine in float32, and overflows in float16 on the inputs beside it."""
+    path = tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(OVERFLOW), path)
+    np.savez(tmp_path / "large.npz", x=np.float32([150, 1]))
+    np.savez(tmp_path / "small.npz", x=np.float32([2, 1]))
+    return path
+
+
+def run(*arguments):
+    """Runs the command line in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def data(model, name):
+    """The flag for one of the inputs beside a model."""
+    return ("--data", model.with_name(f"{name}.npz"))
+
+
+def test_a_rewrite_that_overflows_is_written_and_ends_with_1(model):
+    """The file is there, the exit code is 1, and the output names the node and the flag that would help."""
+    result = run(model, *FORCED, *data(model, "large"))
+    assert result.exit_code == 1
+    assert model.with_name("model_fp16.onnx").exists()
+    assert "Mul 'square', which reads 2 to 300" in result.output
+    assert "--keep-full square" in result.output
+
+
+def test_the_flag_that_is_advised_helps(model):
+    """With the flags that are advised the same rewrite passes."""
+    first = run(model, *FORCED, *data(model, "large"))
+    advised = first.output.strip().splitlines()[-1].split()[1:]
+    assert advised == ["--keep-full", "square", "--keep-full", "root"]
+    assert run(model, *FORCED, *data(model, "large"), *advised).exit_code == 0
+
+
+def test_other_inputs_other_verdict(model):
+    """Inputs that stay small pass: a verdict holds for the data that it saw."""
+    assert run(model, *FORCED, *data(model, "small")).exit_code == 0
+
+
+def test_no_verify_asks_nothing(model):
+    """With --no-verify nothing is compared, and the exit code is that of the rewrite."""
+    result = run(model, *FORCED, *data(model, "large"), "--no-verify")
+    assert result.exit_code == 0
+    assert "compared" not in result.output
+
+
+def test_a_bad_verdict_is_told_when_all_is_quiet(model):
+    """With -q a bad verdict still goes to standard error."""
+    result = run(model, *FORCED, *data(model, "large"), "-q")
+    assert result.exit_code == 1
+    assert "--keep-full square" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_model_that_no_runtime_here_knows_is_rewritten_all_the_same(tmp_path):
+    """What cannot be run cannot be compared: one line says so, and the rewrite is done."""
+    path = tmp_path / "own.onnx"
+    onnx.save(parser.parse_model(OWN), path)
+    result = run(path)
+    assert result.exit_code == 0
+    assert "not compared with the original: onnxruntime refuses the model" in result.output
+
+
+def test_in_place_is_compared_with_what_was_there(model):
+    """The model that is overwritten is still what the result is compared with."""
+    result = run(model, *FORCED, *data(model, "large"), "--in-place")
+    assert result.exit_code == 1
+    assert "square" in result.output
+
+
+def test_verify_says_yes(model):
+    """`verify` of a good rewrite ends with 0 and shows every output."""
+    run(model, "-q")
+    result = run("verify", model, model.with_name("model_fp16.onnx"), *data(model, "large"))
+    assert result.exit_code == 0
+    assert "half emulated" in result.output
+    assert "close" in result.output
+
+
+def test_verify_says_no_and_why(model, tmp_path):
+    """`verify` of a bad one ends with 1, with the bounds that broke, and the same as JSON."""
+    run(model, *FORCED, "--no-verify", "-q")
+    path = tmp_path / "verdict.json"
+    result = run("verify", model, model.with_name("model_fp16.onnx"), *data(model, "large"), "--json", path)
+    assert result.exit_code == 1
+    assert "y: non_finite 1 is above 0" in result.output
+    verdict = json.loads(path.read_text())
+    assert verdict["ok"] is False
+    assert verdict["outputs"][0]["metrics"]["non_finite"] == 1
+    assert verdict["blame"]["first_lost"]["node"] == "square"
+
+
+def test_tolerances_decide(model):
+    """A bound that is moved or taken away changes the verdict."""
+    run(model, *FORCED, "--no-verify", "-q")
+    pair = (model, model.with_name("model_fp16.onnx"), *data(model, "small"))
+    assert run("verify", *pair).exit_code == 0
+    assert run("verify", *pair, "--tolerance", "cosine=1.1").exit_code == 1
+    lost = (model, model.with_name("model_fp16.onnx"), *data(model, "large"))
+    free = [flag for name in ("non_finite", "relative_l2") for flag in ("--tolerance", f"{name}=none")]
+    assert run("verify", *lost, *free).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("verify", "{model}", "none.onnx"), "none.onnx: there is no such file"),
+        (("verify", "{model}", "{model}", "--data", "none.npz"), "none.npz"),
+        (("verify", "{model}", "{model}", "--tolerance", "l2=1"), "there is no tolerance l2"),
+        (("verify", "{model}", "{model}", "--dim", "batch"), "--dim batch is not NAME=SIZE"),
+    ],
+)
+def test_what_is_wrong_is_one_line(model, arguments, words):
+    """Bad input to `verify` is one line and exit code 2."""
+    result = run(*(argument.format(model=model) for argument in arguments))
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert words in result.stderr
