@@ -42,7 +42,7 @@ Made by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md`
 def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     """One model: rewritten, verified on its own inputs, and the node to look at when that fails."""
     original = folder / entry["file"]
-    feeds = _feeds_module(tools).feeds(entry, str(folder))
+    feeds = feeds_module(tools).feeds(entry, str(folder))
     with tempfile.TemporaryDirectory() as scratch:
         result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
         verdict = verify(original, result.model, [feeds], device=Device.CPU)
@@ -59,7 +59,8 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _feeds_module(tools: Path) -> Any:
+def feeds_module(tools: Path) -> Any:
+    """The module that makes the inputs of the models."""
     spec = importlib.util.spec_from_file_location("model_feeds", tools / "model_feeds.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -139,9 +139,7 @@ def gpt2(*, batch: int, length: int, past: int, wide: int, layers: int, words: i
     return Network(f"GPT-2{' with past' if past else ''}", net.model("gpt2"), feeds)
 
 
-def _remembering(
-    net: Layers, x: str, wide: int, mask: str, layer: int | None
-) -> tuple[str, tuple[str, ...]]:
+def _remembering(net: Layers, x: str, wide: int, mask: str, layer: int | None) -> tuple[str, tuple[str, ...]]:
     """Attention to what came before as well; also the names of the inputs that hold it."""
     size = wide // HEADS[wide]
     joint = net.linear(x, wide, 3 * wide)

@@ -49,9 +49,9 @@ class Scope:
         return Scope(self.draw, self.counter, self.opset, list(self.values))
 
     def fresh(self):
-        """A name that nothing has."""
+        """A name that nothing has; now and then one that we would give ourselves."""
         self.counter[0] += 1
-        return f"v{self.counter[0]}"
+        return f"v{self.counter[0] - 1}__float16" if self.maybe(8) else f"v{self.counter[0]}"
 
     def maybe(self, odds=2):
         """True one time in `odds`."""
@@ -93,7 +93,7 @@ class Scope:
                 operator,
                 ["" if v is None else v.name for v in inputs],
                 ["" if v is None else v.name for v in made],
-                name=f"{operator}_{self.fresh()}" if named else "",
+                name=self.fresh() if named else "",
                 **attributes,
             )
         )

@@ -138,6 +138,28 @@ def _element(value):
     return value.type.tensor_type.elem_type
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_rounding_late_gives_the_same_numbers(name):
+    """Behind what commutes with rounding or before it: not one bit differs, infinities included."""
+    made = model(CASES[name], opset=OPSETS.get(name, 17))
+    feeds = {entry.name: FEEDS[entry.name] for entry in made.graph.input} | {"x": half(300, -0.3)}
+    at_once, late = (sessions.run(amp_rewrite.emulate(made, late=late), feeds) for late in (False, True))
+    for name_, value in at_once.items():
+        np.testing.assert_array_equal(late[name_], value)
+
+
+def test_rounding_late_lets_a_conv_and_its_relu_stand_together():
+    """Between a Conv and the Relu that reads it there is no Cast; behind the Relu there is."""
+    body = """g (float16[1,1,4,4] x) => (float16[1,1,2,2] y) <float16[1,1,3,3] w> {
+        c = Conv (x, w) r = Relu (c) s = Sqrt (r) y = Identity (s) }"""
+    weights = np.ones((1, 1, 3, 3), np.float16)
+    made = model(body)
+    made.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    operators = [node.op_type for node in amp_rewrite.emulate(made, late=True).graph.node]
+    assert operators[operators.index("Conv") + 1] == "Relu"
+    assert operators[operators.index("Relu") + 1 :][:2] == ["Cast", "Cast"]
+
+
 def test_bfloat16_is_rounded_to_its_own_type():
     """1 + 2**-8 is 1 in bfloat16 after any node, and is not in float16."""
     body = "g (float[1] x) => (float[1] y) {{ h = Cast <to = {0}> (x) a = Add (h, h) y = Cast <to = 1> (a) }}"

@@ -55,13 +55,28 @@ def test_a_dimension_can_be_named_by_input_and_axis():
         ("N, 12, seq_len, 64", (1, 12, 16, 64)),
         ("batch, samples", (1, 16_000)),
         ("s81, 4", (1, 4)),
-        ("None, 4, None", (1, 4, 16)),
     ],
 )
 def test_open_dimensions_get_sensible_sizes(symbols, shape):
-    """One of a batch, images of 64, sequences of 16, a second of sound; `None` is no name."""
-    symbols = symbols.replace("None", "?")
+    """One of a batch, images of 64, sequences of 16, a second of sound."""
     assert made(f"g (float[{symbols}] x) => (float[{symbols}] y) {{ y = Relu (x) }}")["x"].shape == shape
+
+
+def test_none_is_no_name():
+    """Exporters write it where they have no name: two of these need not have one size."""
+    proto = model("g (float[a, 4, b] x) => (float[a, 4, b] y) { y = Relu (x) }")
+    for axis in (0, 2):
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = "None"
+    assert next(feeds(proto, Data()))["x"].shape == (1, 4, 16)
+
+
+def test_formulas_are_calculated():
+    """What is written as a formula of other dimensions follows them; an odd one gets a guess."""
+    proto = model("g (float[n] x, float[b, f] z, float[c, o] v) => (float[n] y) { y = Relu (x) }")
+    for i, formula in ((1, "2*n - 1"), (2, "ceil(n * 2)")):
+        proto.graph.input[i].type.tensor_type.shape.dim[1].dim_param = formula
+    sample = next(feeds(proto, Data(dims={"n": 5})))
+    assert (sample["z"].shape[1], sample["v"].shape[1]) == (9, 16)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +234,9 @@ def test_scales_and_thresholds_are_usable():
         "t = Transpose (flipped) y = Gather <axis = 1> (flipped, ids)",
         """y = If (truth) <then_branch = t () => (float[4,500,2] p) { p = Gather (table, ids) },
                            else_branch = e () => (float[4,500,2] q) { q = Gather (table, ids) }>""",
+        """i = If (truth) <then_branch = t () => (int64[4,500] p) { p = Identity (ids) },
+                           else_branch = e () => (int64[4,500] q) { q = Neg (ids) }>
+           y = Gather (table, i)""",
     ],
 )
 def test_ids_are_within_their_table(body):
@@ -317,6 +335,12 @@ def test_layouts_fit_their_data(node, count, expected):
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2, 6, 4] x, int64[{count}] n) => (float y)
         <int64[1] zero = {{0}}, int64[1] axis = {{2}}> {{ y = {node} }}"""
     assert next(feeds(parse_model(text), Data()))["n"].tolist() == expected
+
+
+def test_a_size_is_a_shape():
+    """Batch of the data, channels, and sides that are small; operators need not say that it is one."""
+    text = "g (float[2, 2, 3] x, int64[4] size) => (float[2, 2, 3] y, int64[4] z) { y = Relu (x) z = Neg (size) }"
+    assert made(text)["size"].tolist() == [2, 3, 4, 4]
 
 
 def test_splits_share_out_all():

@@ -30,24 +30,30 @@ _KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Rel
 """What these make of rounded values is rounded: no Casts are needed behind them."""
 
 
-def emulate(source: model_io.Source) -> onnx.ModelProto:
+_COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Transpose Unsqueeze".split())
+"""Rounding before these and rounding behind them is the same: they move numbers, or keep their order."""
+
+
+def emulate(source: model_io.Source, *, late: bool = False) -> onnx.ModelProto:
     """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
-    Inputs and outputs keep their types. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
-    onnx_graphsurgeon.Graph with half in it, whoever wrote it; it is not changed. Raises ModelError.
+    Inputs and outputs keep their types. With `late`, a value that only goes through nodes which commute
+    with rounding is rounded behind them: the same numbers, and the runtime can fuse a Conv with its Relu.
+    `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph with half in
+    it, whoever wrote it; it is not changed. Raises ModelError.
     """
-    return model_io.to_proto(_emulation(source))
+    return model_io.to_proto(_emulation(source, late=late))
 
 
-def _emulation(source: model_io.Source) -> model_io.Loaded:
+def _emulation(source: model_io.Source, *, late: bool) -> model_io.Loaded:
     loaded = model_io.load(source)
     inlining.inline(loaded.model)
-    _Emulator(loaded.model).run()
+    _Emulator(loaded.model, late=late).run()
     return loaded
 
 
 @contextlib.contextmanager
-def emulated(model: sessions.Runnable, device: Device) -> Generator[sessions.Runnable]:
+def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) -> Generator[sessions.Runnable]:
     """What to run for a half model on a device: the model itself on CUDA, its emulation on the CPU.
 
     An emulation that is too large for one protobuf lies in a temporary folder for as long as it is needed.
@@ -55,7 +61,7 @@ def emulated(model: sessions.Runnable, device: Device) -> Generator[sessions.Run
     if device is Device.CUDA:
         yield model
         return
-    loaded = _emulation(model)
+    loaded = _emulation(model, late=late)
     if not loaded.external and loaded.size < model_io.PROTOBUF_LIMIT // 4:
         yield model_io.to_proto(loaded)
         return
@@ -74,7 +80,9 @@ _HALF, _ROUNDED = "half", "rounded"
 
 
 class _Emulator:
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, *, late: bool) -> None:
+        self._late = late
+        self._unrounded: set[ir.Value] = set()
         self._root = model.graph
         self._types = element_types.infer(model)
         self._names = Names(model)
@@ -113,9 +121,13 @@ class _Emulator:
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
         """Casts a node's output to half, and back for its readers; the model gives the half away."""
         self._widen(value)
-        exact = node.op_type in _KEEP_ROUNDED and node.domain == ""
+        kept = node.op_type in _KEEP_ROUNDED and node.domain == ""
+        exact = kept and self._unrounded.isdisjoint(node.inputs)
         leaves = any(site.holder is self._root for site in self._leaving.get(value, ()))
         if exact and not leaves:
+            return
+        if self._late and value not in self._leaving and self._is_rounded_later(value):
+            self._unrounded.add(value)
             return
         half = self._cast(value, dtype, _HALF)
         if leaves:
@@ -125,6 +137,13 @@ class _Emulator:
             self._leaving[value] = [s for s in self._leaving[value] if s not in outer]
         if not exact:
             self._read_as_float32(value, half)
+
+    def _is_rounded_later(self, value: ir.Value) -> bool:
+        """Whether all who read a value commute with rounding, and give it on as they get it."""
+        uses = value.uses()
+        return bool(uses) and all(
+            node.op_type in _COMMUTE and node.domain == "" and port == 0 for node, port in uses
+        )
 
     def _read_as_float32(self, value: ir.Value, half: ir.Value) -> None:
         """Casts `half` to float32, and has all who read `value` read that."""

@@ -63,10 +63,11 @@ def _take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
     after = memory_in_use(device)
     grown = None if before is None or after is None else after - before
     del session, run
-    return Footprint(seconds, grown, _profile(subject, device, feeds))
+    return Footprint(seconds, grown, profile(subject, device, feeds))
 
 
-def _profile(subject: Subject, device: Device, feeds: Feeds) -> Profile:
+def profile(subject: Subject, device: Device, feeds: Feeds) -> Profile:
+    """What one run of a model executes, in this process. Raises ModelError and FeedError as a run does."""
     with tempfile.TemporaryDirectory() as folder:
         session = runners.open_subject(subject, device, Path(folder) / "profile")
         runners.runner(session, feeds, device)()

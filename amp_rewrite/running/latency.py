@@ -122,8 +122,7 @@ def measure(
         raise FeedError("there is no sample to run", remedy="give one with --data, or leave it out")
     sizes = [model_io.load(subject.path).size for subject in subjects]
     feet = [footprint.take(subject, device, feeds[0]) for subject in subjects]
-    turns = [_in_turn(subject, device, feeds) for subject in subjects]
-    rounds = interleave(turns, effort or Effort())
+    rounds = timed(subjects, feeds, device, effort or Effort())
     columns = list(zip(*rounds, strict=True))
     latencies = (
         _latency(subject, seconds, columns[0], size, foot)
@@ -131,6 +130,13 @@ def measure(
     )
     version = sessions.onnxruntime().__version__
     return Bench(tuple(latencies), device, len(rounds), version)
+
+
+def timed(
+    subjects: Sequence[Subject], samples: Sequence[Feeds], device: Device, effort: Effort
+) -> list[Round]:
+    """The seconds alone, of models that are all open at once in this process; raises as `measure` does."""
+    return interleave([_in_turn(subject, device, samples) for subject in subjects], effort)
 
 
 def _in_turn(subject: Subject, device: Device, samples: Sequence[Feeds]) -> Runner:

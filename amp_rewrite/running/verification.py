@@ -76,7 +76,7 @@ def verify(
     MissingPackageError without onnxruntime, ModelError and FeedError when a run fails.
     """
     where = device or sessions.best_device()
-    with emulated(rewritten, where) as runnable:
+    with emulated(rewritten, where, late=True) as runnable:
         before = sessions.open_session(original, where)
         after = sessions.open_session(runnable, where)
         signature = tuple(_differences(before, after, borders))

@@ -1,0 +1,80 @@
+"""What an emulation costs: its time over that of the float32 model, on the CPU provider.
+
+    python benchmarks/emulation.py FOLDER TOOLS [--json FILE]
+
+FOLDER holds `index.json` and the models, TOOLS the module `model_feeds.py` that makes their inputs.
+Original and emulation take turns in one process; each gets the median of its rounds. Models under 2 ms
+are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from accuracy import feeds_module
+
+from amp_rewrite import rewrite
+from amp_rewrite.running import sessions
+from amp_rewrite.running.emulation import emulate
+
+SHORTEST = 2e-3
+ROUNDS = 15
+
+
+def seconds(session: Any, feeds: dict[str, Any]) -> float:
+    """Wall time of one run."""
+    start = time.perf_counter()
+    session.run(None, feeds)
+    return time.perf_counter() - start
+
+
+def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> tuple[float, float] | None:
+    """Median seconds of original and emulation; None for a model that does not change."""
+    original = folder / entry["file"]
+    feeds = feeds_module(tools).feeds(entry, str(folder))
+    with tempfile.TemporaryDirectory() as scratch:
+        result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
+        if not result.report.changed:
+            return None
+        pair = [sessions.open_session(original), sessions.open_session(emulate(result.model, late=True))]
+    for session in pair:
+        session.run(None, feeds)
+    rounds = [[seconds(session, feeds) for session in pair] for _ in range(ROUNDS)]
+    before, after = (statistics.median(column) for column in zip(*rounds, strict=True))
+    return before, after
+
+
+def rows(folder: Path, tools: Path) -> Iterator[dict[str, Any]]:
+    """A row for every model that runs, changes, and takes long enough."""
+    for entry in json.loads((folder / "index.json").read_text()):
+        found = measure(folder, tools, entry) if entry["runs"] else None
+        if found is not None and found[0] >= SHORTEST:
+            before, after = found
+            yield {"model": entry["name"], "float32_ms": before * 1e3, "ratio": after / before}
+
+
+def main() -> None:
+    """Measures, prints a table with the median last, and writes JSON where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("tools", type=Path)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    measured = list(rows(arguments.folder, arguments.tools))
+    for row in measured:
+        print(f"{row['model']:<40} {row['float32_ms']:8.1f} ms   {row['ratio']:.2f}")
+    ratios = [row["ratio"] for row in measured]
+    print(f"{len(ratios)} models: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rounds": ROUNDS, "rows": measured}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""Networks on CUDA: float32, float32 with TF32, amp-rewrite and its peers; speed, error, Casts.
+
+    python benchmarks/gpu.py [--seconds 10] [--peers-venv VENVS] [--json FILE] [--kernels FILE]
+    python benchmarks/gpu.py --small --provider cpu     # without CUDA: does the script work?
+
+docs/gpu.md says what the table means. All models of a network run in turn, round by round, in this
+process; each conversion has a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import kernels
+import networks
+import numpy as np
+import onnx
+import peers
+from networks import Network
+from peers import Converted
+
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.running import footprint, latency, metrics, runners, sessions
+from amp_rewrite.running.emulation import emulated
+from amp_rewrite.running.latency import Effort, Round
+from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.sessions import Device
+
+MINUTES = 6.5
+"""No further network begins after so long: the whole must end within eight minutes."""
+CONVERSION = 60.0
+"""Seconds after which a conversion is given up."""
+ROUNDS = 300
+WARMUP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model of one network.
+
+    `p50` is in milliseconds; `faster`, `faster_tf32` and `faster_half` say how many times as fast it is
+    as float32 without TF32, with it, and as everything in half. `error` is the relative L2 error of the
+    worst output against float32 without TF32, `lost` counts the values that are finite only there.
+    `emulation` is how far the outputs on CUDA are from those of the emulation on the CPU.
+    """
+
+    network: str
+    model: str
+    p50: float | None = None
+    faster: float | None = None
+    faster_tf32: float | None = None
+    faster_half: float | None = None
+    error: float | None = None
+    lost: int | None = None
+    emulation: float | None = None
+    casts: int | None = None
+    on_cpu: int | None = None
+    converted_in: float | None = None
+    problem: str = ""
+
+
+FLOAT, TF32 = "float32", "float32, TF32"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where and how long to measure."""
+
+    device: Device
+    seconds: float
+    deadline: float
+    venvs: Path | None
+
+    def left(self) -> float:
+        """Seconds until everything must end."""
+        return self.deadline - time.monotonic()
+
+
+def measure(network: Network, machine: Machine, folder: Path) -> list[Row]:
+    """All models of a network: converted, compared with float32, timed in turn."""
+    source = folder / "float32.onnx"
+    onnx.save(network.model, source)
+    made = [peers.convert(peer, source, machine.venvs, CONVERSION) for peer in peers.PEERS]
+    subjects = [Subject(FLOAT, source)]
+    subjects += [Subject(TF32, source, tf32=True)] if machine.device is Device.CUDA else []
+    wanted = _outputs(subjects[0], network, machine.device)
+    rows = [Row(network.name, subject.name, error=0.0, lost=0) for subject in subjects[:1]]
+    for subject in subjects[1:]:
+        rows.append(_compared(network, subject, wanted, _outputs(subject, network, machine.device)))
+    for converted in made:
+        row = _judged(network, converted, wanted, machine.device)
+        rows.append(row)
+        if row.error is not None:
+            subjects.append(Subject(row.model, converted.path))
+    return _timed(rows, subjects, network, machine)
+
+
+Outputs = dict[str, np.ndarray]
+
+
+def _outputs(subject: Subject, network: Network, device: Device) -> Outputs:
+    """The outputs of a model: on CUDA as it is, on the CPU with half rounded as a GPU rounds it."""
+    with emulated(subject.path, device) as runnable:
+        ready = runnable
+        if isinstance(runnable, onnx.ModelProto):
+            ready = subject.path.with_suffix(".emulated.onnx")
+            onnx.save(runnable, ready)
+        session = runners.open_subject(replace(subject, path=Path(ready)), device)
+        return sessions.run_session(session, network.feeds)
+
+
+def _compared(network: Network, subject: Subject, wanted: Outputs, got: Outputs) -> Row:
+    found = [metrics.measure(wanted[name], got[name]) for name in wanted]
+    error = max(entry.relative_l2 for entry in found)
+    return Row(network.name, subject.name, error=error, lost=sum(entry.non_finite for entry in found))
+
+
+def _judged(network: Network, converted: Converted, wanted: Outputs, device: Device) -> Row:
+    """A converted model against float32, and ours against its own emulation where it runs on CUDA."""
+    subject = Subject(converted.peer.name, converted.path)
+    if converted.failure:
+        return Row(network.name, subject.name, problem=converted.failure)
+    problem = f"invalid: {converted.broken}" if converted.broken else ""
+    try:
+        got = _outputs(subject, network, device)
+        row = _compared(network, subject, wanted, got)
+        emulation = _outputs(subject, network, Device.CPU) if _is_emulated(subject, device) else {}
+    except (AmpRewriteError, KeyError, ValueError) as error:
+        return Row(network.name, subject.name, problem=problem or f"does not run: {error}")
+    apart = _compared(network, subject, emulation, got).error if emulation else None
+    return replace(row, emulation=apart, converted_in=round(converted.seconds, 2), problem=problem)
+
+
+def _is_emulated(subject: Subject, device: Device) -> bool:
+    """Whether CUDA's outputs are to be held against the emulation's: those of our models are."""
+    return device is Device.CUDA and subject.name in (peers.OURS.name, peers.ALL_HALF.name)
+
+
+def _timed(rows: list[Row], subjects: Sequence[Subject], network: Network, machine: Machine) -> list[Row]:
+    """The rows with the figures of the subjects that ran; the other rows as they are."""
+    effort = Effort(ROUNDS, WARMUP, machine.seconds)
+    rounds = latency.timed(subjects, [network.feeds], machine.device, effort)
+    columns = dict(zip((s.name for s in subjects), zip(*rounds, strict=True), strict=True))
+    figures = {s.name: _figures(s, columns, network, machine.device) for s in subjects}
+    return [replace(row, **figures.get(row.model, {})) for row in rows]
+
+
+def _figures(
+    subject: Subject, columns: dict[str, Round], network: Network, device: Device
+) -> dict[str, object]:
+    mine = columns[subject.name]
+    profile = footprint.profile(subject, device, network.feeds)
+
+    def faster(other: str) -> float | None:
+        return latency.speedup(columns[other], mine).median if other in columns else None
+
+    return {
+        "p50": float(np.median(mine)) * 1000,
+        "faster": faster(FLOAT),
+        "faster_tf32": faster(TF32),
+        "faster_half": faster(peers.ALL_HALF.name),
+        "casts": profile.casts,
+        "on_cpu": profile.on_cpu if device is Device.CUDA else None,
+    }
+
+
+Column = tuple[str, int, Callable[[Row], str]]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+_COLUMNS: tuple[Column, ...] = (
+    ("p50 ms", 9, lambda row: _number(row.p50, ".3f")),
+    ("x f32", 7, lambda row: _number(row.faster, ".2f")),
+    ("x TF32", 7, lambda row: _number(row.faster_tf32, ".2f")),
+    ("x half", 7, lambda row: _number(row.faster_half, ".2f")),
+    ("rel. L2", 8, lambda row: _number(row.error, ".1e")),
+    ("lost", 6, lambda row: _number(row.lost, "d")),
+    ("emul.", 8, lambda row: _number(row.emulation, ".1e")),
+    ("Casts", 6, lambda row: _number(row.casts, "d")),
+    ("on CPU", 7, lambda row: _number(row.on_cpu, "d")),
+)
+
+
+def show(rows: Iterable[Row]) -> None:
+    """The one table."""
+    heads = "".join(f"{name:>{width}}" for name, width, _ in _COLUMNS)
+    print(f"{'network':<17}{'model':<22}{heads}")
+    for row in rows:
+        cells = "".join(f"{cell(row):>{width}}" for _, width, cell in _COLUMNS)
+        print(f"{row.network:<17}{row.model:<22}{cells}  {row.problem[:60]}".rstrip())
+
+
+def circumstances(device: Device) -> dict[str, str]:
+    """When, on what and with which versions this was measured."""
+    packages = ("onnx", "onnx-ir", "numpy")
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": device_name(device),
+        "python": platform.python_version(),
+        "onnxruntime": kernels.runtime_version(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def device_name(device: Device) -> str:
+    """What the driver calls the GPU, with the driver's version; for the CPU its architecture."""
+    if device is Device.CPU:
+        return platform.machine()
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        asked = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "a CUDA device"
+    return asked.stdout.splitlines()[0]
+
+
+def run(names: Iterable[str], machine: Machine, *, small: bool) -> list[Row]:
+    """All rows; a network that would begin too late, or that fails, has one that says so."""
+    rows = list[Row]()
+    for name in names:
+        if machine.left() <= 0:
+            rows.append(Row(name, "", problem="skipped: no time left"))
+            continue
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _safely(networks.make(name, small=small), machine, Path(folder))
+        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+    return rows
+
+
+def _safely(network: Network, machine: Machine, folder: Path) -> list[Row]:
+    """What has been measured must not be lost because one network fails."""
+    try:
+        return measure(network, machine, folder)
+    except AmpRewriteError as error:
+        return [Row(network.name, "", problem=str(error))]
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--network", action="append", choices=list(networks.RECIPES))
+    parser.add_argument("--provider", choices=["cuda", "cpu"], help="CUDA where it works, if not given")
+    parser.add_argument("--small", action="store_true", help="networks of a few layers, to try the script")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of timing for each network")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="after which no network begins")
+    parser.add_argument("--peers-venv", type=Path, help="what benchmarks/peers.py made")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--kernels", type=Path, help="where the table of kernels goes")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measures, prints the table, and writes JSON where that is asked for."""
+    asked = arguments()
+    device = latency.device_for(asked.provider)
+    small = asked.small or device is Device.CPU
+    if device is Device.CPU:
+        print("no CUDA: small networks on the CPU, which says nothing about speed on a GPU")
+    deadline = time.monotonic() + asked.minutes * 60
+    machine = Machine(device, asked.seconds, deadline, asked.peers_venv)
+    if asked.kernels:
+        print(f"{kernels.write(asked.kernels):,} kernels -> {asked.kernels}")
+    rows = run(asked.network or networks.RECIPES, machine, small=small)
+    if asked.json:
+        made = {**circumstances(device), "small": small, "rows": [asdict(row) for row in rows]}
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
+        asked.json.write_text(json.dumps(made, indent=1) + "\n")
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()
