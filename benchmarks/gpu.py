@@ -15,7 +15,7 @@ import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -95,8 +95,10 @@ def measure(network: Network, machine: Machine, folder: Path) -> list[Row]:
     subjects += [Subject(TF32, source, tf32=True)] if machine.device is Device.CUDA else []
     wanted = _outputs(subjects[0], network, machine.device)
     rows = [Row(network.name, subject.name, error=0.0, lost=0) for subject in subjects[:1]]
-    for subject in subjects[1:]:
-        rows.append(_compared(network, subject, wanted, _outputs(subject, network, machine.device)))
+    rows += [
+        _compared(network, subject, wanted, _outputs(subject, network, machine.device))
+        for subject in subjects[1:]
+    ]
     for converted in made:
         row = _judged(network, converted, wanted, machine.device)
         rows.append(row)
@@ -136,7 +138,8 @@ def _judged(network: Network, converted: Converted, wanted: Outputs, device: Dev
         row = _compared(network, subject, wanted, got)
         emulation = _outputs(subject, network, Device.CPU) if _is_emulated(subject, device) else {}
     except (AmpRewriteError, KeyError, ValueError) as error:
-        return Row(network.name, subject.name, problem=problem or f"does not run: {error}")
+        fault = f"does not run: {error}"
+        return Row(network.name, subject.name, problem=f"{problem}; {fault}" if problem else fault)
     apart = _compared(network, subject, emulation, got).error if emulation else None
     return replace(row, emulation=apart, converted_in=round(converted.seconds, 2), problem=problem)
 
@@ -227,29 +230,27 @@ def device_name(device: Device) -> str:
     return asked.stdout.splitlines()[0]
 
 
-def run(names: Iterable[str], machine: Machine, *, small: bool) -> list[Row]:
-    """All rows; a network that would begin too late, or that fails, has one that says so."""
-    rows = list[Row]()
+def run(names: Iterable[str], machine: Machine, *, small: bool) -> Iterator[list[Row]]:
+    """The rows of each network; one that would begin too late, or that fails, has a row that says so."""
     for name in names:
         if machine.left() <= 0:
-            rows.append(Row(name, "", problem="skipped: no time left"))
+            yield [Row(name, "", problem="skipped: no time left")]
             continue
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            rows += _safely(networks.make(name, small=small), machine, Path(folder))
+            yield _safely(networks.make(name, small=small), machine, Path(folder))
         print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
-    return rows
 
 
 def _safely(network: Network, machine: Machine, folder: Path) -> list[Row]:
-    """What has been measured must not be lost because one network fails."""
+    """What has been measured must not be lost because one network fails, in whatever way."""
     try:
         return measure(network, machine, folder)
-    except AmpRewriteError as error:
-        return [Row(network.name, "", problem=str(error))]
+    except Exception as error:
+        return [Row(network.name, "", problem=f"{type(error).__name__}: {error}")]
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", action="append", choices=list(networks.RECIPES))
@@ -260,12 +261,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers-venv", type=Path, help="what benchmarks/peers.py made")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--kernels", type=Path, help="where the table of kernels goes")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Measures, prints the table, and writes JSON where that is asked for."""
-    asked = arguments()
+    asked = arguments(given)
     device = latency.device_for(asked.provider)
     small = asked.small or device is Device.CPU
     if device is Device.CPU:
@@ -273,13 +274,27 @@ def main() -> None:
     deadline = time.monotonic() + asked.minutes * 60
     machine = Machine(device, asked.seconds, deadline, asked.peers_venv)
     if asked.kernels:
-        print(f"{kernels.write(asked.kernels):,} kernels -> {asked.kernels}")
-    rows = run(asked.network or networks.RECIPES, machine, small=small)
-    if asked.json:
-        made = {**circumstances(device), "small": small, "rows": [asdict(row) for row in rows]}
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(made, indent=1) + "\n")
+        save_kernels(asked.kernels)
+    rows, facts = list[Row](), {**circumstances(device), "small": small}
+    for more in run(asked.network or networks.RECIPES, machine, small=small):
+        rows += more
+        if asked.json:
+            write({**facts, "rows": [asdict(row) for row in rows]}, asked.json)
     show(rows)
+
+
+def save_kernels(path: Path) -> None:
+    """Writes the table of kernels; where onnxruntime crashes over it, that is said and no more."""
+    try:
+        print(f"{kernels.write(path):,} kernels -> {path}")
+    except RuntimeError as error:
+        print(error)
+
+
+def write(figures: dict[str, object], path: Path) -> None:
+    """Writes what is known so far: a run that is cut short has its first networks on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The kernels of the onnxruntime that is installed, as it registers them: the exact table.
 
     python benchmarks/kernels.py --json benchmarks/results/kernels.json
+    python benchmarks/kernels.py --condense benchmarks/results/kernels.json --json cuda_kernels.json
 
-docs/gpu.md describes the file.
+The second takes from such a file what decides where half can run on CUDA. docs/gpu.md describes both.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,9 +24,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 if hasattr(onnxruntime, "preload_dlls"):
     onnxruntime.preload_dlls()
 print()
-print(json.dumps([
-    [k.provider, k.domain, k.op_name, list(k.version_range), k.type_constraints] for k in state.get_all_opkernel_def()
-]))
+defined = state.get_all_opkernel_def()
+rows = [[k.provider, k.domain, k.op_name, list(k.version_range), k.type_constraints] for k in defined]
+print(json.dumps(rows))
 """
 """Asked for in a process of its own: without the CUDA libraries a GPU build crashes here."""
 
@@ -85,12 +87,67 @@ def write(path: Path) -> int:
     return rows.count("\n") + 1
 
 
+CUDA = "CUDAExecutionProvider"
+FLOATS = ("tensor(float)", "tensor(float16)", "tensor(bfloat16)")
+"""What a target is asked about; kernels for other types alone decide nothing."""
+
+
+def condensed(made: dict[str, object], provider: str = CUDA) -> dict[str, object]:
+    """Of one provider's kernels, what decides where half can run: by operator, as lists write it.
+
+    An operator without a kernel for any of the three types is not in it.
+    """
+    operators: dict[str, dict[tuple[int, int | None], list[Types]]] = {}
+    for kernel in made["kernels"]:
+        types = _float_types(kernel["types"])
+        if kernel["provider"] == provider and types:
+            span = (kernel["since"], kernel["until"])
+            known = operators.setdefault(_listed(kernel), {}).setdefault(span, [])
+            known += [] if types in known else [types]
+    return {
+        "onnxruntime": made["onnxruntime"],
+        "provider": provider,
+        "operators": {name: list(_entries(spans)) for name, spans in sorted(operators.items())},
+    }
+
+
+Types = dict[str, list[str]]
+
+
+def _float_types(types: Types) -> Types:
+    """The variables that a kernel takes a float type for, with those types by their bare names."""
+    bare = {name: [kind[7:-1] for kind in FLOATS if kind in kinds] for name, kinds in types.items()}
+    return {name: kinds for name, kinds in bare.items() if kinds}
+
+
+def _listed(kernel: dict[str, object]) -> str:
+    return f"{kernel['domain']}:{kernel['operator']}" if kernel["domain"] else str(kernel["operator"])
+
+
+def _entries(spans: dict[tuple[int, int | None], list[Types]]) -> Iterator[dict[str, object]]:
+    for since, until in sorted(spans, key=lambda span: span[0]):
+        yield {"since": since, "until": until, "types": spans[since, until]}
+
+
+def write_condensed(source: Path, path: Path) -> int:
+    """Writes the condensed form of a table, an operator a line, and returns how many there are."""
+    made = condensed(json.loads(source.read_text()))
+    operators = made.pop("operators")
+    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(entries)}" for name, entries in operators.items())
+    path.write_text(f'{json.dumps(made)[:-1]}, "operators": {{\n{rows}\n}}}}\n')
+    return len(operators)
+
+
 def main() -> None:
-    """Writes the table."""
+    """Writes one of the two tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True)
-    path = parser.parse_args().json
-    print(f"{write(path):,} kernels of {runtime_version()} -> {path}")
+    parser.add_argument("--condense", type=Path, metavar="TABLE")
+    asked = parser.parse_args()
+    if asked.condense:
+        print(f"{write_condensed(asked.condense, asked.json):,} operators -> {asked.json}")
+    else:
+        print(f"{write(asked.json):,} kernels of {runtime_version()} -> {asked.json}")
 
 
 if __name__ == "__main__":

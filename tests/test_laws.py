@@ -15,13 +15,13 @@ from amp_rewrite.lists import Kind
 from amp_rewrite.options import Level, Options
 
 LAW = settings(
-    max_examples=60,
+    max_examples=120,
     derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-MANY = settings(LAW, max_examples=1500)
+MANY = settings(LAW, max_examples=1000)
 LAWS = {}
 HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 NO_CASTS = tuple(operator for operator in OPERATORS if operator != "Cast")

@@ -339,7 +339,7 @@ def test_layouts_fit_their_data(node, count, expected):
 
 def test_a_size_is_a_shape():
     """Batch of the data, channels, and sides that are small; operators need not say that it is one."""
-    text = "g (float[2, 2, 3] x, int64[4] size) => (float[2, 2, 3] y, int64[4] z) { y = Relu (x) z = Neg (size) }"
+    text = "g (float[2, 3] x, int64[4] size) => (float[2, 3] y, int64[4] z) { y = Relu (x) z = Neg (size) }"
     assert made(text)["size"].tolist() == [2, 3, 4, 4]
 
 

@@ -147,7 +147,7 @@ def _draw(axes: Any, title: str, bars: Sequence[Bar]) -> None:
     axes.bar_label(drawn, [_plain(bar.note) for bar in bars], padding=4)
     axes.set_yticks(range(len(bars)), [_plain(bar.label) for bar in bars])
     axes.invert_yaxis()
-    axes.margins(x=0.25)
+    axes.margins(x=0.5)
     axes.set_title(_plain(title))
 
 
