@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import AmpRewriteError, ModelError
-from amp_rewrite.model_io import Checkable
+from amp_rewrite.writing import Checkable
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from amp_rewrite import (
     stored,
     tidy,
     units,
+    writing,
 )
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.findings import Finding
@@ -73,7 +74,7 @@ def analyze(
 
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
-    with _without_collector(), checking.blaming(lambda: model_io.checkable(source)):
+    with _without_collector(), checking.blaming(lambda: writing.checkable(source)):
         clock = Stopwatch(progress)
         with clock.stage("load"):
             loaded = model_io.load(source)
@@ -99,25 +100,22 @@ def rewrite(
     options = options or Options()
     target = _target(source, output, replay.half if replay else options.half, in_place)
     clock = Stopwatch(progress)
-    with _without_collector(), checking.blaming(lambda: model_io.checkable(source)):
+    with _without_collector(), checking.blaming(lambda: writing.checkable(source)):
         with clock.stage("load"):
             loaded = model_io.load(source)
         analysis = _decide(loaded, options, replay, clock)
         nodes = report.count_nodes(loaded.model, analysis.graph, analysis.painting)
         removed, broken = _carry_out(analysis, options, clock)
         with clock.stage("write"):
-            made = model_io.hand_back(source, loaded, target, changed=bool(analysis.plan))
+            made = writing.hand_back(source, loaded, target, changed=bool(analysis.plan))
         with clock.stage("check"):
             verdict = _check(source, made, options, changed=bool(analysis.plan))
+        found = report.of_plan(analysis.plan, nodes)
     return Result(
         made.model,
-        Report(
-            half=analysis.plan.half.name,
-            changed=bool(analysis.plan),
-            nodes=nodes,
-            casts_added=len(analysis.plan.casts),
+        replace(
+            found,
             casts_removed=removed,
-            **report.stored_counts(analysis.plan),
             size_before=loaded.size,
             size_after=made.size,
             warnings=(*analysis.warnings, *verdict.warnings),
@@ -188,11 +186,11 @@ def _carry_out(analysis: Analysis, options: Options, clock: Stopwatch) -> tuple[
 
 
 def _check(
-    source: model_io.Source, made: model_io.Made, options: Options, *, changed: bool
+    source: model_io.Source, made: writing.Made, options: Options, *, changed: bool
 ) -> checking.Verdict:
     if not (changed and options.check):
         return checking.Verdict()
-    return checking.validate(made.checkable, lambda: model_io.checkable(source))
+    return checking.validate(made.checkable, lambda: writing.checkable(source))
 
 
 def _old_opset(model: ir.Model, half: Half) -> str | None:

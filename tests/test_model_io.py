@@ -8,7 +8,7 @@ import pytest
 import text
 from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite import model_io, rewrite
+from amp_rewrite import rewrite, writing
 from amp_rewrite.errors import AmpRewriteError, ModelError, OutputError
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""
@@ -464,7 +464,7 @@ def full_disk(*_, **__):
 
 def test_what_is_too_large_for_one_file_gets_external_data(model, tmp_path, monkeypatch):
     """Beyond protobuf's limit the weights go beside the model, though the input had them inside."""
-    monkeypatch.setattr(model_io, "PROTOBUF_LIMIT", 16)
+    monkeypatch.setattr(writing, "PROTOBUF_LIMIT", 16)
     onnx.save(model, tmp_path / "m.onnx")
     made = rewrite(tmp_path / "m.onnx").model
     assert (tmp_path / "m_fp16.onnx.data").is_file()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from amp_rewrite import model_io
+from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.reporting import charts, timings
@@ -72,6 +72,6 @@ def bench(
         made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
     timings.print_bench(Console(highlight=False, soft_wrap=True), made)
     if json_ is not None:
-        model_io.write((json.dumps(made.to_json(), indent=1) + "\n").encode(), json_)
+        writing.write((json.dumps(made.to_json(), indent=1) + "\n").encode(), json_)
     if chart is not None:
         charts.write(made, chart)

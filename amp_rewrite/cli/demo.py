@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from amp_rewrite import demo as networks
-from amp_rewrite import model_io, pipeline
+from amp_rewrite import pipeline, writing
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.reporting import terminal
 from amp_rewrite.running import verification
@@ -31,8 +31,8 @@ def demo(output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise model_io.unwritable(output, error) from error
-    model_io.write(networks.network().SerializeToString(), original)
+        raise writing.unwritable(output, error) from error
+    writing.write(networks.network().SerializeToString(), original)
     with shown_progress(quiet=False) as progress:
         result = pipeline.rewrite(original, progress=progress)
         verdict = verification.verify(original, result.model, [networks.feeds()])

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from amp_rewrite import model_io, pipeline, plan_files
+from amp_rewrite import model_io, pipeline, plan_files, writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.judging import Judging, judging_flags
@@ -97,7 +97,7 @@ def rewrite(
 def _write_json(path: Path, report: Report, verdict: Verdict | AmpRewriteError | None) -> None:
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
     text = json.dumps({**report.to_json(), "verification": judged}, indent=1) + "\n"
-    model_io.write(text.encode(), path)
+    writing.write(text.encode(), path)
 
 
 def _print_verdict(console: Console, verdict: Verdict | AmpRewriteError | None, judging: Judging) -> None:
@@ -115,7 +115,7 @@ def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *
         made = asked.analyze(model, progress)
     if save_plan is not None:
         text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model)
-        model_io.write(text.encode(), save_plan)
+        writing.write(text.encode(), save_plan)
     if show:
         terminal.print_plan(console, made.plan)
         halves = sum(map(made.painting.is_half, range(len(made.graph.units))))

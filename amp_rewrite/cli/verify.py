@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from amp_rewrite import model_io
+from amp_rewrite import model_io, writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
@@ -50,6 +50,6 @@ def verify(
         verdict = judging.judge(original, rewritten, data, Borders(io))
     terminal.print_verdict(Console(highlight=False, soft_wrap=True), verdict, per_node=judging.per_node)
     if json_ is not None:
-        model_io.write((json.dumps(verdict.to_json(), indent=1) + "\n").encode(), json_)
+        writing.write((json.dumps(verdict.to_json(), indent=1) + "\n").encode(), json_)
     if not verdict.ok:
         raise click.exceptions.Exit(1)

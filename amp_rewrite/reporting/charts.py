@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import model_io
+from amp_rewrite import writing
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.running.latency import Bench, Latency
 from amp_rewrite.running.sessions import Device
@@ -63,7 +63,7 @@ def drawing(path: Path) -> Drawing:
 
 def write(bench: Bench, path: Path) -> None:
     """Writes the chart of a bench; raises as `drawing` does, and OutputError."""
-    model_io.write(drawing(path)(chart(bench)), path)
+    writing.write(drawing(path)(chart(bench)), path)
 
 
 WIDTH = 640

@@ -42,16 +42,16 @@ class Report:
     changed: bool
     nodes: Nodes
     casts_added: int
-    casts_removed: int
     stored_half: int
     stored_both: int
     saturated: int
     flushed: int
-    size_before: int
-    size_after: int
-    warnings: tuple[str, ...]
-    broken: tuple[str, ...]
-    seconds: tuple[tuple[str, float], ...]
+    casts_removed: int = 0
+    size_before: int = 0
+    size_after: int = 0
+    warnings: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    seconds: tuple[tuple[str, float], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -73,11 +73,16 @@ def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> Nodes:
     return Nodes(kinds[True], kinds["mixed"], kinds[False], total - len(colours))
 
 
-def stored_counts(plan: Plan) -> dict[str, int]:
-    """What became of the stored tensors, under the names that Report has for it."""
-    return {
-        "stored_half": sum(storing.form is Form.HALF for storing in plan.stored),
-        "stored_both": sum(storing.form is Form.BOTH for storing in plan.stored),
-        "saturated": sum(change.saturates for change in (*plan.stored, *plan.attributes)),
-        "flushed": sum(change.flushes for change in (*plan.stored, *plan.attributes)),
-    }
+def of_plan(plan: Plan, nodes: Nodes) -> Report:
+    """What a plan alone says of a rewrite; sizes, times and verdicts are still to come."""
+    stored = plan.stored
+    return Report(
+        half=plan.half.name,
+        changed=bool(plan),
+        nodes=nodes,
+        casts_added=len(plan.casts),
+        stored_half=sum(storing.form is Form.HALF for storing in stored),
+        stored_both=sum(storing.form is Form.BOTH for storing in stored),
+        saturated=sum(change.saturates for change in (*stored, *plan.attributes)),
+        flushed=sum(change.flushes for change in (*stored, *plan.attributes)),
+    )

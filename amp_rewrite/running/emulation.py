@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, editing, element_types, inlining, model_io, placing
+from amp_rewrite import attribute_types, editing, element_types, inlining, model_io, placing, writing
 from amp_rewrite.findings import MOVERS
 from amp_rewrite.names import Names, graphs
 from amp_rewrite.placing import Placer, redirect
@@ -42,7 +42,7 @@ def emulate(source: model_io.Source, *, late: bool = False) -> onnx.ModelProto:
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph with half in
     it, whoever wrote it; it is not changed. Raises ModelError.
     """
-    return model_io.to_proto(_emulation(source, late=late))
+    return writing.to_proto(_emulation(source, late=late))
 
 
 def _emulation(source: model_io.Source, *, late: bool) -> model_io.Loaded:
@@ -62,12 +62,12 @@ def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) ->
         yield model
         return
     loaded = _emulation(model, late=late)
-    if not loaded.external and loaded.size < model_io.PROTOBUF_LIMIT // 4:
-        yield model_io.to_proto(loaded)
+    if not loaded.external and loaded.size < writing.PROTOBUF_LIMIT // 4:
+        yield writing.to_proto(loaded)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "emulated.onnx"
-        model_io.save(loaded, path)
+        writing.save(loaded, path)
         yield path
 
 

@@ -1,0 +1,191 @@
+"""The model that is ours -> the kind that the user gave: an object, or a file in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from amp_rewrite import external
+from amp_rewrite.errors import ModelError, OutputError
+from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
+
+PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
+"""Protobuf stops at 2 GiB; what is this large or larger gets external data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A result: `model` is of the kind that was given, `size` in bytes with external data, and
+    `checkable` what onnx's checker takes.
+    """
+
+    model: Any
+    size: int
+    checkable: Checkable
+
+
+def hand_back(source: Source, loaded: Loaded, target: Path | None, *, changed: bool) -> Made:
+    """The loaded model as the kind that `source` is; a model that did not change comes as it came.
+
+    A path is written to `target`. Raises OutputError when that fails.
+    """
+    if isinstance(source, (str, os.PathLike)) and target is not None:
+        return _write_back(Path(source), loaded, target, changed=changed)
+    if not changed:
+        return _unchanged(source, loaded)
+    proto = to_proto(loaded)
+    if isinstance(source, ir.Model):
+        return Made(loaded.model, external.size_of(loaded.model), proto)
+    if isinstance(source, bytes):
+        data = proto.SerializeToString()
+        return Made(data, len(data), data)
+    if isinstance(source, onnx.ModelProto):
+        return Made(proto, proto.ByteSize(), proto)
+    return Made(surgeon().import_onnx(proto), proto.ByteSize(), proto)
+
+
+def _unchanged(source: Any, loaded: Loaded) -> Made:
+    if isinstance(source, ir.Model):
+        same: Any = source.clone()
+    elif isinstance(source, onnx.ModelProto):
+        same = onnx.ModelProto()
+        same.CopyFrom(source)
+    else:
+        same = source if isinstance(source, bytes) else source.copy()
+    return Made(same, loaded.size, "")
+
+
+def _write_back(source: Path, loaded: Loaded, target: Path, *, changed: bool) -> Made:
+    if not changed and not loaded.external:
+        write(source.read_bytes(), target)
+        return Made(target, loaded.size, "")
+    _spare_weights(source, loaded, target)
+    data = save(loaded, target)
+    if external.KEY in data:
+        return Made(target, external.size_of(loaded.model) + len(data), str(target))
+    return Made(target, len(data), data)
+
+
+def _spare_weights(source: Path, loaded: Loaded, target: Path) -> None:
+    """Refuses to write over a file from which the input reads its weights, unless over the input itself."""
+    data = _data_beside(target)
+    if source != target and any(data.exists() and data.samefile(file) for file in loaded.external):
+        raise OutputError(
+            f"its weights would replace {data.name}, which {source.name} reads",
+            where=target,
+            remedy="choose another name with -o",
+        )
+
+
+Checkable = onnx.ModelProto | bytes | str
+"""What onnx's checker takes: a model, its bytes, or the path of one (with external data, only a path)."""
+
+
+def checkable(source: Source) -> Checkable:
+    """What onnx's checker takes, for a model of any kind."""
+    if isinstance(source, (str, os.PathLike)):
+        return str(source)
+    if isinstance(source, bytes):
+        return source
+    if isinstance(source, ir.Model):
+        return ir.to_proto(source)
+    return source if isinstance(source, onnx.ModelProto) else surgeon().export_onnx(source)
+
+
+def to_proto(loaded: Loaded) -> onnx.ModelProto:
+    """The model as a ModelProto, with the types put back that were taken out on the way in."""
+    if loaded.declared is not None:
+        _forget_undeclared(loaded.model, loaded.declared)
+    try:
+        proto = ir.to_proto(loaded.model)
+    except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
+        raise ModelError(
+            f"cannot be written as ONNX ({root_cause(error)})",
+            where="the given model",
+            remedy=external.EXPORT_AGAIN,
+        ) from error
+    graph = proto.graph
+    for info in (*graph.input, *graph.output, *graph.value_info) if loaded.maps else ():
+        if info.name in loaded.maps:
+            info.type.CopyFrom(loaded.maps[info.name])
+    return proto
+
+
+def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
+    """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            leaving = value.is_graph_input() or value.is_graph_output()
+            if value.name not in declared and not leaving:
+                value.type = value.shape = None
+
+
+def save(loaded: Loaded, path: Path) -> bytes:
+    """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
+
+    A model that had external data, or that is too large for one file, gets `<name>.data` beside it.
+    Returns what was written into the file itself; raises OutputError when that fails.
+    """
+    if loaded.external or _is_too_large(loaded):
+        try:
+            return _save_with_data(loaded, path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+    data = to_proto(loaded).SerializeToString()
+    write(data, path)
+    return data
+
+
+def _save_with_data(loaded: Loaded, path: Path) -> bytes:
+    """Both files are finished in a folder of their own before they replace the old ones: weights are
+    converted while they are written, and may be read from the very file that is to be replaced.
+    """
+    beside = _data_beside(path)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as folder:
+        new = Path(folder, path.name)
+        ir.external_data.unload_from_model(loaded.model, folder, beside.name, max_workers=2)
+        data = to_proto(loaded).SerializeToString()
+        new.write_bytes(data)
+        if _data_beside(new).exists():
+            _data_beside(new).replace(beside)
+        new.replace(path)
+    return data
+
+
+def _data_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.data")
+
+
+def _is_too_large(loaded: Loaded) -> bool:
+    """Whether protobuf cannot hold it; two forms of a tensor make at most half as much again."""
+    return loaded.size > PROTOBUF_LIMIT // 2 and external.size_of(loaded.model) >= PROTOBUF_LIMIT
+
+
+def write(data: bytes, path: Path) -> None:
+    """Writes a file in one step: whoever looks finds the old one or the new one. Raises OutputError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):  # it was moved, or its folder is none
+            beside.unlink()
+
+
+def unwritable(path: Path, error: OSError) -> OutputError:
+    """The error for a file that cannot be written."""
+    return OutputError(
+        f"cannot be written ({error.strerror or error})",
+        where=path,
+        remedy="choose another place with -o",
+    )
