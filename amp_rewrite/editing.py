@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -24,6 +25,8 @@ LAZY_FROM = 1 << 20
 
 def apply(plan: Plan, model: ir.Model, types: Types) -> None:
     """Changes `model`, and `types` with it, as the plan says."""
+    if plan.casts:
+        _import_casts(model)
     editor = _Editor(plan.half, model, types)
     for storing in plan.stored:
         editor.store(storing)
@@ -33,6 +36,21 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> None:
         editor.set_attribute(retyped)
     for cast in plan.casts:
         editor.cast(cast)
+
+
+def _import_casts(model: ir.Model) -> None:
+    """A model of other domains alone imports the default one for its Casts, as new as its IR admits."""
+    imports = model.graph.opset_imports
+    if "" in imports or "ai.onnx" in imports:
+        return
+    oldest = onnx.helper.find_min_ir_version_for
+    versions = range(_NEWEST_CAST_NEEDED, _OLDEST_TYPED_CAST - 1, -1)
+    admitted = (v for v in versions if oldest([onnx.helper.make_opsetid("", v)]) <= model.ir_version)
+    imports[""] = next(admitted, _OLDEST_TYPED_CAST)
+
+
+_NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
+_OLDEST_TYPED_CAST = 6  # the first whose `to` is a number
 
 
 class _Editor:

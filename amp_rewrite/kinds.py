@@ -65,6 +65,8 @@ def _listed(
         return Entry(Kind.FIXED, "the operator, or a part of it, is unknown here", source=BY_SCHEMA)
     if not any(half.tensor in kind for kind in allowed):
         return Entry(Kind.FIXED, f"the schema has no {half.name} here", source=BY_SCHEMA)
+    if (domain, op_type) == ("", "Cast"):
+        return Entry(Kind.FIXED, "a Cast takes the types that are beside it", source=lists.name)
     entry = lists.find(domain, op_type)
     if entry is None:
         entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)

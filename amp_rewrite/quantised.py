@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from amp_rewrite.findings import Finding
 from amp_rewrite.units import UnitGraph
@@ -17,14 +17,11 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
     them would cost that. Dequantised weights alone do not make a region.
     """
     found: dict[int, Finding] = {}
-    for value, maker in graph.maker.items():
-        readers = graph.readers.get(value, ())
-        if graph.units[maker].node.op_type == "DequantizeLinear":
-            found.update((unit, Finding(_REGION)) for unit, site in readers if site.port == 0)
-        if _is_quantised(graph, (unit for unit, _ in readers)):
-            found[maker] = Finding(_REGION)
+    for unit in graph.units:
+        if unit.node.op_type == "DequantizeLinear":
+            for value in unit.makes:
+                readers = graph.readers.get(value, ())
+                found.update((reader, Finding(_REGION)) for reader, site in readers if site.port == 0)
+        elif unit.node.op_type == "QuantizeLinear":
+            found.update((maker, Finding(_REGION)) for maker in graph.producers[unit.index])
     return found
-
-
-def _is_quantised(graph: UnitGraph, readers: Iterable[int]) -> bool:
-    return any(graph.units[unit].node.op_type == "QuantizeLinear" for unit in readers)

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from amp_rewrite import external
 from amp_rewrite.errors import ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
+from amp_rewrite.names import graphs
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 """Protobuf stops at 2 GiB; what is this large or larger gets external data."""
@@ -121,7 +122,7 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
 
 def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
     """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
-    for graph in model.graphs():
+    for graph in graphs(model.graph):
         for value in graph.initializers.values():
             leaving = value.is_graph_input() or value.is_graph_output()
             if value.name not in declared and not leaving:

@@ -1,5 +1,6 @@
 """If, Loop, Scan and SequenceMap are coloured through: one value, one type, inside and outside."""
 
+import onnx
 import onnx_ir as ir
 
 from amp_rewrite import control
@@ -336,3 +337,14 @@ def test_a_foreign_body_keeps_its_types_at_the_border():
         }""",
         runs=False,
     )
+
+
+def test_no_other_operator_of_the_default_domain_has_bodies():
+    """`bodies` looks at no other operator of the default domain: none has a graph attribute."""
+    kinds = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
+    holding = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and any(a.type in kinds for a in schema.attributes.values())
+    }
+    assert holding == {"If", "Loop", "Scan", "SequenceMap"}

@@ -1061,3 +1061,14 @@ def test_the_rewritten_model_gives_what_the_original_gave():
     with pytest.raises(AssertionError):
         agree(one, rewritten(other).model)
     assert run(one).keys() == {"y"}
+
+
+@pytest.mark.parametrize(("ir_version", "opset"), [(8, 13), (4, 9), (3, 8)])
+def test_a_model_without_the_default_domain_imports_it_for_its_casts(ir_version, opset):
+    """Casts need an opset: the newest that has what a Cast needs and that the IR version admits."""
+    text = f"""<ir_version: {ir_version}, opset_import: ["com.microsoft": 1]>
+        g (float[4,4] x, float[4,4] w) => (float[4,4] y) {{ y = com.microsoft.FusedMatMul (x, w) }}"""
+    made = rewritten(onnx.parser.parse_model(text)).model
+    assert {entry.domain: entry.version for entry in made.opset_import} == {"com.microsoft": 1, "": opset}
+    assert [node.op_type for node in made.graph.node] == ["Cast", "Cast", "FusedMatMul", "Cast"]
+    onnx.checker.check_model(made)

@@ -7,7 +7,7 @@ import pytest
 import text
 from onnx import TensorProto, helper
 
-from amp_rewrite import analyze, rewrite
+from amp_rewrite import analyze, checking, rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Options
@@ -222,3 +222,11 @@ def test_numbers(model):
     """The result computes what the original computes, to half's precision."""
     text.agree(model, rewrite(model).model, close=5e-3)
     assert not np.array_equal(*(next(iter(text.run(m).values())) for m in (model, rewrite(model).model)))
+
+
+def test_a_very_large_model_is_checked_for_its_structure_and_says_so(model, monkeypatch):
+    """Beyond the limit onnx infers no types again: the report warns of it; below, nothing is said."""
+    assert rewrite(model).report.warnings == ()
+    monkeypatch.setattr(checking, "FULL_UP_TO", 1)
+    (warning,) = rewrite(model).report.warnings
+    assert "structure only" in warning

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite.colours import Painting
+from amp_rewrite.names import graphs
 from amp_rewrite.plan import Form, Plan
 from amp_rewrite.units import UnitGraph
 
@@ -69,7 +70,7 @@ def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> Nodes:
     for unit in graph.units:
         colours.setdefault(unit.node, set()).add(painting.is_half(unit.index))
     kinds = Counter("mixed" if len(found) > 1 else found.copy().pop() for found in colours.values())
-    total = sum(1 for _ in model.graph.all_nodes())
+    total = sum(map(len, graphs(model.graph)))
     return Nodes(kinds[True], kinds["mixed"], kinds[False], total - len(colours))
 
 
