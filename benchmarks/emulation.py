@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy import feeds_module
+from scale import circumstances
 
 from amp_rewrite import rewrite
 from amp_rewrite.running import sessions
@@ -73,7 +74,8 @@ def main() -> None:
     ratios = [row["ratio"] for row in measured]
     print(f"{len(ratios)} models: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"rounds": ROUNDS, "rows": measured}, indent=1) + "\n")
+        content = {**circumstances(), "rounds": ROUNDS, "rows": measured}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
