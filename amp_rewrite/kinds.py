@@ -70,8 +70,8 @@ def _listed(
     entry = lists.find(domain, op_type)
     if entry is None:
         entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
-    if (domain, op_type) in target.float_only and not entry.source.startswith("--"):
-        entry = Entry(Kind.FIXED, f"{target.name} has no half kernel", source=BY_TARGET)
+    if target.lacks(domain, op_type, half.name) and not entry.source.startswith("--"):
+        entry = Entry(Kind.FIXED, f"{target.name} has no {half.name} kernel", source=BY_TARGET)
     return _LEVELS[level](entry, op_type)
 
 
