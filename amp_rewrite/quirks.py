@@ -12,6 +12,7 @@ from amp_rewrite.units import Unit, UnitGraph
 _CRASH = "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
 _REDUCES = "it sums into its data, for which onnxruntime's CPU provider has no half kernel"
 _FUNCTION = "onnxruntime runs it as a function with float32 constants, and refuses half"
+_SHOWS_MASK = "it gives its masked scores away, and fills them with the lowest number of the type"
 _NO_KERNEL = "onnxruntime has no half kernel for it at all"
 
 
@@ -27,6 +28,13 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
 
 def _transpose(unit: Unit) -> str:
     return _CRASH if _moves_first(unit.node) and _feeds_product(unit.node.outputs[0]) else ""
+
+
+def _attention(unit: Unit) -> str:
+    """The fourth output are the scores after masking: -3.4e38 in float32 would be -65504 in half."""
+    outputs = unit.node.outputs
+    shown = len(outputs) > 3 and bool(outputs[3].uses() or outputs[3].is_graph_output())
+    return _SHOWS_MASK if shown else ""
 
 
 def _scatter(unit: Unit) -> str:
@@ -55,6 +63,7 @@ def _feeds_product(value: ir.Value) -> bool:
 
 
 _FAULTS: Mapping[str, Callable[[Unit], str]] = {
+    "Attention": _attention,
     "EyeLike": lambda _unit: _NO_KERNEL,
     "MeanVarianceNormalization": lambda _unit: _FUNCTION,
     "ScatterElements": _scatter,

@@ -80,20 +80,13 @@ def test_a_sample_converts_and_stays_valid(cases):
 @pytest.mark.slow
 def test_all_at_the_defaults(cases, runtime, capsys):
     """Every case is converted, valid, stable, loaded, and its outputs are close."""
-    assert judged(cases, DEFAULTS, runtime, capsys).keys() == MASK_SHOWS
+    assert judged(cases, DEFAULTS, runtime, capsys) == {}
 
 
 @pytest.mark.slow
 def test_all_when_everything_is_forced(cases, runtime, capsys):
     """The same when everything that the types allow is made half, but for what cannot be."""
-    assert judged(cases, FORCED, runtime, capsys).keys() == MASK_SHOWS
-
-
-MASK_SHOWS = {
-    "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal",
-    "test_attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal",
-}
-"""An output of these shows the operator's own mask, which is the lowest number of the type."""
+    assert judged(cases, FORCED, runtime, capsys) == {}
 
 
 def judged(cases, asked, runtime, capsys):

@@ -1,8 +1,9 @@
 """What a valid half model must avoid because a runtime would fail on it."""
 
+import onnx
 import pytest
 
-from amp_rewrite import targets
+from amp_rewrite import analyze, targets
 from amp_rewrite.options import Level, Options
 from tests.text import agree, in_half, kept, model, rewritten
 
@@ -64,6 +65,20 @@ def test_a_scatter_that_reduces_stays(reduction, stays):
     }}"""
     assert ("s" in kept(before)) == stays
     assert ("s" in in_half(before)) != stays
+
+
+ATTENTION = """<ir_version: 11, opset_import: ["": 23]> g (float[1,2,4,4] x) => (float[1,2,4,4] z{0}) {{
+    [attend] z{1} = Attention <is_causal = 1> (x, x, x) }}"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "made", "stays"), [("", "", False), (", float[1,2,4,4] y", ", p, q, y", True)]
+)
+def test_an_attention_that_shows_its_masked_scores_stays(shown, made, stays):
+    """Its fourth output holds the lowest number of the type; nobody who reads it would know that of half."""
+    found = analyze(onnx.parser.parse_model(ATTENTION.format(shown, made)))
+    halves = [found.painting.is_half(unit.index) for unit in found.graph.units]
+    assert any(halves) != stays
 
 
 EYE = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
