@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -109,22 +111,13 @@ class _Editor:
             graph.inputs.append(stored)
 
     def _converted(self, storing: Storing, name: str | None) -> ir.TensorProtocol:
-        array = storing.stored.array
         saturate = bool(storing.saturates)
-        return _tensor(
-            lambda: halves.convert(array(), self._half, saturate=saturate),
-            self._half.dtype,
-            storing.stored.tensor,
-            name,
-        )
+        change = functools.partial(halves.convert, half=self._half, saturate=saturate)
+        return _tensor(change, self._half.dtype, storing.stored, name)
 
     def _saturated(self, stored: Stored) -> ir.TensorProtocol:
-        return _tensor(
-            lambda: halves.saturated(stored.array(), self._half),
-            ir.DataType.FLOAT,
-            stored.tensor,
-            stored.tensor.name,
-        )
+        change = functools.partial(halves.saturated, half=self._half)
+        return _tensor(change, ir.DataType.FLOAT, stored, stored.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
         """Has the attribute that types an output name the planned type."""
@@ -190,21 +183,28 @@ def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:
     stored.node.attributes["value"] = ir.AttrTensor("value", converted)
 
 
-def _tensor(
-    convert: Callable[[], NDArray[Any]],
-    dtype: ir.DataType,
-    like: ir.TensorProtocol,
-    name: str | None,
-) -> ir.TensorProtocol:
-    """A tensor with the shape of another, converted now if it is small and when written if not."""
+Change = Callable[[NDArray[np.float32]], NDArray[Any]]
+"""What becomes of stored numbers."""
+
+
+def _tensor(change: Change, dtype: ir.DataType, stored: Stored, name: str | None) -> ir.TensorProtocol:
+    """What is stored, changed: now if it is small, and when it is written if not."""
+    like = stored.tensor
     known = dict(like.metadata_props)
     if like.nbytes < LAZY_FROM:
-        return ir.Tensor(convert(), dtype=dtype, name=name, doc_string=like.doc_string, metadata_props=known)
+        changed = _changed(change, stored)
+        return ir.Tensor(changed, dtype=dtype, name=name, doc_string=like.doc_string, metadata_props=known)
     return ir.LazyTensor(
-        lambda: ir.Tensor(convert(), dtype=dtype, name=name),
+        lambda: ir.Tensor(_changed(change, stored), dtype=dtype, name=name),
         dtype=dtype,
         shape=ir.Shape(like.shape.numpy()),
         name=name,
         doc_string=like.doc_string,
         metadata_props=known,
     )
+
+
+def _changed(change: Change, stored: Stored) -> NDArray[Any]:
+    changed = change(stored.array())
+    stored.release()
+    return changed

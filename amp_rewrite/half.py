@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite, isnan
 from typing import Any
@@ -85,45 +86,70 @@ class Fit:
 
 PERFECT = Fit(0.0, 0.0, 0, 0, True, True)
 
+_CHUNK = 1 << 22
+"""How many values are looked at in one go: what bounds the memory, whatever the size of the array."""
+
+_SAMPLE = 64
+"""Weights are rarely exact in half or whole: the first few values tell."""
+
 
 def fit(array: NDArray[np.float32], half: Half) -> Fit:
     """How `array` fits into `half`; the array is not changed."""
-    if array.size == 0:
-        return PERFECT
+    flat = array.reshape(-1)
+    chunks = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
     with np.errstate(all="ignore"):
-        return _fit(array, array.astype(half.numpy), half)
+        parts = [_fit(chunk, half) for chunk in chunks]
+    return _joined(parts) if len(parts) > 1 else next(iter(parts), PERFECT)
 
 
-def _fit(array: NDArray[np.float32], rounded: NDArray[Any], half: Half) -> Fit:
-    """The same for a rounded copy; what is rare is looked at only where the bounds admit it."""
+def _joined(parts: Sequence[Fit]) -> Fit:
+    return Fit(
+        low=min(part.low for part in parts),
+        high=max(part.high for part in parts),
+        overflowing=sum(part.overflowing for part in parts),
+        flushed=sum(part.flushed for part in parts),
+        exact=all(part.exact for part in parts),
+        whole=all(part.whole for part in parts),
+    )
+
+
+def _fit(array: NDArray[np.float32], half: Half) -> Fit:
     low, high = float(array.min()), float(array.max())
     nan = isnan(low)
     if not (isfinite(low) and isfinite(high)):
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    flushed = int(np.count_nonzero(array)) - int(np.count_nonzero(rounded))
-    overflows = high >= half.largest or low <= -half.largest
+    sizes = np.abs(array)
+    tiny = sizes < half.smallest
     return Fit(
         low=low,
         high=high,
-        overflowing=_overflowing(array, rounded) if overflows else 0,
-        flushed=flushed,
-        exact=_equal(rounded, array, nan),
-        whole=_is_whole(array.flat[0]) and _equal(np.trunc(array), array, nan),
+        overflowing=_overflowing(array, half) if max(-low, high) > half.largest else 0,
+        flushed=_flushed(array[tiny], half) if tiny.any() else 0,
+        exact=_survives(array, lambda part: part.astype(half.numpy), nan=nan),
+        whole=_survives(array, np.trunc, nan=nan),
     )
 
 
-def _equal(left: NDArray[Any], right: NDArray[Any], nan: bool) -> bool:
-    return np.array_equal(left, right, equal_nan=True) if nan else bool((left == right).all())
+def _overflowing(array: NDArray[np.float32], half: Half) -> int:
+    finite = array[np.isfinite(array)]
+    return int(np.count_nonzero(np.isinf(finite.astype(half.numpy).astype(np.float32))))
 
 
-def _is_whole(number: np.float32) -> bool:
-    return not isfinite(number) or number == np.trunc(number)
+def _flushed(tiny: NDArray[np.float32], half: Half) -> int:
+    return int(np.count_nonzero(tiny)) - int(np.count_nonzero(tiny.astype(half.numpy)))
 
 
-def _overflowing(array: NDArray[np.float32], rounded: NDArray[Any]) -> int:
-    back = rounded.astype(np.float32)
-    return int(np.count_nonzero(np.isinf(back) & np.isfinite(array)))
+def _survives(
+    array: NDArray[np.float32], change: Callable[[NDArray[np.float32]], NDArray[Any]], *, nan: bool
+) -> bool:
+    """Whether a change leaves every value as it is; NaN stays what it is."""
+    head = array[:_SAMPLE]
+    if not nan and not (change(head) == head).all():
+        return False
+    if nan:
+        return np.array_equal(change(array).astype(np.float32), array, equal_nan=True)
+    return array.size <= _SAMPLE or bool((change(array) == array).all())
 
 
 def convert(array: NDArray[np.float32], half: Half, *, saturate: bool = False) -> NDArray[Any]:

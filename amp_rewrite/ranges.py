@@ -45,6 +45,7 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ra
         readers = graph.readers.get(value)
         if readers:
             check_.constant(value, held.array(), [(unit, site.port) for unit, site in readers])
+            held.release()
     for unit in graph.units:
         if unit.node.op_type == "ConstantOfShape" and unit.node.domain == "":
             check_.fill(unit.index)

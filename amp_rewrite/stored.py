@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,12 @@ class Stored:
     def array(self) -> NDArray[np.float32]:
         """The numbers; memory-mapped where the tensor is external."""
         return self.tensor.numpy()
+
+    def release(self) -> None:
+        """Gives the pages of an external tensor back; they are mapped again when they are read again."""
+        if isinstance(self.tensor, ir.ExternalTensor):
+            with contextlib.suppress(BufferError):  # somebody else still looks at them
+                self.tensor.release()
 
 
 def find(model: ir.Model) -> dict[ir.Value, Stored]:

@@ -152,13 +152,19 @@ def _save_with_data(loaded: Loaded, path: Path) -> bytes:
     beside = _data_beside(path)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as folder:
         new = Path(folder, path.name)
-        ir.external_data.unload_from_model(loaded.model, folder, beside.name, max_workers=2)
+        ir.external_data.unload_from_model(
+            loaded.model, folder, beside.name, max_workers=2, max_in_flight_bytes=_IN_FLIGHT
+        )
         data = to_proto(loaded).SerializeToString()
         new.write_bytes(data)
         if _data_beside(new).exists():
             _data_beside(new).replace(beside)
         new.replace(path)
     return data
+
+
+_IN_FLIGHT = 1 << 28
+"""How many bytes of tensors are in memory at once while external data is written; one may be larger."""
 
 
 def _data_beside(path: Path) -> Path:
