@@ -109,8 +109,8 @@ class _Walk:
                 self._set(outputs[i], found or self._said(outputs[i]))
             for i in group.inputs if found is not None else ():
                 value = inputs[i]
-                if value is not None and value not in types:  # it has the type of its neighbours
-                    self._set(value, found)
+                if value is not None and value not in types and _has_place(value):
+                    self._set(value, found)  # it has the type of its neighbours
         for value in outputs if layout is None else ():
             self._set(value, self._said(value))
 
@@ -169,6 +169,11 @@ class _Walk:
             found = ir.SequenceType(found)
         for value in _present(node.outputs, border.outputs):
             self._set(value, found or self._said(value))
+
+
+def _has_place(value: ir.Value) -> bool:
+    """Whether a value is made, entered or stored somewhere: a sparse initializer is not, for onnx-ir."""
+    return value.producer() is not None or value.graph is not None
 
 
 def _present(values: Sequence[ir.Value | None], ports: tuple[int, ...]) -> Iterator[ir.Value]:

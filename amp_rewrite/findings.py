@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
 MOVERS = frozenset(
     "Compress Concat ConcatFromSequence DepthToSpace Expand Flatten Gather GatherElements GatherND "
     "Identity If Loop Max Min Pad ReduceMax ReduceMin Reshape ReverseSequence Scan ScatterElements "
     "ScatterND SequenceAt SequenceConstruct SequenceInsert Slice SpaceToDepth Split Squeeze Tile TopK "
     "Transpose Trilu Unsqueeze Where".split()
 )
-"""Operators whose outputs hold values of their inputs and no others."""
+"""Operators whose outputs hold values of their inputs and no others; a scatter may also add: see `moves`."""
+
+
+def moves(node: ir.Node) -> bool:
+    """Whether the outputs of a node hold values of its inputs and no others."""
+    return acts_as(node) in MOVERS
+
+
+def acts_as(node: ir.Node) -> str:
+    """The operator whose arithmetic a node does: a scatter that adds is an Add, any other node itself."""
+    reduction = node.attributes.get("reduction") if node.op_type in _SCATTERS else None
+    if reduction is None:
+        return node.op_type
+    said = "add" if reduction.is_ref() else reduction.as_string()  # what the caller of a function says
+    return _REDUCTIONS.get(said, node.op_type)
+
+
+_SCATTERS = frozenset(("ScatterElements", "ScatterND"))
+_REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.findings import MOVERS, Finding
+from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
 from amp_rewrite.stored import constant
 from amp_rewrite.units import UnitGraph, value_at
@@ -38,7 +39,6 @@ class _Check:
         self._graph = graph
         self._fits = fits
         self._limit = half.integers
-        self._angles: dict[int, bool] = {}
 
     def forward(self) -> Mapping[int, Finding]:
         """The units that compute from large integers and constants alone, up to a bounded result."""
@@ -72,7 +72,7 @@ class _Check:
         return found
 
     def _operator(self, unit: int) -> str:
-        return self._graph.units[unit].node.op_type
+        return acts_as(self._graph.units[unit].node)
 
     def _sources(self) -> Iterator[int]:
         for unit in self._graph.units:
@@ -95,7 +95,7 @@ class _Check:
     def _integral(self, unit: int, carried: set[int]) -> bool:
         """Whether all that a unit reads is stored or carried; a product must also lead to an angle."""
         node = self._graph.units[unit].node
-        if node.op_type in _PRODUCTS and not self._is_angle(unit):
+        if node.op_type in _PRODUCTS and unit not in self._angles:
             return False
         return all(
             self._graph.maker.get(value) in carried or value in self._fits
@@ -103,18 +103,17 @@ class _Check:
             if (value := value_at(site)) is not None
         )
 
-    def _is_angle(self, unit: int) -> bool:
-        """Whether the result goes to a sine or cosine through products and arithmetic."""
-        seen: set[int] = set()
-        todo = [unit]
+    @functools.cached_property
+    def _angles(self) -> frozenset[int]:
+        """The units whose result goes to a sine or cosine through products and arithmetic."""
+        todo = [unit.index for unit in self._graph.units if self._operator(unit.index) in _TRIGONOMETRY]
+        found = set(todo)
         while todo:
-            step = todo.pop()
-            if self._operator(step) in _TRIGONOMETRY:
-                return True
-            if step not in seen and self._operator(step) in _CARRY_ANGLE:
-                seen.add(step)
-                todo += self._graph.consumers[step]
-        return False
+            for maker in self._graph.producers[todo.pop()]:
+                if maker not in found and self._operator(maker) in _CARRY_ANGLE:
+                    found.add(maker)
+                    todo.append(maker)
+        return frozenset(found)
 
 
 def _is_integer(dtype: ir.DataType) -> bool:

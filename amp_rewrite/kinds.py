@@ -63,15 +63,15 @@ def _listed(
 ) -> Entry:
     if not allowed:
         return Entry(Kind.FIXED, "the operator, or a part of it, is unknown here", source=BY_SCHEMA)
-    if not any(half.tensor in kind for kind in allowed):
-        return Entry(Kind.FIXED, f"the schema has no {half.name} here", source=BY_SCHEMA)
     if (domain, op_type) == ("", "Cast"):
         return Entry(Kind.FIXED, "a Cast takes the types that are beside it", source=lists.name)
     entry = lists.find(domain, op_type)
     if entry is None:
         entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
+    if not any(half.tensor in kind for kind in allowed):
+        return _held(entry, f"the schema has no {half.name} here", BY_SCHEMA)
     if target.lacks(domain, op_type, half.name) and not entry.source.startswith("--"):
-        entry = Entry(Kind.FIXED, f"{target.name} has no {half.name} kernel", source=BY_TARGET)
+        entry = _held(entry, f"{target.name} has no {half.name} kernel", BY_TARGET)
     return _LEVELS[level](entry, op_type)
 
 
@@ -153,7 +153,7 @@ def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
     matches = _matcher(pattern, flag, names)
     found = [unit for unit in units if matches(_pinned_as(unit))]
     if not found:
-        near = difflib.get_close_matches(pattern, names, n=3)
+        near = difflib.get_close_matches(pattern, sorted(names), n=3)
         raise OptionError(
             f"{flag} {pattern} matches no node that computes in float32",
             remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",

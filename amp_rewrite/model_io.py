@@ -25,7 +25,8 @@ class Loaded:
     """A model that is ours to change.
 
     `size` is that of the model with its external data, in bytes; `external` are the files that hold it.
-    `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot.
+    `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot, `rest`
+    the parts of a model that it does not know: sparse initializers and training information.
     """
 
     model: ir.Model
@@ -33,6 +34,7 @@ class Loaded:
     external: frozenset[Path] = frozenset()
     declared: frozenset[str] | None = None
     maps: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
+    rest: onnx.ModelProto = field(default_factory=onnx.ModelProto)
 
 
 def load(source: Source) -> Loaded:
@@ -128,7 +130,7 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
-    maps = dict(_take_maps(proto.graph))
+    maps, rest = dict(_take_maps(proto.graph)), _take_rest(proto)
     declared = frozenset(_declared(proto.graph))
     try:
         model = ir.from_proto(proto)
@@ -136,7 +138,17 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the give
         raise ModelError(
             f"cannot be understood ({root_cause(error)})", where=where, remedy=external.EXPORT_AGAIN
         ) from error
-    return Loaded(model, size, declared=declared, maps=maps)
+    return Loaded(model, size, declared=declared, maps=maps, rest=rest)
+
+
+def _take_rest(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Takes out what onnx-ir would lose; what reads a sparse initializer finds a value of unknown type."""
+    rest = onnx.ModelProto()
+    rest.training_info.extend(proto.training_info)
+    rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+    del proto.training_info[:]
+    del proto.graph.sparse_initializer[:]
+    return rest
 
 
 def _declared(graph: onnx.GraphProto) -> Iterator[str]:

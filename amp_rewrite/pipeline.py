@@ -49,7 +49,14 @@ class Analysis:
     graph: units.UnitGraph
     painting: colours.Painting
     plan: plan.Plan
+    options: Options
     warnings: tuple[str, ...]
+
+    def report(self) -> Report:
+        """What is known of the rewrite before it happens."""
+        nodes = report.count_nodes(self.loaded.model, self.graph, self.painting)
+        found = report.of_plan(self.plan, nodes)
+        return replace(found, size_before=self.loaded.size, warnings=self.warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +82,7 @@ def analyze(
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
     with _without_collector(), checking.blaming(lambda: writing.checkable(source)):
-        clock = Stopwatch(progress)
-        with clock.stage("load"):
-            loaded = model_io.load(source)
-        return _decide(loaded, options or Options(), replay, clock)
+        return _analyze(source, _settled(options, replay), replay, Stopwatch(progress))
 
 
 def rewrite(
@@ -97,32 +101,31 @@ def rewrite(
     over the input itself only with `in_place`.
     Raises ModelError, ListError, OptionError, PlanError and OutputError.
     """
-    options = options or Options()
-    target = _target(source, output, replay.half if replay else options.half, in_place)
+    options = _settled(options, replay)
+    target = _target(source, output, options.half, in_place)
     clock = Stopwatch(progress)
     with _without_collector(), checking.blaming(lambda: writing.checkable(source)):
-        with clock.stage("load"):
-            loaded = model_io.load(source)
-        analysis = _decide(loaded, options, replay, clock)
-        nodes = report.count_nodes(loaded.model, analysis.graph, analysis.painting)
-        removed, broken = _carry_out(analysis, options, clock)
+        analysis = _analyze(source, options, replay, clock)
+        planned = analysis.report()
+        carried_out = _carry_out(analysis, planned, clock)
         with clock.stage("write"):
-            made = writing.hand_back(source, loaded, target, changed=bool(analysis.plan))
+            made = writing.hand_back(source, analysis.loaded, target, changed=planned.changed)
         with clock.stage("check"):
-            verdict = _check(source, made, options, nodes.total if analysis.plan else 0)
-        found = report.of_plan(analysis.plan, nodes)
-    return Result(
-        made.model,
-        replace(
-            found,
-            casts_removed=removed,
-            size_before=loaded.size,
-            size_after=made.size,
-            warnings=(*analysis.warnings, *verdict.warnings),
-            broken=(*broken, *verdict.broken),
-            seconds=clock.seconds,
-        ),
-    )
+            checked = _check(source, made, carried_out, options)
+    return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
+
+
+def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
+    """What counts: the options that were given, with what a saved plan decides taken from it."""
+    return replay.over(options or Options()) if replay else options or Options()
+
+
+def _analyze(
+    source: model_io.Source, options: Options, replay: plan_files.SavedPlan | None, clock: Stopwatch
+) -> Analysis:
+    with clock.stage("load"):
+        loaded = model_io.load(source)
+    return _decide(loaded, options, replay, clock)
 
 
 def _decide(
@@ -131,9 +134,9 @@ def _decide(
     replay: plan_files.SavedPlan | None,
     clock: Stopwatch,
 ) -> Analysis:
-    half = replay.half if replay else options.half
+    half = options.half
     with clock.stage("analyse"):
-        warning = None if options.keep_functions else inlining.inline(loaded.model)
+        warning = _settle_functions(loaded.model, options)
         graph = units.build(loaded.model, _types(loaded.model), options.target)
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
@@ -152,7 +155,15 @@ def _decide(
         plan.check_names(graph, options.keep_io)
         made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
     warnings = tuple(filter(None, (warning, _old_opset(loaded.model, half))))
-    return Analysis(loaded, graph, painting, made, warnings)
+    return Analysis(loaded, graph, painting, made, options, warnings)
+
+
+def _settle_functions(model: ir.Model, options: Options) -> str | None:
+    """Inlines the functions of a model, or says that they are kept."""
+    if not options.keep_functions:
+        return inlining.inline(model)
+    kept = len(model.functions)
+    return f"{kept} model-local {'function' if kept == 1 else 'functions'} kept, in float32" if kept else None
 
 
 def _types(model: ir.Model) -> element_types.Types:
@@ -170,26 +181,32 @@ def _paint(graph: units.UnitGraph, options: Options, findings: Mapping[int, Find
     return colours.paint(graph, entries, follow=options.follow, level=options.level)
 
 
-def _carry_out(analysis: Analysis, options: Options, clock: Stopwatch) -> tuple[int, tuple[str, ...]]:
-    """Edits the model; returns how many Casts tidying removed, and what broke at the borders."""
+def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
+    """Edits the model; the report says how many Casts tidying removed, and what broke at the borders."""
+    if not analysis.plan:
+        return planned
     model, types = analysis.loaded.model, analysis.graph.types
     before = checking.borders(model, types)
-    if not analysis.plan:
-        return 0, ()
     with clock.stage("rewrite"):
         editing.apply(analysis.plan, model, types)
     with clock.stage("tidy"):
         removed = tidy.run(model, types)
-    if options.borders is Borders.HALF:
-        return removed, ()
-    return removed, checking.broken_borders(before, checking.borders(model, types))
+    if analysis.options.borders is Borders.HALF:
+        return replace(planned, casts_removed=removed)
+    broken = checking.broken_borders(before, checking.borders(model, types))
+    return replace(planned, casts_removed=removed, broken=broken)
 
 
-def _check(source: model_io.Source, made: writing.Made, options: Options, nodes: int) -> checking.Verdict:
-    """onnx's verdict on a result of so many nodes; a model that came as it was has none."""
-    if not (nodes and options.check):
-        return checking.Verdict()
-    return checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
+def _check(source: model_io.Source, made: writing.Made, found: Report, options: Options) -> Report:
+    """The report with onnx's verdict on the result; a model that came as it was has none."""
+    if not (found.changed and options.check):
+        return found
+    verdict = checking.validate(made.checkable, lambda: writing.checkable(source), found.nodes.total)
+    return replace(
+        found,
+        warnings=(*found.warnings, *verdict.warnings),
+        broken=(*found.broken, *verdict.broken),
+    )
 
 
 def _old_opset(model: ir.Model, half: Half) -> str | None:
@@ -247,6 +264,7 @@ def _without_collector() -> Generator[None]:
         yield
     finally:
         if paused:
-            gc.freeze()
-            gc.unfreeze()
+            if not gc.get_freeze_count():  # what the host froze stays frozen
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -5,36 +5,43 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite import half as halves
+from amp_rewrite import targets
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.half import Half
 from amp_rewrite.kinds import BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
 from amp_rewrite.names import graphs
+from amp_rewrite.options import Borders, Options
 from amp_rewrite.plan import Plan
+from amp_rewrite.targets import Target
 from amp_rewrite.units import Unit, UnitGraph
 
-FORMAT = 1
+FORMAT = 2
 """The version of the file format; a file of another version is refused."""
 
 
-def dump(graph: UnitGraph, painting: Painting, plan: Plan, model: ir.Model) -> str:
-    """A plan as JSON text.
+def dump(graph: UnitGraph, painting: Painting, plan: Plan, model: ir.Model, options: Options) -> str:
+    """A plan as JSON text; `options` are those of the run that made it.
 
-    `units` holds the decisions and is what counts when the plan is read back: a `colour` may be edited.
-    `casts` and `stored` say what follows from them, for the reader.
+    `units` holds the decisions, and with what stands above it counts when the plan is read back: a `colour`
+    may be edited. `casts` and `stored` say what follows from them, for the reader.
     """
     content = {
         "format": FORMAT,
         "model": fingerprint(model),
         "half": plan.half.name,
+        "target": options.target.name,
+        "io": options.borders.value,
+        "keep_io": list(options.keep_io),
+        "keep_functions": options.keep_functions,
         "units": [_unit(unit, painting) for unit in graph.units],
         "casts": [
             {"value": cast.value.name, "to": cast.dtype.name.lower(), "reads": len(cast.reads)}
@@ -97,12 +104,29 @@ def _structure(model: ir.Model) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A plan that was read back: the half type, the model it belongs to, and a row for every unit."""
+    """A plan that was read back: the run it was made in (see Options), the model it belongs to, and a row
+    for every unit.
+    """
 
     half: Half
+    target: Target
+    borders: Borders
+    keep_io: tuple[str, ...]
+    keep_functions: bool
     model: str
     units: tuple[Mapping[str, Any], ...]
     where: str
+
+    def over(self, options: Options) -> Options:
+        """The options with all that the plan decides taken from it."""
+        return replace(
+            options,
+            half=self.half,
+            target=self.target,
+            borders=self.borders,
+            keep_io=self.keep_io,
+            keep_functions=self.keep_functions,
+        )
 
     def painting(self, graph: UnitGraph, model: ir.Model) -> Painting:
         """The saved decisions for this model's units.
@@ -183,4 +207,25 @@ def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
         _entry(row)
         if row["cause"] is not None and not 0 <= row["cause"] < len(rows):
             raise ValueError(f"unit {position} has a cause that is no unit")
-    return SavedPlan(halves.named(content["half"]), content["model"], rows, where)
+    return SavedPlan(
+        half=halves.named(content["half"]),
+        target=targets.named(content["target"]),
+        borders=Borders(content["io"]),
+        keep_io=_texts(content["keep_io"]),
+        keep_functions=_switch(content["keep_functions"]),
+        model=content["model"],
+        units=rows,
+        where=where,
+    )
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise TypeError("keep_io is no list of names")
+    return tuple(found)
+
+
+def _switch(found: object) -> bool:
+    if not isinstance(found, bool):
+        raise TypeError("keep_functions is neither true nor false")
+    return found

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import half as halves
-from amp_rewrite.findings import MOVERS, Finding
+from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
 from amp_rewrite.stored import Stored
 from amp_rewrite.units import UnitGraph
@@ -87,7 +87,7 @@ class _Check:
 
     def _overflow(self, value: ir.Value, fit: Fit, readers: list[Arrival]) -> None:
         way = self._way_to_softmax(fit, readers)
-        if way:
+        if way and value not in self._leaving:
             self.masks[value] = way
             return
         finding = Finding(_too_large(value, fit, self._half))
@@ -111,7 +111,7 @@ class _Check:
             if (unit, sign) in seen:
                 continue
             seen[unit, sign] = None
-            operator = self._graph.units[unit].node.op_type
+            operator = acts_as(self._graph.units[unit].node)
             if operator in _SOFTMAX or operator in _ATTENTION:
                 masking = True
                 if sign > 0:
@@ -132,7 +132,7 @@ class _Check:
         todo: list[tuple[Arrival, int | None]] = [(arrival, None) for arrival in readers]
         while todo:
             (unit, port), parent = todo.pop()
-            operator = self._graph.units[unit].node.op_type
+            operator = acts_as(self._graph.units[unit].node)
             if _DIVIDE.get(operator) == port:
                 parents.setdefault(unit, parent)
                 self._mark_back(unit, parents, finding)
@@ -155,7 +155,7 @@ class _Check:
                 continue
             seen.add(unit)
             yield unit
-            if self._graph.units[unit].node.op_type in through:
+            if acts_as(self._graph.units[unit].node) in through:
                 todo += self._graph.consumers[unit]
 
     def _arrivals(self, unit: int) -> Iterator[Arrival]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import glob
+import itertools
 import os
 import tempfile
 from collections.abc import Container
@@ -68,22 +70,11 @@ def _write_back(source: Path, loaded: Loaded, target: Path, *, changed: bool) ->
     if not changed and not loaded.external:
         write(source.read_bytes(), target)
         return Made(target, loaded.size, "")
-    _spare_weights(source, loaded, target)
-    data = save(loaded, target)
+    spared = loaded.external if source != target else frozenset[Path]()
+    data = save(loaded, target, spared)
     if external.KEY in data:
         return Made(target, external.size_of(loaded.model) + len(data), str(target))
     return Made(target, len(data), data)
-
-
-def _spare_weights(source: Path, loaded: Loaded, target: Path) -> None:
-    """Refuses to write over a file from which the input reads its weights, unless over the input itself."""
-    data = _data_beside(target)
-    if source != target and any(data.exists() and data.samefile(file) for file in loaded.external):
-        raise OutputError(
-            f"its weights would replace {data.name}, which {source.name} reads",
-            where=target,
-            remedy="choose another name with -o",
-        )
 
 
 Checkable = onnx.ModelProto | bytes | str
@@ -114,6 +105,8 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
             remedy=external.EXPORT_AGAIN,
         ) from error
     graph = proto.graph
+    proto.training_info.extend(loaded.rest.training_info)
+    graph.sparse_initializer.extend(loaded.rest.graph.sparse_initializer)
     for info in (*graph.input, *graph.output, *graph.value_info) if loaded.maps else ():
         if info.name in loaded.maps:
             info.type.CopyFrom(loaded.maps[info.name])
@@ -129,15 +122,16 @@ def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None
                 value.type = value.shape = None
 
 
-def save(loaded: Loaded, path: Path) -> bytes:
+def save(loaded: Loaded, path: Path, spared: frozenset[Path] = frozenset()) -> bytes:
     """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
 
-    A model that had external data, or that is too large for one file, gets `<name>.data` beside it.
-    Returns what was written into the file itself; raises OutputError when that fails.
+    A model that had external data, or that is too large for one file, gets `<name>.data` beside it. Data of
+    the model that stood there goes, unless it is `spared`. Returns what was written into the file itself;
+    raises OutputError when that fails.
     """
     if loaded.external or _is_too_large(loaded):
         try:
-            return _save_with_data(loaded, path)
+            return _save_with_data(loaded, path, spared)
         except OSError as error:
             raise unwritable(path, error) from error
     data = to_proto(loaded).SerializeToString()
@@ -145,11 +139,11 @@ def save(loaded: Loaded, path: Path) -> bytes:
     return data
 
 
-def _save_with_data(loaded: Loaded, path: Path) -> bytes:
-    """Both files are finished in a folder of their own before they replace the old ones: weights are
-    converted while they are written, and may be read from the very file that is to be replaced.
+def _save_with_data(loaded: Loaded, path: Path, spared: frozenset[Path]) -> bytes:
+    """The data gets a name that is free, and the model takes its place last: whoever looks, or stops us,
+    finds the old model with its data or the new one with its own.
     """
-    beside = _data_beside(path)
+    beside, stale = _free_data(path), _data_of(path) - spared
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as folder:
         new = Path(folder, path.name)
         ir.external_data.unload_from_model(
@@ -157,18 +151,41 @@ def _save_with_data(loaded: Loaded, path: Path) -> bytes:
         )
         data = to_proto(loaded).SerializeToString()
         new.write_bytes(data)
-        if _data_beside(new).exists():
-            _data_beside(new).replace(beside)
-        new.replace(path)
+        _move_both(new, path, new.with_name(beside.name), beside)
+    for old in stale:
+        old.unlink(missing_ok=True)
     return data
+
+
+def _move_both(model: Path, model_to: Path, data: Path, data_to: Path) -> None:
+    """Moves the data, if there is any, and then the model; when the second fails, the first is undone."""
+    if data.exists():
+        data.replace(data_to)
+    try:
+        model.replace(model_to)
+    except OSError:
+        data_to.unlink(missing_ok=True)
+        raise
 
 
 _IN_FLIGHT = 1 << 28
 """How many bytes of tensors are in memory at once while external data is written; one may be larger."""
 
 
-def _data_beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.data")
+def _free_data(path: Path) -> Path:
+    """`<name>.data`, or `<name>.1.data` and so on where that stands already."""
+    names = itertools.chain([f"{path.name}.data"], (f"{path.name}.{i}.data" for i in itertools.count(1)))
+    return next(beside for name in names if not (beside := path.with_name(name)).exists())
+
+
+def _data_of(path: Path) -> frozenset[Path]:
+    """The data files, named as we name them, of the model that stands at a path."""
+    candidates = frozenset(path.parent.glob(f"{glob.escape(path.name)}.*data"))
+    try:
+        held = path.read_bytes() if candidates else b""
+    except OSError:
+        return frozenset()
+    return frozenset(beside for beside in candidates if beside.name.encode() in held)
 
 
 def _is_too_large(loaded: Loaded) -> bool:
@@ -194,5 +211,5 @@ def unwritable(path: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot be written ({error.strerror or error})",
         where=path,
-        remedy="choose another place with -o",
+        remedy="choose another place",
     )

@@ -1,6 +1,10 @@
 """The command line: what it writes, prints and answers."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -9,6 +13,9 @@ from onnx import parser
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli import main
+from amp_rewrite.errors import MissingPackageError
+
+ROOT = Path(__file__).parents[1]
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -101,17 +108,93 @@ def test_a_dry_run_writes_nothing(model):
     """--dry-run prints the Casts, and leaves the folder as it was."""
     result = run(model, "--dry-run")
     assert result.exit_code == 0
-    assert "nothing was written" in result.output
+    assert "no model was written" in result.output
     assert result.output.count("Cast ") == 5
     assert [p.name for p in model.parent.iterdir()] == ["model.onnx"]
 
 
-def test_a_saved_plan_gives_the_same_bytes(model, tmp_path):
-    """--plan carries out what --save-plan saved, to the byte, whatever the lists say now."""
-    plan, again = tmp_path / "plan.json", tmp_path / "again.onnx"
-    assert run(model, "--save-plan", plan).exit_code == 0
-    assert run(model, "--plan", plan, "-o", again, "--deny", "MatMul").exit_code == 0
-    assert again.read_bytes() == model.with_name("model_fp16.onnx").read_bytes()
+def test_a_dry_run_reports_what_it_would_do(model, tmp_path):
+    """--dry-run --json holds the numbers that the rewrite itself would report."""
+    planned, done = tmp_path / "planned.json", tmp_path / "done.json"
+    assert run(model, "--dry-run", "--json", planned).exit_code == 0
+    assert not model.with_name("model_fp16.onnx").exists()
+    run(model, "--json", done)
+    planned, done = (json.loads(path.read_text()) for path in (planned, done))
+    for key in ("half", "nodes", "casts_added", "stored_half", "size_before", "warnings", "changed"):
+        assert planned[key] == done[key]
+    assert planned["verification"] is None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--deny", "Exp"),
+        ("--io", "half"),
+        ("--io", "half", "--keep-io", "x"),
+        ("--to", "bfloat16"),
+        ("--target", "any"),
+        ("--keep-functions",),
+    ],
+)
+def test_a_saved_plan_gives_the_same_bytes(model, tmp_path, flags):
+    """--plan alone carries out what --save-plan saved, to the byte, whatever flags the first run had."""
+    plan, first, again = tmp_path / "plan.json", tmp_path / "first.onnx", tmp_path / "again.onnx"
+    assert run(model, "--save-plan", plan, "-o", first, *flags).exit_code == 0
+    result = run(model, "--plan", plan, "-o", again)
+    assert result.exit_code == 0
+    assert again.read_bytes() == first.read_bytes() != model.read_bytes()
+    assert "BROKEN" not in result.output
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--to", "float16"),
+        ("--target", "any"),
+        ("--list", "default"),
+        ("--allow", "Exp"),
+        ("--infer", "Exp"),
+        ("--clear", "Exp"),
+        ("--deny", "Exp"),
+        ("--keep-full", "x"),
+        ("--force-half", "x"),
+        ("--level", "default"),
+        ("--no-follow",),
+        ("--io", "keep"),
+        ("--keep-io", "x"),
+        ("--keep-functions",),
+    ],
+)
+def test_a_plan_stands_alone(model, flags):
+    """A flag that decides is refused beside --plan, also one that asks for what is the default."""
+    line = failure(model, "--plan", "plan.json", *flags)
+    assert line == f"amp-rewrite: --plan decides everything; leave out {flags[0]}"
+
+
+def test_every_flag_beside_a_plan_is_named(model):
+    """With several of them, the one line names them all."""
+    line = failure("explain", model, "--plan", "plan.json", "--deny", "Exp", "--io", "half")
+    assert line.endswith("leave out --deny and --io")
+
+
+def test_a_bare_clone_has_a_version():
+    """--version of a checkout that is not installed says so, and ends well."""
+    command = [sys.executable, "-S", "-c", BARE, "--version"]
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout == "amp-rewrite, version 0 (not installed)\n"
+
+
+BARE = """
+from importlib import metadata
+def version(name):
+    raise metadata.PackageNotFoundError(name)
+metadata.version = version
+from amp_rewrite.cli import main
+main(prog_name="amp-rewrite")
+"""
+"""The command line where the package's metadata cannot be found."""
 
 
 @pytest.mark.parametrize(
@@ -169,6 +252,10 @@ def test_explain_prints_float32_first(model):
         (("{model}", "--io", "half", "--keep-io", "nosuch"), "no float32 input or output is called 'nosuch'"),
         (("explain", "{model}", "rot"), "no node is called 'rot'; did you mean root"),
         (("demo", "-o", "{model}"), "cannot be written"),
+        (("{model}", "--keep-io", "x"), "--keep-io is for --io half; add --io half"),
+        (("{model}", "--dry-run", "--json", "{folder}/none/r.json"), "; choose another place"),
+        (("verfiy", "{model}", "{model}"), "no command or file 'verfiy'; did you mean verify?"),
+        (("demo.onx",), "demo.onx: there is no such file; check the path"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_exit_code_2(model, arguments, words):
@@ -214,3 +301,66 @@ def test_the_demo_compares_and_says_so(tmp_path):
     assert "half emulated" in result.output
     assert result.output.rstrip().endswith("close")
     assert sorted(p.name for p in (tmp_path / "demo").iterdir()) == ["demo.onnx", "demo_fp16.onnx"]
+
+
+def test_the_demo_without_onnxruntime(tmp_path, monkeypatch):
+    """Where nothing can run the models, the demo still rewrites, says so in one line, and ends well."""
+
+    def missing(*_, **__):
+        raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model")
+
+    monkeypatch.setattr("amp_rewrite.running.verification.verify", missing)
+    result = run("demo", "-o", tmp_path / "demo")
+    assert result.exit_code == 0
+    assert "in float16" in result.output
+    last = result.output.splitlines()[-1]
+    assert last.startswith("not compared with the original: running a model needs the package onnxruntime")
+    assert "amp-rewrite[cpu]" in last
+
+
+def test_a_file_may_be_called_like_a_command(model, monkeypatch):
+    """A file whose name is nearly a command's is the model."""
+    monkeypatch.chdir(model.parent)
+    model.rename("verfy")
+    assert run("verfy", "-q").exit_code == 0
+    assert Path("verfy_fp16.onnx").exists()
+
+
+def test_what_is_nearest_does_not_depend_on_the_hash_seed(model):
+    """Names that are equally near come in one order in every process."""
+    command = [sys.executable, "-m", "amp_rewrite", "explain", str(model), "xx"]
+    many = onnx.load(model)
+    for node, name in zip(many.graph.node, ("xxa", "xxb", "xxc", "xxd"), strict=True):
+        node.name = name
+    onnx.save(many, model)
+    lines = {
+        subprocess.run(
+            command,
+            env={"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stderr
+        for seed in "1234"
+    }
+    assert len(lines) == 1
+    assert "did you mean" in lines.pop()
+
+
+FUNCTIONS = """
+<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+calls (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
+  a = MatMul (x, w)
+  y = local.twice (a)
+}
+<domain: "local", opset_import: ["" : 17]>
+twice (v) => (u) { u = Add (v, v) }
+"""
+
+
+def test_functions_that_are_kept_are_counted(model):
+    """--keep-functions warns that what it keeps stays float32; without functions there is nothing to say."""
+    assert "kept, in float32" not in run(model, "--keep-functions").output
+    onnx.save(parser.parse_model(FUNCTIONS), model)
+    assert "warning  1 model-local function kept, in float32" in run(model, "--keep-functions").output
+    assert "kept, in float32" not in run(model).output

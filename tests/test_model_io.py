@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import rewrite, writing
 from amp_rewrite.errors import AmpRewriteError, ModelError, OutputError
+from amp_rewrite.options import Borders, Options
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""
 NOTHING = """g (float[4, 4] x) => (float[4, 4] y) { y = Exp(x) }"""
@@ -254,6 +255,8 @@ def test_external_data_over_itself(external):
     expected = numpy_helper.to_array(onnx.load(external).graph.initializer[0]).astype(np.float16)
     assert rewrite(external, in_place=True).model == external
     np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(external).graph.initializer[0]), expected)
+    assert names(external.parent) == ["m.onnx", "m.onnx.1.data"]
+    assert rewrite(external, Options(borders=Borders.HALF), in_place=True).report.changed
     assert names(external.parent) == ["m.onnx", "m.onnx.data"]
 
 
@@ -266,13 +269,13 @@ def test_external_data_of_an_unchanged_model(tmp_path):
 
 
 def test_the_data_of_the_input_is_spared(external):
-    """An output whose weights would replace those of the input is refused, and the input stays."""
+    """Where the data of the result would replace that of the input, it gets another name."""
     save_external(onnx.load(external), external.with_name("a.onnx"), "b.onnx.data")
     before = external.with_name("b.onnx.data").read_bytes()
-    with pytest.raises(OutputError) as caught:
-        rewrite(external.with_name("a.onnx"), output=external.with_name("b.onnx"))
-    assert "would replace b.onnx.data, which a.onnx reads" in line(caught)
+    made = rewrite(external.with_name("a.onnx"), output=external.with_name("b.onnx")).model
     assert external.with_name("b.onnx.data").read_bytes() == before
+    assert onnx.load(made).graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
+    assert external.with_name("b.onnx.1.data").exists()
 
 
 def test_missing_external_data(external):
@@ -457,6 +460,22 @@ def test_a_full_disk_leaves_the_old_data(external, monkeypatch, fails):
     assert {path.name: path.read_bytes() for path in external.parent.iterdir()} == before
 
 
+def test_a_stop_between_data_and_model_leaves_the_old_pair(external, monkeypatch):
+    """When the data has moved and the model cannot, the old model keeps its data, and no more is left."""
+    before = {path.name: path.read_bytes() for path in external.parent.iterdir()}
+    replace = type(external).replace
+
+    def stop_at_the_model(self, target):
+        if target == external:
+            full_disk()
+        return replace(self, target)
+
+    monkeypatch.setattr(type(external), "replace", stop_at_the_model)
+    with pytest.raises(OutputError):
+        rewrite(external, in_place=True)
+    assert {path.name: path.read_bytes() for path in external.parent.iterdir()} == before
+
+
 def full_disk(*_, **__):
     """What a write to a full disk does."""
     raise OSError(errno.ENOSPC, "No space left on device")
@@ -469,3 +488,17 @@ def test_what_is_too_large_for_one_file_gets_external_data(model, tmp_path, monk
     made = rewrite(tmp_path / "m.onnx").model
     assert (tmp_path / "m_fp16.onnx.data").is_file()
     assert onnx.load(made).graph.initializer[0].data_type == TensorProto.FLOAT16
+
+
+def test_sparse_initializers_and_training_information_stay():
+    """What onnx-ir does not know is carried along; who reads a sparse tensor stays float32."""
+    proto = text.model("g (float[4,4] x, float[4] v) => (float[4,4] y) { h = MatMul(x, x)  y = Add(h, v) }")
+    del proto.graph.input[1]
+    values = helper.make_tensor("v", TensorProto.FLOAT, [2], [1, 2])
+    indices = helper.make_tensor("i", TensorProto.INT64, [2], [0, 3])
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    proto.training_info.add().initialization_binding.add(key="x", value="y")
+    made = rewrite(proto, Options(check=False)).model
+    assert made.graph.sparse_initializer == proto.graph.sparse_initializer
+    assert made.training_info == proto.training_info
+    assert "y = Add(h__float32, v)" in text.nodes(made)

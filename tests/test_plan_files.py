@@ -1,13 +1,16 @@
 import json
+from dataclasses import replace
 
 import pytest
 import text
+from onnx import parser
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.errors import PlanError
 from amp_rewrite.half import BFLOAT16
-from amp_rewrite.options import Options
+from amp_rewrite.options import Borders, Options
 from amp_rewrite.plan_files import dump, fingerprint, load
+from amp_rewrite.targets import ANY
 
 MODEL = """g (float[4, 4] x, int64 n) => (float[4, 4] y, float[4, 4] z) <float[4, 4] w, float[4] v> {
     h = MatMul(x, w)
@@ -41,7 +44,7 @@ def saved(tmp_path):
 def dumped(proto, options=None):
     """The text of a model's plan."""
     analysis = analyze(proto, options)
-    return dump(analysis.graph, analysis.painting, analysis.plan, analysis.loaded.model)
+    return dump(analysis.graph, analysis.painting, analysis.plan, analysis.loaded.model, analysis.options)
 
 
 def recoloured(operator, colour):
@@ -64,7 +67,18 @@ def refused(proto, path):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("options", [Options(), Options(follow=False), Options(half=BFLOAT16)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(),
+        Options(follow=False),
+        Options(half=BFLOAT16),
+        Options(borders=Borders.HALF),
+        Options(borders=Borders.HALF, keep_io=("x",)),
+        Options(target=ANY),
+        Options(keep_functions=True),
+    ],
+)
 def test_there_and_back(model, saved, options):
     """A saved plan gives the same painting, and the same bytes, as the run that it was saved from."""
     plan = load(saved(model, options=options))
@@ -74,6 +88,44 @@ def test_there_and_back(model, saved, options):
     once, again = rewrite(model, options), rewrite(model, replay=plan)
     assert again.model.SerializeToString() == once.model.SerializeToString()
     assert again.report.half == options.half.name
+
+
+def test_a_plan_goes_over_the_options(model, saved):
+    """What a plan decides comes from it; what it does not know of stays as the options say."""
+    made = Options(half=BFLOAT16, target=ANY, borders=Borders.HALF, keep_io=("x",), keep_functions=True)
+    plan = load(saved(model, options=made))
+    assert plan.over(Options(check=False)) == replace(made, check=False)
+
+
+def test_a_plan_that_kept_the_functions(saved):
+    """A plan made with functions left alone is carried out with them left alone."""
+    proto = parser.parse_model(FUNCTIONS)
+    plan = load(saved(proto, options=Options(keep_functions=True)))
+    assert len(rewrite(proto, replay=plan).model.functions) == 1
+
+
+FUNCTIONS = """
+<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+calls (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
+  a = MatMul (x, w)
+  y = local.twice (a)
+}
+<domain: "local", opset_import: ["" : 17]>
+twice (v) => (u) { u = Add (v, v) }
+"""
+
+
+JOINED = """g (float[1, 4, 8] x, float[4, 4, 3] w) => (float[1, 4, 6] y) <float[4] v> {
+    h = Conv(x, w)
+    y = BatchNormalization(h, v, v, v, v)
+}"""
+
+
+def test_a_plan_for_another_target(saved):
+    """A target splits the units as it wants them: a plan brings its own."""
+    proto = text.model(JOINED)
+    assert dumped(proto, Options(target=ANY)).count('"node"') > dumped(proto).count('"node"')
+    assert rewrite(proto, replay=load(saved(proto, options=Options(target=ANY)))).report.ok
 
 
 def test_the_half_of_a_plan_names_the_output(model, saved, tmp_path):
@@ -177,7 +229,9 @@ def test_unreadable_plans(model, tmp_path):
         refused(model, path)
 
 
-@pytest.mark.parametrize("key", ["format", "model", "half", "units"])
+@pytest.mark.parametrize(
+    "key", ["format", "model", "half", "target", "io", "keep_io", "keep_functions", "units"]
+)
 def test_a_missing_entry(model, saved, key):
     """A plan without one of its parts is refused."""
     refused(model, saved(model, lambda content: content.pop(key) and None))
@@ -203,13 +257,22 @@ def test_an_odd_cause(model, saved, cause):
     refused(model, saved(model, lambda content: content["units"][0].update(cause=cause)))
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 1, 3, "2", None])
 def test_another_format(model, saved, version):
     """A plan of another format version says which one it is and which is read."""
     path = saved(model, lambda content: content.update(format=version))
-    assert f"format {version}, and 1 is read here" in refused(model, path)
+    assert f"format {version}, and 2 is read here" in refused(model, path)
 
 
 def test_another_half(model, saved):
     """A plan in a type that is no half is refused."""
     assert "float8" in refused(model, saved(model, lambda content: content.update(half="float8")))
+
+
+@pytest.mark.parametrize(
+    ("key", "odd"),
+    [("target", "toaster"), ("io", "quarter"), ("keep_io", "x"), ("keep_io", [1]), ("keep_functions", "no")],
+)
+def test_an_odd_run(model, saved, key, odd):
+    """What a plan says of its run is one of what a run can be."""
+    assert "is no plan" in refused(model, saved(model, lambda content: content.update({key: odd})))

@@ -326,3 +326,15 @@ def test_a_weight_with_a_few_tiny_values_is_no_epsilon():
     weights = {"e": np.float32([1.0, 1e-12, -1e-12, 0.0])}
     assert kept(text, weights=weights) == {}
     assert rewritten(model(text, weights)).report.flushed == 2
+
+
+def test_a_mask_that_is_also_an_output_is_none():
+    """What the model gives away keeps its numbers: such a fill is an overflow like any other."""
+    text = """g (float[4,4] x) => (float[4,4] y, float[4] fill)
+        <float[4,4] w, float[4] fill = {-1e9, 0.0, 0.0, 0.0}> {
+        s = MatMul (x, w) a = Add (s, fill) p = Softmax (a) y = MatMul (p, w) }"""
+    proto = model(text)
+    result = rewritten(proto)
+    assert stored(result.model)["fill"].tolist() == [-1e9, 0, 0, 0]
+    assert "beyond float16" in kept(text)["a"]
+    agree(proto, result.model)

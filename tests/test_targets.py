@@ -4,6 +4,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import analyze, schema, targets
+from amp_rewrite.colours import Rule
 from amp_rewrite.errors import OptionError
 from amp_rewrite.half import BFLOAT16, FLOAT16
 from amp_rewrite.options import Level, Options, Pins
@@ -65,3 +66,13 @@ def test_an_unknown_target_is_an_error():
     """A target that nobody knows says which there are."""
     with pytest.raises(OptionError, match="choose one of onnxruntime-cuda, any"):
         targets.named("tpu")
+
+
+@pytest.mark.parametrize("target", [targets.ANY, targets.ONNXRUNTIME_CUDA])
+def test_what_has_no_kernel_is_no_less_dangerous(target):
+    """Sinh is denied, and what it feeds is suspect, whether the target has a kernel for it or not."""
+    body = """<ir_version: 10, opset_import: ["": 22]> g (float[4,4] x) => (float[4,4] y) {
+        a = MatMul (x, x) s = Sinh (a) [sum] b = Add (s, a) y = MatMul (b, b) }"""
+    found = analyze(parser.parse_model(body), Options(target=target))
+    (unit,) = [unit for unit in found.graph.units if unit.node.name == "sum"]
+    assert found.painting.paints[unit.index].rule is Rule.DENY

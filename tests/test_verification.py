@@ -15,6 +15,7 @@ from onnx import parser
 
 import amp_rewrite
 from amp_rewrite.errors import FeedError, ModelError, OptionError
+from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Level, Options
 from amp_rewrite.running import metrics
 
@@ -160,7 +161,7 @@ def test_sequences_and_integers_are_compared():
 
 
 def test_errors_of_a_run_are_ours():
-    """A model that onnxruntime refuses, inputs that do not fit and no sample at all are our errors."""
+    """An original that onnxruntime refuses, inputs that do not fit and no sample at all are our errors."""
     fine = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
     odd = parser.parse_model(
         '<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2] x) => (float[2] y) { y = own.Op (x) }'
@@ -188,12 +189,63 @@ def test_metrics_by_hand():
     assert found.non_finite == 0
 
 
-def test_only_what_the_original_has_finite_is_lost():
-    """Infinities and NaN of the original are no fault; new ones are counted, and are no error besides."""
-    wanted = np.float32([np.inf, np.nan, 1, 2])
-    found = metrics.measure(wanted, np.float32([1, 1, np.nan, 2]))
-    assert found.non_finite == 1
+@pytest.mark.parametrize(
+    ("wanted", "got", "count"),
+    [
+        ([np.inf, np.nan, 1, 2], [np.inf, np.nan, 1, 2], 0),
+        ([np.inf, np.nan, 1, 2], [np.inf, np.nan, np.nan, 2], 1),
+        ([np.inf, np.nan, 1, 2], [1, 1, 1, 2], 2),
+        ([np.inf, -np.inf, 1, 2], [-np.inf, -np.inf, 1, np.inf], 2),
+    ],
+)
+def test_what_is_not_finite_in_one_alone_is_counted(wanted, got, count):
+    """NaN and infinities that both have are no fault; those of one alone are, and of another sign."""
+    assert metrics.measure(np.float32(wanted), np.float32(got)).non_finite == count
+
+
+def test_what_is_lost_is_no_error_besides():
+    """A value that is lost counts as zero in the other metrics, so that they stay numbers."""
+    found = metrics.measure(np.float32([1, 2]), np.float32([np.nan, 2]))
     assert found.relative_l2 == pytest.approx(1 / math.sqrt(5))
+
+
+def test_sequences_that_grew_are_no_match():
+    """An element that only one of the two has breaks the verdict."""
+    body = "g (float[2] x) => (seq(float[2]) q) {{ q = SequenceConstruct ({}) }}"
+    feeds = {"x": np.float32([1, 2])}
+    assert not verdict(model(body.format("x, x")), model(body.format("x, x, x")), feeds).ok
+    assert not verdict(model(body.format("x, x, x")), model(body.format("x, x")), feeds).ok
+
+
+def test_other_inputs_are_a_bad_verdict_and_no_error():
+    """A renamed input, another shape or type: nothing is run, and the verdict says what differs."""
+    before = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
+    feeds = {"x": np.float32([1, 2])}
+    for other in (
+        "g (float[2] v) => (float[2] y) { y = Relu (v) }",
+        "g (float[3] x) => (float[3] y) { y = Relu (x) }",
+        "g (double[2] x) => (double[2] y) { y = Relu (x) }",
+    ):
+        found = verdict(before, model(other), feeds)
+        assert found.signature
+        assert not found.outputs
+
+
+def test_a_rewritten_model_that_does_not_run_is_a_bad_verdict():
+    """When only the rewritten model is refused or fails, that is the verdict, not an error."""
+    before = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
+    feeds = {"x": np.float32([1, 2])}
+    refused = parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2] x) => (float[2] y) { y = own.Op (x) }'
+    )
+    fails = model(
+        """g (float[2] x) => (float[2] y) {
+        e = ConstantOfShape <value = int64[1] {9}> (t)
+        y = Gather (x, e) }""".replace("=> (float[2] y)", "=> (float[2] y) <int64[1] t = {2}>")
+    )
+    for other in (refused, fails):
+        (fault,) = verdict(before, other, feeds).signature
+        assert "does not run" in fault
 
 
 @given(arrays.arrays(np.float32, st.integers(0, 20), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
@@ -262,3 +314,13 @@ def test_without_onnxruntime_the_rewrite_works_and_verify_says_what_to_install(t
     assert refused.returncode == 2
     assert len(refused.stderr.strip().splitlines()) == 1
     assert "pip install 'amp-rewrite[cpu]'" in refused.stderr
+
+
+def test_bfloat16_goes_in_and_comes_out():
+    """Inputs and outputs in bfloat16, which numpy has no type for, are compared like any other."""
+    before = model("g (float[2,2] x) => (float[2,2] y) { y = MatMul (x, x) }")
+    after = amp_rewrite.rewrite(before, Options(half=BFLOAT16, borders=Borders.HALF)).model
+    feeds = {"x": np.float32([[1, 2], [3, 4.03]])}
+    found = verdict(before, after, feeds, borders=Borders.HALF)
+    assert found.ok
+    assert 1e-4 < found.outputs[0].metrics.relative_l2 < 1e-2

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from amp_rewrite import half as halves
 from amp_rewrite import lists, pipeline, plan_files, targets
@@ -80,7 +81,7 @@ _FLAGS = (
         is_flag=True,
         help="Leave calls of model-local functions alone, in float32.",
     ),
-    click.option("--plan", metavar="FILE", help="Carry out a saved plan."),
+    click.option("--plan", metavar="FILE", help="Carry out a saved plan, which decides everything."),
 )
 
 
@@ -97,14 +98,16 @@ class Asked:
 
 
 def _asked(flags: Mapping[str, Any]) -> Asked:
+    _refuse_contradictions(flags)
+    if flags["plan"]:
+        replay = plan_files.load(flags["plan"])
+        return Asked(replay.over(Options()), replay)
     half = halves.named(flags["to"])
     chosen = lists.load(flags["list_"] or SHIPPED_FOR[half.name])
-    _refuse_contradictions(flags)
     for kind in (Kind.ALLOW, Kind.INFER, Kind.CLEAR, Kind.DENY):
         chosen = chosen.override(kind, flags[kind.value], f"--{kind.value}")
-    replay = plan_files.load(flags["plan"]) if flags["plan"] else None
     options = Options(
-        half=replay.half if replay else half,
+        half=half,
         lists=chosen,
         target=targets.named(flags["target"]),
         level=Level(flags["level"]),
@@ -114,10 +117,29 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
         keep_io=tuple(flags["keep_io"]),
         keep_functions=flags["keep_functions"],
     )
-    return Asked(options, replay)
+    return Asked(options, None)
 
 
 def _refuse_contradictions(flags: Mapping[str, Any]) -> None:
+    _refuse_flags_beside_a_plan(flags)
+    _refuse_two_lists(flags)
+    if flags["keep_io"] and flags["io"] != Borders.HALF.value:
+        raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
+
+
+def _refuse_flags_beside_a_plan(flags: Mapping[str, Any]) -> None:
+    """The context knows which flags were written, those included that ask for what is the default."""
+    context = click.get_current_context()
+    given = [
+        f"--{name.rstrip('_').replace('_', '-')}"
+        for name in flags
+        if name != "plan" and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if flags["plan"] and given:
+        raise OptionError("--plan decides everything", remedy=f"leave out {' and '.join(given)}")
+
+
+def _refuse_two_lists(flags: Mapping[str, Any]) -> None:
     seen: dict[str, str] = {}
     for kind in ("allow", "infer", "clear", "deny"):
         for operator in flags[kind]:

@@ -4,7 +4,9 @@ error of ours is one line and exit code 2.
 
 from __future__ import annotations
 
+import difflib
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,8 +28,17 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts the default command in front where none is named."""
         if args and args[0] not in self.commands and args[0] not in OWN_FLAGS:
+            self._refuse_a_slip(args[0])
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_a_slip(self, word: str) -> None:
+        """A bare word that is no file, and nearly a command, was meant as the command."""
+        if word.startswith("-") or Path(word).suffix or Path(word).exists():
+            return
+        near = difflib.get_close_matches(word, sorted(self.commands), n=1)
+        if near:
+            raise _OneLine(f"no command or file '{word}'; did you mean {near[0]}?")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; what goes wrong becomes one line on standard error."""

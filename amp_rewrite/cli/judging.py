@@ -45,7 +45,7 @@ class Judging:
         """
         samples = feeds.feeds(original, data)
         verdict = verification.verify(original, rewritten, samples, self.bounds, borders=borders)
-        if verdict.ok and not self.per_node:
+        if not verdict.outputs or (verdict.ok and not self.per_node):
             return verdict
         first = next(iter(feeds.feeds(original, data)))
         return replace(verdict, blame=blame(original, rewritten, first))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import click
 
 from amp_rewrite.cli.bench import bench
@@ -12,8 +14,29 @@ from amp_rewrite.cli.rewrite import rewrite
 from amp_rewrite.cli.verify import verify
 
 
+def _version() -> str:
+    """The installed version; a bare clone has none."""
+    try:
+        return metadata.version("amp-rewrite")
+    except metadata.PackageNotFoundError:
+        return "0 (not installed)"
+
+
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"amp-rewrite, version {_version()}")
+        context.exit()
+
+
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="amp-rewrite")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Rewrite ONNX models from float32 to mixed precision.
 

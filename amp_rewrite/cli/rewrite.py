@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from amp_rewrite import model_io, pipeline, plan_files, writing
 from amp_rewrite.cli.feed_flags import feed_flags
@@ -73,7 +74,9 @@ def rewrite(
     """
     console = Console(quiet=quiet, highlight=False, soft_wrap=True)
     if dry_run or save_plan is not None:
-        _plan(console, model, asked, save_plan, show=dry_run)
+        planned = _plan(console, model, asked, save_plan, show=dry_run)
+        if dry_run and json_ is not None:
+            _write_json(json_, planned, None)
     if dry_run:
         return
     options = replace(asked.options, check=not no_check)
@@ -103,26 +106,27 @@ def _write_json(path: Path, report: Report, verdict: Verdict | AmpRewriteError |
 def _print_verdict(console: Console, verdict: Verdict | AmpRewriteError | None, judging: Judging) -> None:
     """A verdict is printed; one that is bad also when all else is quiet."""
     if isinstance(verdict, AmpRewriteError):
-        console.print(f"not compared with the original: {verdict}")
+        console.print(Text(f"not compared with the original: {verdict}"))
     elif verdict is not None:
         loud = console if verdict.ok else Console(stderr=console.quiet, highlight=False, soft_wrap=True)
         terminal.print_verdict(loud, verdict, per_node=judging.per_node)
 
 
-def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool) -> None:
-    """Makes the plan alone, to print it or to save it."""
+def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool) -> Report:
+    """Makes the plan alone, to print it or to save it, and reports on it."""
     with shown_progress(quiet=console.quiet) as progress:
         made = asked.analyze(model, progress)
     if save_plan is not None:
-        text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model)
+        text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
         writing.write(text.encode(), save_plan)
     if show:
         terminal.print_plan(console, made.plan)
         halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
         console.print(
             f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "
-            f"{len(made.plan.casts):,} Casts; nothing was written"
+            f"{len(made.plan.casts):,} Casts; no model was written"
         )
+    return made.report()
 
 
 def _hints(model: Path, report: Report) -> Iterator[str]:

@@ -18,7 +18,8 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import attribute_types, editing, element_types, inlining, model_io, placing, writing
-from amp_rewrite.findings import MOVERS
+from amp_rewrite.errors import ModelError
+from amp_rewrite.findings import MOVERS, acts_as
 from amp_rewrite.names import Names, graphs
 from amp_rewrite.placing import Placer, redirect
 from amp_rewrite.running import sessions
@@ -37,10 +38,12 @@ _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Tran
 def emulate(source: model_io.Source, *, late: bool = False) -> onnx.ModelProto:
     """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
-    Inputs and outputs keep their types. With `late`, a value that only goes through nodes which commute
-    with rounding is rounded behind them: the same numbers, and the runtime can fuse a Conv with its Relu.
+    Inputs and outputs keep their types: a weight that can be overridden or is an output stays half, and a
+    sequence is cast element by element. With `late`, a value that only goes through nodes which commute with
+    rounding is rounded behind them: the same numbers, and the runtime can fuse a Conv with its Relu.
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph with half in
-    it, whoever wrote it; it is not changed. Raises ModelError.
+    it, whoever wrote it; it is not changed. Raises ModelError, also where no node can cast what crosses the
+    border: an optional of halves, or a sequence of them below opset 17.
     """
     return writing.to_proto(_emulation(source, late=late))
 
@@ -85,6 +88,7 @@ class _Emulator:
         self._unrounded: set[ir.Value] = set()
         self._root = model.graph
         self._types = element_types.infer(model)
+        self._opset = element_types.versions(model.graph.opset_imports)("")
         self._names = Names(model)
         self._placer = Placer()
         self._leaving: dict[ir.Value, list[Site]] = {}
@@ -104,15 +108,25 @@ class _Emulator:
 
     def _treat(self, value: ir.Value, dtype: ir.DataType) -> None:
         node = value.producer()
-        if node is None and value.const_value is not None:
+        if value in self._root.inputs or (node is None and self._leaves(value)):
+            self._read_as_float32(value, value)
+        elif node is None and value.const_value is not None:
             value.const_value = _widened(value.const_value)
             self._widen(value)
-        elif value in self._root.inputs or (node is not None and node.op_type == "Cast"):
+        elif node is not None and node.op_type == "Cast":
             self._read_as_float32(value, value)
-        elif not isinstance(self._types[value], ir.TensorType) or node is None:
+        elif node is None:
             self._widen(value)
+        elif not isinstance(self._types[value], ir.TensorType):
+            self._widen(value)
+            if self._leaves(value):
+                self._give_away(value, dtype)
         else:
             self._round(value, dtype, node)
+
+    def _leaves(self, value: ir.Value) -> bool:
+        """Whether a value is an output of the model."""
+        return any(site.holder is self._root for site in self._leaving.get(value, ()))
 
     def _widen(self, value: ir.Value) -> None:
         if value.type is not None:
@@ -121,22 +135,26 @@ class _Emulator:
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
         """Casts a node's output to half, and back for its readers; the model gives the half away."""
         self._widen(value)
-        kept = node.op_type in _KEEP_ROUNDED and node.domain == ""
+        kept = acts_as(node) in _KEEP_ROUNDED and node.domain == ""
         exact = kept and self._unrounded.isdisjoint(node.inputs)
-        leaves = any(site.holder is self._root for site in self._leaving.get(value, ()))
-        if exact and not leaves:
+        if exact and not self._leaves(value):
             return
         if self._late and value not in self._leaving and self._is_rounded_later(value):
             self._unrounded.add(value)
             return
+        half = self._give_away(value, dtype)
+        if not exact:
+            self._read_as_float32(value, half)
+
+    def _give_away(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Casts a value to half; that takes its name and its place where it is an output of the model."""
         half = self._cast(value, dtype, _HALF)
-        if leaves:
+        if self._leaves(value):
             value.name, half.name = half.name, value.name
             outer = [site for site in self._leaving[value] if site.holder is self._root]
             redirect(outer, half)
             self._leaving[value] = [s for s in self._leaving[value] if s not in outer]
-        if not exact:
-            self._read_as_float32(value, half)
+        return half
 
     def _is_rounded_later(self, value: ir.Value) -> bool:
         """Whether all who read a value commute with rounding, and give it on as they get it."""
@@ -154,10 +172,36 @@ class _Emulator:
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         name = self._names.of_value(value, suffix)
-        cast = placing.cast(value, dtype, self._names.of_node(name))
+        kind = self._types[value]
+        if isinstance(kind, ir.TensorType):
+            cast = placing.cast(value, dtype, self._names.of_node(name))
+        else:
+            cast = self._map(value, kind, dtype, name)
         cast.outputs[0].name = name
         self._placer.behind(cast, value)
         return cast.outputs[0]
+
+    def _map(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, name: str) -> ir.Node:
+        """A node that casts every element of a sequence."""
+        if not isinstance(kind, ir.SequenceType) or self._opset < _SEQUENCE_MAP:
+            raise ModelError(
+                f"cannot be emulated: '{value.name}' is of the type {kind}, and no node can cast that",
+                where="the given model",
+                remedy=f"give it tensors there, or a sequence at opset {_SEQUENCE_MAP} or later",
+            )
+        was = kind.elem_type if dtype == ir.DataType.FLOAT else element_types.tensor(ir.DataType.FLOAT)
+        element = ir.Value(name=self._names.of_value(value, "element"), type=was)
+        cast = placing.cast(element, dtype, self._names.of_node(f"{name}__element"))
+        made = cast.outputs[0]
+        made.name = self._names.of_value(element, "cast")
+        body = ir.AttrGraph("body", ir.Graph([element], [made], nodes=[cast], name=f"{name}__body"))
+        node = ir.Node("", "SequenceMap", (value,), (body,), name=self._names.of_node(name))
+        node.outputs[0].type = editing.with_element(kind, dtype)
+        return node
+
+
+_SEQUENCE_MAP = 17
+"""The opset that brought the operator SequenceMap."""
 
 
 def _widen_attributes(node: ir.Node) -> None:

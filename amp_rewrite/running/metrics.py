@@ -21,7 +21,8 @@ class Metrics:
     the difference over that of the original, `cosine` that of the angle between the two, `snr_db` the
     signal-to-noise ratio in decibels (infinite for equal outputs). `agreement` is the share of equal
     values for outputs that are no floats, and of equal arg-max along the last axis for those that have two
-    axes or more; None where it means nothing. `non_finite` counts values that only the original has finite.
+    axes or more; None where it means nothing. `non_finite` counts values that are NaN or infinite in one of
+    the two alone, or infinite with another sign.
     """
 
     max_abs: float
@@ -74,8 +75,8 @@ def _bound(text: str) -> tuple[str, Any]:
 
 def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
     """How far `actual` is from `expected`; both of one shape."""
-    if not _is_float(expected):
-        return _exact(expected, actual)
+    if not (_is_number(expected) and _is_number(actual)):
+        return _equality(expected, actual)
     finite = np.isfinite(expected)
     wanted, got = expected[finite].astype(np.float64), actual[finite].astype(np.float64)
     lost = ~np.isfinite(got)
@@ -88,18 +89,34 @@ def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
         relative_l2=noise / signal if signal else noise,
         cosine=_cosine(wanted, got),
         snr_db=20 * math.log10(signal / noise) if signal and noise else (0.0 if noise else math.inf),
-        agreement=_top1(expected, actual),
-        non_finite=int(np.count_nonzero(lost)),
+        agreement=_top1(expected, actual) if is_float(expected) else _share_equal(expected, actual),
+        non_finite=int(np.count_nonzero(lost)) + _gained(expected[~finite], actual[~finite]),
     )
 
 
-def _is_float(array: NDArray[Any]) -> bool:
+def _gained(expected: NDArray[Any], actual: NDArray[Any]) -> int:
+    """How many values are NaN or infinite in the original alone, or infinite with the other sign."""
+    same = np.isnan(expected) & ~np.isfinite(actual)
+    same |= np.isinf(expected) & (np.isnan(actual) | (actual == expected))
+    return int(np.count_nonzero(~same))
+
+
+def is_float(array: NDArray[Any]) -> bool:
+    """Whether an array is of floating-point numbers, bfloat16 included."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _exact(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
-    equal = float(np.mean(expected == actual)) if expected.size else 1.0
-    return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, equal, 0)
+def _is_number(array: NDArray[Any]) -> bool:
+    return is_float(array) or array.dtype.kind in "iub"
+
+
+def _equality(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
+    """What there is to say of texts and other things that are no numbers."""
+    return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, _share_equal(expected, actual), 0)
+
+
+def _share_equal(expected: NDArray[Any], actual: NDArray[Any]) -> float:
+    return float(np.mean(expected == actual)) if expected.size else 1.0
 
 
 def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> float:
@@ -117,14 +134,16 @@ def _top1(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
 
 
 def broken(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:
-    """Which bounds an output breaks, in words."""
-    for name, value, bound in _upper(metrics, bounds):
+    """Which bounds an output breaks, in words; what is no float is bound by its agreement alone."""
+    for name, value, bound in _upper(metrics, bounds) if is_float else ():
         if bound is not None and not value <= bound:
             yield f"{name} {value:.3g} is above {bound:.3g}"
-    least = bounds.top1 if is_float else bounds.agreement
-    agreement = "top1" if is_float else "agreement"
-    lower = [("cosine", metrics.cosine, bounds.cosine), ("snr_db", metrics.snr_db, bounds.snr_db)]
-    for name, value, bound in (*lower, (agreement, metrics.agreement, least)):
+    lower: list[tuple[str, float | None, float | None]]
+    lower = [("agreement", metrics.agreement, bounds.agreement)]
+    if is_float:
+        lower = [("cosine", metrics.cosine, bounds.cosine), ("snr_db", metrics.snr_db, bounds.snr_db)]
+        lower.append(("top1", metrics.agreement, bounds.top1))
+    for name, value, bound in lower:
         if bound is not None and value is not None and not value >= bound:
             yield f"{name} {value:.4g} is below {bound:.4g}"
 

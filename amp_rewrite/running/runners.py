@@ -9,11 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from amp_rewrite.errors import FeedError, ModelError
-from amp_rewrite.running import sessions
+from amp_rewrite.running import sessions, values
 from amp_rewrite.running.sessions import Device, Feeds
 
 Runner = Callable[[], Any]
@@ -66,7 +63,7 @@ def runner(session: Any, feeds: Feeds, device: Device) -> Runner:
     reads them there, and the outputs stay on it. What is no tensor goes over with every run.
     """
     types = {entry.name: entry.type for entry in session.get_inputs()}
-    given = {name: _typed(value, types[name]) for name, value in feeds.items() if name in types}
+    given = {name: values.typed(value, types[name]) for name, value in feeds.items() if name in types}
     with _refused():
         run = _run_of(session, given, types, device)
 
@@ -90,10 +87,13 @@ def _run_of(session: Any, given: Feeds, types: Mapping[str, str], device: Device
     entries = (*session.get_inputs(), *session.get_outputs())
     if not all(_is_plain(entry.type) for entry in entries):
         return partial(session.run, None, given)
-    values = {name: _value(array, types[name]) for name, array in given.items()}
+    bound = {
+        name: values.to_value(sessions.onnxruntime().OrtValue, array, types[name])
+        for name, array in given.items()
+    }
     if device is Device.CUDA:
-        return partial(_run_bound, session, _bound(session, values), given)
-    return partial(_run_values, session, values, given)
+        return partial(_run_bound, session, _bound(session, bound), given)
+    return partial(_run_values, session, bound, given)
 
 
 def _run_values(session: Any, values: Feeds, _arrays: Feeds) -> None:
@@ -108,33 +108,6 @@ def _run_bound(session: Any, binding: Any, _arrays: Feeds) -> None:
 
 def _is_plain(kind: str) -> bool:
     return kind.startswith("tensor(") and kind != "tensor(string)"
-
-
-def _typed(value: Any, kind: str) -> Any:
-    """A float array in the element type of the input that it is for; everything else as it is."""
-    if kind in _FLOATS and isinstance(value, np.ndarray) and value.dtype != _FLOATS[kind]:
-        with np.errstate(over="ignore"):
-            return value.astype(_FLOATS[kind])
-    return value
-
-
-_FLOATS: Mapping[str, np.dtype[Any]] = {
-    "tensor(float)": np.dtype(np.float32),
-    "tensor(float16)": np.dtype(np.float16),
-    "tensor(bfloat16)": np.dtype(ml_dtypes.bfloat16),
-}
-
-
-def _value(array: Any, kind: str) -> Any:
-    """An array as onnxruntime's own value; it takes bfloat16 by its bits and its number in ONNX."""
-    values = sessions.onnxruntime().OrtValue
-    if kind == "tensor(bfloat16)":
-        return values.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
-    return values.ortvalue_from_numpy(np.asarray(array, order="C"))
-
-
-_BFLOAT16 = 16
-"""TensorProto.BFLOAT16."""
 
 
 def _bound(session: Any, values: Feeds) -> Any:

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import parser
 
 from amp_rewrite.errors import FeedError, MissingPackageError, ModelError
+from amp_rewrite.running import values
 
 Feeds = Mapping[str, Any]
 """The inputs of a run, by name."""
@@ -83,22 +83,23 @@ def open_session(model: Runnable, device: Device = Device.CPU) -> Any:
 def run_session(session: Any, feeds: Feeds) -> dict[str, Any]:
     """The outputs of a session, by name; FeedError when the run fails."""
     names = [output.name for output in session.get_outputs()]
-    wanted = {entry.name: entry.type for entry in session.get_inputs()}
-    given = {name: _fitting(value, wanted.get(name, "")) for name, value in feeds.items()}
+    kinds = {entry.name: entry.type for entry in session.get_inputs()}
+    given = {name: values.typed(value, kinds.get(name, "")) for name, value in feeds.items()}
+    plain = values.BFLOAT16 not in (*kinds.values(), *(output.type for output in session.get_outputs()))
     try:
-        return dict(zip(names, session.run(names, given), strict=True))
+        found = session.run(names, given) if plain else _run_values(session, names, given, kinds)
     except Exception as error:  # as above
         raise FeedError(
             f"the run failed ({first_line(error)})", remedy="give inputs that fit with --data"
         ) from error
+    return dict(zip(names, found, strict=True))
 
 
-def _fitting(value: Any, wanted: str) -> Any:
-    """A float array as the half type of the input that it is for; everything else as it is."""
-    if wanted == "tensor(float16)" and isinstance(value, np.ndarray):
-        with np.errstate(over="ignore"):
-            return value.astype(np.float16)
-    return value
+def _run_values(session: Any, names: list[str], given: Feeds, kinds: Mapping[str, str]) -> list[Any]:
+    """A run on onnxruntime's own values, which is how bfloat16 goes in and comes out."""
+    make = onnxruntime().OrtValue
+    taken = {name: values.to_value(make, array, kinds[name]) for name, array in given.items()}
+    return [values.to_array(value) for value in session.run_with_ort_values(names, taken)]
 
 
 def run(model: Runnable, feeds: Feeds, device: Device = Device.CPU) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import FeedError
+from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.options import Borders
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.blame import Blame
@@ -32,8 +32,9 @@ class Output:
 class Verdict:
     """Whether a rewritten model does what the original does.
 
-    `signature` says what differs in names, types and shapes of inputs and outputs and should not, `how`
-    where the two ran, `samples` on how many inputs. `blame` is there when it was asked for.
+    `signature` says what differs in names, types and shapes of inputs and outputs and should not, or why
+    the rewritten model does not run at all; `how` where the two ran, `samples` on how many inputs. `blame`
+    is there when it was asked for.
     """
 
     outputs: tuple[Output, ...]
@@ -72,23 +73,44 @@ def verify(
 ) -> Verdict:
     """Runs both models on all samples and compares their outputs.
 
-    With `Borders.HALF`, float32 inputs and outputs may be half in the rewritten model. Raises
-    MissingPackageError without onnxruntime, ModelError and FeedError when a run fails.
+    With `Borders.HALF`, float32 inputs and outputs may be half in the rewritten model. One that does not run,
+    or has other inputs and outputs, has a bad verdict. Raises MissingPackageError without onnxruntime,
+    ModelError and FeedError when the original does not run.
     """
     where = device or sessions.best_device()
-    with emulated(rewritten, where, late=True) as runnable:
-        before = sessions.open_session(original, where)
-        after = sessions.open_session(runnable, where)
-        signature = tuple(_differences(before, after, borders))
-        measured = [_measure(before, after, feeds) for feeds in samples]
+    before = sessions.open_session(original, where)
+    judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0)
+    try:
+        with emulated(rewritten, where, late=True) as runnable:
+            return _judge(judged, before, runnable, samples, bounds or Tolerances(), borders, where)
+    except _FailedError as error:
+        return replace(judged, signature=(f"the rewritten model does not run: {error}",))
+
+
+class _FailedError(Exception):
+    """A run that the original survives and the rewritten model does not."""
+
+
+def _judge(
+    judged: Verdict,
+    before: Any,
+    rewritten: Runnable,
+    samples: Iterable[Feeds],
+    bounds: Tolerances,
+    borders: Borders,
+    where: Device,
+) -> Verdict:
+    try:
+        after = sessions.open_session(rewritten, where)
+    except ModelError as error:
+        raise _FailedError(error) from error
+    judged = replace(judged, signature=tuple(_differences(before, after, borders)))
+    if judged.signature:
+        return judged
+    measured = [_measure(before, after, feeds) for feeds in samples]
     if not measured:
         raise FeedError("there is no sample to run", remedy="give one with --data, or leave it out")
-    return Verdict(
-        outputs=tuple(_outputs(measured, bounds or Tolerances())),
-        signature=signature,
-        how=_HOW[where],
-        samples=len(measured),
-    )
+    return replace(judged, outputs=tuple(_outputs(measured, bounds)), samples=len(measured))
 
 
 _HOW = {
@@ -124,16 +146,20 @@ Measured = dict[str, tuple[Metrics, bool]]
 
 def _measure(before: Any, after: Any, feeds: Feeds) -> Measured:
     expected = dict(_arrays(sessions.run_session(before, feeds)))
-    actual = dict(_arrays(sessions.run_session(after, feeds)))
+    try:
+        actual = dict(_arrays(sessions.run_session(after, feeds)))
+    except FeedError as error:
+        raise _FailedError(error) from error
     found: Measured = {}
-    for name, wanted in expected.items():
-        got = actual.get(name)
-        found[name] = (_compare(wanted, got), wanted.dtype.kind == "f")
+    for name in dict.fromkeys((*expected, *actual)):
+        wanted = expected.get(name)
+        compared = _compare(wanted, actual.get(name))
+        found[name] = (compared, wanted is None or metrics.is_float(wanted))
     return found
 
 
-def _compare(wanted: NDArray[Any], got: NDArray[Any] | None) -> Metrics:
-    if got is None or got.shape != wanted.shape:
+def _compare(wanted: NDArray[Any] | None, got: NDArray[Any] | None) -> Metrics:
+    if wanted is None or got is None or got.shape != wanted.shape:
         return _INCOMPARABLE
     return metrics.measure(wanted, got)
 
@@ -154,8 +180,9 @@ def _arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _outputs(measured: list[Measured], bounds: Tolerances) -> Iterator[Output]:
-    for name, (_, is_float) in measured[0].items():
-        worst = _worst([sample[name][0] for sample in measured if name in sample])
+    for name in dict.fromkeys(name for sample in measured for name in sample):
+        samples = [sample[name] for sample in measured if name in sample]
+        worst, is_float = _worst([found for found, _ in samples]), samples[0][1]
         yield Output(name, worst, tuple(metrics.broken(worst, bounds, is_float=is_float)))
 
 
