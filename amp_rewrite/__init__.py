@@ -1,11 +1,25 @@
 """amp-rewrite: a mixed-precision compiler pass over ONNX models.
 
-`rewrite` rewrites a model, `analyze` decides and changes nothing, `emulate` makes a float32 model that
-rounds wherever a model is half, and `AmpPass` is the rewrite as a pass of onnx-ir.
+`rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on
+samples, `emulate` makes a float32 model that rounds wherever a model is half, and `AmpPass` is the rewrite
+as a pass of onnx-ir. `Options` and `Pins` say how.
 """
 
+from amp_rewrite.options import Options, Pins
 from amp_rewrite.passes import AmpPass
 from amp_rewrite.pipeline import Analysis, Result, analyze, rewrite
 from amp_rewrite.running.emulation import emulate
+from amp_rewrite.running.verification import Verdict, verify
 
-__all__ = ["AmpPass", "Analysis", "Result", "analyze", "emulate", "rewrite"]
+__all__ = [
+    "AmpPass",
+    "Analysis",
+    "Options",
+    "Pins",
+    "Result",
+    "Verdict",
+    "analyze",
+    "emulate",
+    "rewrite",
+    "verify",
+]
