@@ -16,14 +16,29 @@ from amp_rewrite.units import UnitGraph, value_at
 
 _TRIGONOMETRY = frozenset(("Sin", "Cos"))
 _BOUNDED = _TRIGONOMETRY | frozenset("Tanh Sigmoid HardSigmoid Softmax Sign Erf".split())
-_PRODUCTS = frozenset("MatMul Gemm Einsum Conv ConvTranspose".split())
+_PRODUCTS = frozenset(
+    "Attention Conv ConvTranspose DeformConv Einsum FusedConv FusedGemm FusedMatMul GRU Gemm LSTM MatMul "
+    "MatMulNBits MultiHeadAttention RNN".split()
+)
 _ARITHMETIC = frozenset(
     "Abs Add Ceil Clip Div Floor Max Min Mod Mul Neg Pow Range Round Sign Sqrt Sub Sum".split()
 )
+_DERIVED = _ARITHMETIC | {"Cast", "Constant", "ConstantOfShape", "Exp", "Reciprocal", "Shape"}
+"""What gives constants when it is given constants, besides the movers; a shape is one for our purpose."""
+_POSITIONS: Mapping[str, tuple[int, ...]] = {
+    "CropAndResize": (1,),
+    "GridSample": (1,),
+    "MaxRoiPool": (1,),
+    "NonMaxSuppression": (0,),
+    "Resize": (1, 2),
+    "RoiAlign": (1,),
+}
+"""Operators that read places in an image, and where: in half, pixels beyond 2048 are two apart."""
 _CARRY_ANGLE = MOVERS | _ARITHMETIC | _PRODUCTS | {"Cast"}
 _INTEGER_SIZES = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 255, ir.DataType.INT8: 128}
 _COUNTED = 2**24
 """Up to here float32 holds every integer; beyond, every float32 is whole, and counts nothing."""
+_TO_PLACES = "ends as places in an image, and half is exact for integers to {} only"
 _TO_INTEGER = "ends as an integer, and half is exact for integers to {} only"
 _FROM_INTEGER = "comes from an integer that may exceed {}, where half is no longer exact"
 
@@ -39,6 +54,7 @@ class _Check:
         self._graph = graph
         self._fits = fits
         self._limit = half.integers
+        self._varying: set[ir.Value] = set()
 
     def forward(self) -> Mapping[int, Finding]:
         """The units that compute from large integers and constants alone, up to a bounded result."""
@@ -57,19 +73,33 @@ class _Check:
         return found
 
     def backward(self) -> Mapping[int, Finding]:
-        """The units whose result goes back to an integer, through arithmetic alone."""
-        finding = Finding(_TO_INTEGER.format(self._limit))
+        """The units whose result goes back to an integer, or to places, through arithmetic alone."""
+        casts = [unit.index for unit in self._graph.units if _casts_to_integer(unit.node)]
+        to_places = self._before(list(self._places()), Finding(_TO_PLACES.format(self._limit)))
+        return {**to_places, **self._before(casts, Finding(_TO_INTEGER.format(self._limit)))}
+
+    def _places(self) -> Iterator[int]:
+        """The units that make what is read as places."""
+        for unit in self._graph.units:
+            ports = _POSITIONS.get(unit.node.op_type, ())
+            for site in unit.reads if ports else ():
+                value = value_at(site)
+                maker = self._graph.maker.get(value) if value is not None else None
+                if site.port in ports and maker is not None and self._carries(maker):
+                    yield maker
+
+    def _before(self, todo: list[int], finding: Finding) -> dict[int, Finding]:
         found: dict[int, Finding] = {}
-        todo = [unit.index for unit in self._graph.units if _casts_to_integer(unit.node)]
         while todo:
             unit = todo.pop()
             found[unit] = finding
-            for maker in self._graph.producers[unit]:
-                operator = self._operator(maker)
-                carries = operator in MOVERS or operator in _ARITHMETIC or operator == "Cast"
-                if maker not in found and carries:
-                    todo.append(maker)
+            makers = self._graph.producers[unit]
+            todo += [maker for maker in makers if maker not in found and self._carries(maker)]
         return found
+
+    def _carries(self, unit: int) -> bool:
+        operator = self._operator(unit)
+        return operator in MOVERS or operator in _ARITHMETIC or operator == "Cast"
 
     def _operator(self, unit: int) -> str:
         return acts_as(self._graph.units[unit].node)
@@ -90,18 +120,33 @@ class _Check:
             kind = self._graph.types.get(value) if value is not None else None
             integral = kind is not None and _is_integer(kind.dtype)
             return bool(integral) and _bound(value, self._graph.types) > self._limit
-        return _bound(node.inputs[1], self._graph.types) > self._limit
+        return any(_bound(value, self._graph.types) > self._limit for value in node.inputs[:2])
 
     def _integral(self, unit: int, carried: set[int]) -> bool:
-        """Whether all that a unit reads is stored or carried; a product must also lead to an angle."""
+        """Whether all that a unit reads is constant or carried; a product must also lead to an angle."""
         node = self._graph.units[unit].node
         if node.op_type in _PRODUCTS and unit not in self._angles:
             return False
         return all(
-            self._graph.maker.get(value) in carried or value in self._fits
+            self._graph.maker.get(value) in carried or self._is_derived(value)
             for site in self._graph.units[unit].reads
             if (value := value_at(site)) is not None
         )
+
+    def _is_derived(self, value: ir.Value, depth: int = 12) -> bool:
+        """Whether a value follows from stored tensors and shapes alone, as far as its makers tell."""
+        if value in self._fits or (value.const_value is not None and not value.is_graph_input()):
+            return True
+        node = value.producer()
+        if node is None or depth == 0 or value in self._varying:
+            return False
+        if node.op_type in ("Constant", "Shape"):
+            return True
+        known = node.op_type in MOVERS or node.op_type in _DERIVED
+        found = known and all(self._is_derived(v, depth - 1) for v in node.inputs if v is not None)
+        if not found:
+            self._varying.add(value)
+        return found
 
     @functools.cached_property
     def _angles(self) -> frozenset[int]:

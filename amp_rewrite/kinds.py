@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, targets
+from amp_rewrite import attribute_types, control, targets
 from amp_rewrite.errors import OptionError
 from amp_rewrite.findings import Finding
 from amp_rewrite.half import Half
@@ -40,7 +40,7 @@ def classify(
     Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
     """
     listed = functools.cache(functools.partial(_listed, lists, half, level, target))
-    entries = [listed(unit.node.domain, unit.node.op_type, unit.allowed) for unit in graph.units]
+    entries = [listed(unit.node.domain, _name(unit.node), unit.allowed) for unit in graph.units]
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
             entries[index] = _held(entries[index], finding.reason, BY_RANGE)
@@ -65,7 +65,7 @@ def _listed(
         return Entry(Kind.FIXED, "the operator, or a part of it, is unknown here", source=BY_SCHEMA)
     if (domain, op_type) == ("", "Cast"):
         return Entry(Kind.FIXED, "a Cast takes the types that are beside it", source=lists.name)
-    entry = lists.find(domain, op_type)
+    entry = _entry(lists, domain, op_type)
     if entry is None:
         entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
     if not any(half.tensor in kind for kind in allowed):
@@ -73,6 +73,24 @@ def _listed(
     if target.lacks(domain, op_type, half.name) and not entry.source.startswith("--"):
         entry = _held(entry, f"{target.name} has no {half.name} kernel", BY_TARGET)
     return _LEVELS[level](entry, op_type)
+
+
+SQUARE = "Mul(x,x)"
+"""What lists call a Mul of a value with itself: it overflows as Pow does."""
+
+
+def _name(node: ir.Node) -> str:
+    square = node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+    return SQUARE if square and not node.domain else node.op_type
+
+
+def _entry(lists: OpLists, domain: str, name: str) -> Entry | None:
+    """What the lists say; a user who speaks of Mul speaks of squares too."""
+    if name != SQUARE:
+        return lists.find(domain, name)
+    plain = lists.find(domain, "Mul")
+    asked = plain is not None and plain.source.startswith("--")
+    return plain if asked else lists.find(domain, SQUARE) or plain
 
 
 def _tensor_cores_only(entry: Entry, _: str) -> Entry:
@@ -131,12 +149,16 @@ def _bound(unit: Unit, root: ir.Graph) -> str:
 
 
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
+    """A pin holds for the nodes that it names, and for all that stands in their bodies."""
+    if not (pins.keep_full or pins.force_half):
+        return
+    around = dict(_around(graph.root))
     for pattern in pins.keep_full:
-        for unit in _matching(graph.units, pattern, "--keep-full"):
+        for unit in _matching(graph, around, pattern, "--keep-full"):
             if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
                 entries[unit.index] = _held(entries[unit.index], f"kept by {pattern!r}", BY_PIN)
     for pattern in pins.force_half:
-        units = _matching(graph.units, pattern, "--force-half")
+        units = _matching(graph, around, pattern, "--force-half")
         able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
         if not able:
             raise OptionError(
@@ -147,11 +169,25 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
             entries[unit.index] = Entry(Kind.ALLOW, f"forced by {pattern!r}", source=BY_PIN)
 
 
-def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
-    units = list(units)
-    names = {_pinned_as(unit) for unit in units}
+_Nodes = tuple[ir.Node, ...]
+_Around = Mapping[ir.Node, _Nodes]
+"""Every node, with the nodes in whose bodies it stands, the outermost first, and itself."""
+
+
+def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nodes]]:
+    for node in graph:
+        yield node, (*outer, node)
+        for body in control.bodies(node):
+            yield from _around(body, (*outer, node))
+
+
+def _matching(graph: UnitGraph, around: _Around, pattern: str, flag: str) -> list[Unit]:
+    """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
+    held = {node: None for unit in graph.units for node in around[unit.node]}
+    names = {_pinned_as(node) for node in held}
     matches = _matcher(pattern, flag, names)
-    found = [unit for unit in units if matches(_pinned_as(unit))]
+    named = {node for node in held if matches(_pinned_as(node))}
+    found = [unit for unit in graph.units if not named.isdisjoint(around[unit.node])]
     if not found:
         near = difflib.get_close_matches(pattern, sorted(names), n=3)
         raise OptionError(
@@ -161,10 +197,10 @@ def _matching(units: Iterable[Unit], pattern: str, flag: str) -> list[Unit]:
     return found
 
 
-def _pinned_as(unit: Unit) -> str:
-    """The name of a unit's node; for one that has none, that of the first value it makes."""
-    named = (value.name for value in unit.node.outputs if value.name)
-    return unit.node.name or next(named, "")
+def _pinned_as(node: ir.Node) -> str:
+    """The name of a node; for one that has none, that of the first value it makes."""
+    named = (value.name for value in node.outputs if value.name)
+    return node.name or next(named, "")
 
 
 def _matcher(pattern: str, flag: str, names: Collection[str]) -> Callable[[str], bool]:

@@ -77,8 +77,9 @@ def analyze(
     replay: plan_files.SavedPlan | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Decides for every part of a model, and changes nothing; `replay` takes the decisions of a saved plan.
+    """Decides for every part of a model, and changes nothing.
 
+    A saved plan in `replay` brings its decisions, and what of the options it holds (SavedPlan.over).
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
     with _without_collector(), checking.blaming(lambda: writing.checkable(source)):
@@ -98,7 +99,7 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`.
+    over the input itself only with `in_place`. A saved plan in `replay` decides as in `analyze`.
     Raises ModelError, ListError, OptionError, PlanError and OutputError.
     """
     options = _settled(options, replay)
@@ -137,7 +138,9 @@ def _decide(
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
-        graph = units.build(loaded.model, _types(loaded.model), options.target)
+        types = _types(loaded.model)
+        tidy.bypass(loaded.model, types)
+        graph = units.build(loaded.model, types, options.target)
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):

@@ -18,9 +18,9 @@ from amp_rewrite.units import UnitGraph
 _SOFTMAX = frozenset(("Softmax", "LogSoftmax"))
 _ATTENTION = frozenset(("Attention", "MultiHeadAttention", "GroupQueryAttention"))
 _COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
-_CARRY_HUGE = MOVERS | {"Add", "Sub", "Neg"}
-_CARRY_MASK = _CARRY_HUGE | {"Mul", "Sum"}
-_CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sum"}
+_CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
+_CARRY_MASK = _CARRY_HUGE | {"Div", "Mul", "Sum"}
+_CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
 _DIVIDE = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0}
 """Where zero is fatal: the operator and the input that must not be zero."""
 
@@ -86,6 +86,7 @@ class _Check:
             self.findings[unit] = Finding(_too_large(value, self.fits[value], self._half))
 
     def _overflow(self, value: ir.Value, fit: Fit, readers: list[Arrival]) -> None:
+        readers = [arrival for arrival in readers if not self._bounds(arrival, fit)]
         way = self._way_to_softmax(fit, readers)
         if way and value not in self._leaving:
             self.masks[value] = way
@@ -93,6 +94,15 @@ class _Check:
         finding = Finding(_too_large(value, fit, self._half))
         for unit in self._flood(readers, _CARRY_HUGE):
             self.findings.setdefault(unit, finding)
+
+    def _bounds(self, arrival: Arrival, fit: Fit) -> bool:
+        """Whether a value bounds others so far out that infinity does it as well, as in Max(x, -3.4e38)."""
+        unit, port = arrival
+        operator = self._graph.units[unit].node.op_type
+        below = operator == "Max" or (operator == "Clip" and port == 1)
+        above = operator == "Min" or (operator == "Clip" and port == 2)
+        largest = self._half.largest
+        return (below and fit.high < -largest) or (above and fit.low > largest)
 
     def _way_to_softmax(self, fit: Fit, readers: list[Arrival]) -> tuple[int, ...]:
         """The units on the way of a mask, or none when the value also goes elsewhere.
@@ -116,7 +126,7 @@ class _Check:
                 masking = True
                 if sign > 0:
                     return ()
-            elif operator in _CARRY_MASK and not self._leaves(unit):
+            elif operator in _CARRY_MASK and not self._leaves(unit) and (operator, port) != ("Div", 1):
                 after = _sign_after(operator, port, sign)
                 todo += [(arrival, after) for arrival in self._arrivals(unit)]
             elif operator not in _COMPARE:
@@ -125,7 +135,7 @@ class _Check:
 
     def _epsilon(self, value: ir.Value, fit: Fit, readers: list[Arrival]) -> None:
         """Every unit between a value that becomes zero and a division by it stays float32."""
-        tiny = fit.low > 0 and fit.high < self._half.smallest
+        tiny = fit.low * fit.high > 0 and max(-fit.low, fit.high) < self._half.smallest
         what = f"{fit.high:.3g}" if tiny else "a number"
         finding = Finding(f"{what} in {_named(value)} becomes 0 in {self._half.name}, and is divided by")
         parents: dict[int, int | None] = {}

@@ -34,6 +34,21 @@ def run(model: ir.Model, types: Types) -> int:
     return removed
 
 
+def bypass(model: ir.Model, types: Types) -> None:
+    """Takes out Casts from float32 to float32, which exporters leave behind and which say nothing.
+
+    They would stand between nodes that belong together. One that makes an output of the model, or of a
+    body, stays.
+    """
+    float32 = ir.DataType.FLOAT
+    for node in list(_casts(model)):
+        value, made = node.inputs[0], node.outputs[0]
+        plain = value is not None and _element(value, types) == float32 == _element(made, types)
+        if plain and not made.is_graph_output():
+            made.replace_all_uses_with(value)
+            _remove(node)
+
+
 def _casts(model: ir.Model) -> Iterator[ir.Node]:
     for graph in graphs(model.graph):
         for node in graph:

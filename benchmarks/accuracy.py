@@ -2,8 +2,11 @@
 
     python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md
 
-FOLDER holds `index.json` and the models, TOOLS the module `model_feeds.py` that makes their inputs. Each
-model runs in a process of its own: a runtime that crashes costs one row.
+FOLDER is any folder of models with an `index.json`: a list with, for each model, `name`, `file` (its path in
+FOLDER) and `runs` (whether onnxruntime runs it; the others are left out). TOOLS holds a module
+`model_feeds.py` with `feeds(entry, folder)`, which makes from such an entry the inputs, arrays by name; what
+else an entry says is for it. Neither is part of this repository. Each model runs in a process of its own: a
+runtime that crashes costs one row.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,12 +33,14 @@ HEADING = """# Accuracy on real models
 
 Each model is rewritten to float16 at the defaults and compared with the original on inputs of its own:
 float32 on onnxruntime's CPU provider against half emulated there (every half value is rounded behind the
-node that makes it). Within the default tolerances: {good} of {all}. Where they are broken, the last column
-names the node to look at: the first that makes something infinite, or the one that adds most error.
+node that makes it). Within the default tolerances: {good} of {all}; errors beyond them are bold. The last
+column names the node to look at: the first that makes something infinite, or the one that adds most error.
 
-Made by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
+Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
+FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
+is part of this repository; `benchmarks/accuracy.py` says what they look like, so that you can take your own.
 
-| model | nodes with half | Casts added | worst relative L2 | not finite | to blame |
+| model | nodes with half | Casts added | worst relative L2 | not finite | worst node |
 |---|--:|--:|--:|--:|---|
 """
 
@@ -46,7 +52,8 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
         verdict = verify(original, result.model, [feeds], device=Device.CPU)
-        worst = None if verdict.ok else blame(original, result.model, feeds, device=Device.CPU).worst
+        changed = result.report.changed
+        worst = blame(original, result.model, feeds, device=Device.CPU).worst if changed else None
     nodes, floats = result.report.nodes, [output.metrics for output in verdict.outputs]
     return {
         "half": nodes.half + nodes.mixed,
@@ -73,21 +80,29 @@ def rows(folder: Path, tools: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if entry["runs"]:
             command = [sys.executable, "-W", "ignore", __file__, folder, tools, "--one", entry["name"]]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            last = (done.stdout.strip().splitlines() or ['{"failed": "the process crashed"}'])[-1]
-            yield entry["name"], json.loads(last)
+            yield entry["name"], _row(done)
+
+
+def _row(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What a child measured; for one that failed, its exception, or that it was killed."""
+    if done.returncode == 0:
+        return json.loads(done.stdout.strip().splitlines()[-1])
+    said = done.stderr.strip().splitlines()
+    return {"failed": said[-1][:200] if done.returncode > 0 and said else "the process crashed"}
 
 
 def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
     """The table, with what it holds and how it was made in front."""
     good = sum(row.get("ok", False) for _, row in measured)
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    heading = HEADING.format(good=good, all=len(measured), versions=versions)
+    date = f"{datetime.now(UTC):%Y-%m-%d}"
+    heading = HEADING.format(good=good, all=len(measured), versions=versions, date=date)
     return heading + "\n".join(_line(name, row) for name, row in measured) + "\n"
 
 
 def _line(name: str, row: dict[str, Any]) -> str:
     if "failed" in row:
-        return f"| {name} | | | | | {row['failed']} |"
+        return f"| {name} | | | | | {row['failed'].replace('|', '/')} |"
     share = f"{row['half']} of {row['nodes']}"
     error = f"{row['error']:.1e}" if row["ok"] else f"**{row['error']:.1e}**"
     return f"| {name} | {share} | {row['casts']} | {error} | {row['non_finite']} | {row['worst']} |"

@@ -8,6 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 import amp_rewrite
 from amp_rewrite import demo
+from amp_rewrite.errors import ModelError
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions
@@ -219,3 +220,100 @@ def test_weights_keep_their_values():
     weights = amp_rewrite.emulate(made).graph.initializer
     assert [numpy_helper.to_array(w).tolist() for w in weights] == [[1.0, -np.inf]]
     assert weights[0].data_type == onnx.TensorProto.FLOAT
+
+
+# ---- what moves values, and what does more
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("reduction", "result"), [("add", np.inf), ("mul", np.inf), ("max", 30000)])
+@pytest.mark.parametrize("scatter", ["ScatterND", "ScatterElements <axis = 0,"])
+def test_a_scatter_that_adds_is_rounded(scatter, reduction, result, late):
+    """60000 + 60000 is infinite, also where it is halved at once; the larger of the two is one of them."""
+    begun = scatter if "<" in scatter else f"{scatter} <"
+    index = "[1,1] i = {0}" if scatter == "ScatterND" else "[1] i = {0}"
+    body = f"""g (float16[1] x, float16[1] u) => (float16[1] y) <int64{index}, float16 h = {{14336}}> {{
+        r = Relu (x) s = {begun} reduction = "{reduction}"> (r, i, u)
+        n = Neg (s) m = Mul (n, h) y = Neg (m) }}"""
+    made = model(body, opset=18)
+    onnx.checker.check_model(made, full_check=True)
+    feeds = {"x": half(60000), "u": half(60000)}
+    assert sessions.run(amp_rewrite.emulate(made, late=late), feeds)["y"].item() == result
+
+
+def test_a_scatter_that_only_puts_values_needs_no_casts():
+    """Without a reduction a scatter of rounded values is rounded."""
+    body = """g (float16[2] x) => (float16[2] y) <int64[1,1] i = {0}, float16[1] u = {15360}> {
+        s = ScatterND (x, i, u) y = Mul (s, s) }"""
+    operators = [node.op_type for node in amp_rewrite.emulate(model(body)).graph.node]
+    assert operators == ["Cast", "ScatterND", "Mul", "Cast"]
+
+
+# ---- the borders of the model
+
+
+def borders(made):
+    """The types of all inputs and outputs."""
+    return {entry.name: entry.type for entry in (*made.graph.input, *made.graph.output)}
+
+
+BORDERS = {
+    "a sequence that enters": """g (seq(float16[2]) q) => (float16[2] y) {
+        i = Constant <value = int64 {0}> () a = SequenceAt (q, i) y = Mul (a, a) }""",
+    "a sequence that leaves": """g (float16[2] x) => (seq(float16[2]) z) {
+        a = Mul (x, x) z = SequenceConstruct (a, x) }""",
+    "a sequence that leaves and is read": """g (float16[2] x) => (seq(float16[2]) z, float16[2] y) {
+        a = Mul (x, x) z = SequenceConstruct (a, x)
+        i = Constant <value = int64 {0}> () b = SequenceAt (z, i) y = Mul (b, b) }""",
+    "a sequence that goes through": """g (seq(float16[2]) q, float16[2] x) => (seq(float16[2]) z) {
+        i = Constant <value = int64 {0}> () a = SequenceAt (q, i) m = Mul (a, x)
+        z = SequenceInsert (q, m) }""",
+    "a weight that is an output": """g (float16[2] x) => (float16[2] w, float16[2] y)
+        <float16[2] w = {15360, 14336}> { y = Mul (x, w) }""",
+    "a weight that can be overridden": """g (float16[2] x, float16[2] w) => (float16[2] y)
+        <float16[2] w = {15360, 14336}> { y = Mul (x, w) }""",
+    "a weight that a body reads too": """g (float16[2] x, bool c) => (float16[2] w, float16[2] y)
+        <float16[2] w = {15360, 14336}> {
+        y = If (c) <then_branch = t () => (float16[2] a) { a = Mul (x, w) },
+                    else_branch = e () => (float16[2] b) { b = Exp (w) }> }""",
+}
+BORDER_FEEDS = FEEDS | {"q": [half(1.5, -0.3), half(2, 300)], "w": half(0.1, 3)}
+
+
+@pytest.mark.parametrize("name", BORDERS)
+def test_borders_keep_their_types_and_values(name):
+    """Sequences and weights at the border of the model are half outside, and are computed with as float32."""
+    made = model(BORDERS[name])
+    onnx.checker.check_model(made, full_check=True)
+    result = amp_rewrite.emulate(made)
+    onnx.checker.check_model(result, full_check=True)
+    assert borders(result) == borders(made)
+    feeds = {entry.name: BORDER_FEEDS[entry.name] for entry in made.graph.input}
+    expected = ReferenceEvaluator(made).run(None, feeds)
+    for wanted, got in zip(expected, sessions.run(result, feeds).values(), strict=True):
+        np.testing.assert_allclose(np.stack(got), np.stack(wanted), rtol=2**-10, atol=1e-7)
+        assert np.asarray(got[0]).dtype == np.float16
+
+
+def test_a_weight_that_can_be_overridden_has_its_default():
+    """Without a value from outside, the stored one holds."""
+    made = model(BORDERS["a weight that can be overridden"])
+    got = sessions.run(amp_rewrite.emulate(made), {"x": half(2, 2)})["y"]
+    np.testing.assert_array_equal(got, half(2, 1))
+
+
+OUT_OF_REACH = {
+    "a sequence below opset 17": (BORDERS["a sequence that enters"], 16),
+    "an optional": (
+        "g (optional(float16[2]) o) => (float16[2] y) { a = OptionalGetElement (o) y = Mul (a, a) }",
+        18,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_REACH)
+def test_a_border_that_no_node_can_cast_is_refused(name):
+    """Instead of a model that onnxruntime refuses there is an error that names the value."""
+    body, opset = OUT_OF_REACH[name]
+    with pytest.raises(ModelError, match=r"no node can cast '[qo]'"):
+        amp_rewrite.emulate(model(body, opset=opset))

@@ -1,7 +1,10 @@
 """Integers in float clothes: lengths, positions and indices stay float32, small integers need not."""
 
+import onnx
 import pytest
 
+from amp_rewrite import analyze, integers
+from amp_rewrite.findings import acts_as
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Options
 from tests.text import agree, becomes, in_half, kept, model, rewritten
@@ -253,3 +256,80 @@ def test_token_ids_are_no_business_of_ours():
     }"""
     assert kept(text) == {}
     assert in_half(text) == {"e", "y"}
+
+
+ROPE = """<ir_version: 9, opset_import: ["": 17]> g (int64[1,s] positions, float[4,4] x) => (float[1,4,s] y)
+    <float[2] inv_freq = {{1.0, 0.01}}, float[4,4] w, int64[1] first = {{0}}, int64[1] last = {{2}}> {{
+    {} [product] angle = MatMul (column, row)
+    both = Concat <axis = 1> (angle, angle) c = Cos (both) h = MatMul (x, w) y = MatMul (h, c) }}"""
+ROPES = {
+    "expanded": """r = Unsqueeze (inv_freq, first) column = Unsqueeze (r, last)
+        p = Cast <to = 1> (positions) m = Constant <value = int64[1] {1}> () row = Unsqueeze (p, m)""",
+    "computed": """z = Constant <value = float {0.0}> () e = Constant <value = float {2.0}> ()
+        o = Constant <value = float {1.0}> () b = Constant <value = float {100.0}> ()
+        n = Range (z, e, o) k = Div (n, e) t = Pow (b, k) i = Reciprocal (t)
+        r = Unsqueeze (i, first) column = Unsqueeze (r, last)
+        p = Cast <to = 1> (positions) m = Constant <value = int64[1] {1}> () row = Unsqueeze (p, m)""",
+}
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_rotary_angles_stay_float32_however_the_frequencies_come(name):
+    """Positions times frequencies that are unsqueezed, or computed from constants, are angles too."""
+    found = analyze(onnx.parser.parse_model(ROPE.format(ROPES[name])))
+    (unit,) = [unit for unit in found.graph.units if unit.node.name == "product"]
+    assert not found.painting.is_half(unit.index)
+    assert "may exceed" in found.painting.entries[unit.index].reason
+
+
+def test_a_range_that_goes_down_is_as_large_as_one_that_goes_up():
+    """The larger of start and limit bounds a Range."""
+    body = """<ir_version: 9, opset_import: ["": 17]> g (float[4,4] x) => (float[5000] y) {{
+        s = Constant <value = float {{{}.0}}> () e = Constant <value = float {{0.0}}> ()
+        d = Constant <value = float {{-1.0}}> () r = Range (s, e, d) [scale] y = Mul (r, d) }}"""
+    large, small = (analyze(onnx.parser.parse_model(body.format(n))) for n in (5000, 50))
+    reasons = [
+        {unit.node.name: found.painting.entries[unit.index].reason for unit in found.graph.units}
+        for found in (large, small)
+    ]
+    assert "may exceed" in reasons[0]["scale"]
+    assert "may exceed" not in reasons[1]["scale"]
+
+
+def test_places_in_an_image_are_computed_in_float32():
+    """What computes the grid of a GridSample stays float32, and so do the boxes of a RoiAlign."""
+    body = """<ir_version: 9, opset_import: ["": 17]> g (float[1,1,8,8] x, float[1,8,8,2] f, float[2,2] w)
+        => (float[1,1,8,8] y) {
+        [flow] m = MatMul (f, w) [warp] a = Add (m, f) [scaled] b = Div (a, w) y = GridSample (x, b) }"""
+    found = analyze(onnx.parser.parse_model(body))
+    half = {unit.node.name for unit in found.graph.units if found.painting.is_half(unit.index)}
+    assert half == {"flow"}
+
+
+def _steps_for_angles(monkeypatch, products):
+    """How often a node is looked at where positions go through that many products to a sine."""
+    looks = []
+    monkeypatch.setattr(integers, "acts_as", lambda node: looks.append(1) or acts_as(node))
+    steps = " ".join(f"a{i + 1} = MatMul (a{i}, w)" for i in range(products))
+    analyze(
+        onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
+        g (int64[2,2] p) => (float[2,2] y) <float[2,2] w = {{1.0, 0.0, 0.0, 1.0}}> {{
+            a0 = Cast <to = 1> (p) {steps} y = Sin (a{products}) }}""")
+    )
+    return len(looks)
+
+
+def test_many_products_are_looked_at_once(monkeypatch):
+    """Whether a product leads to an angle is found for all at once: the work grows with the graph."""
+    assert _steps_for_angles(monkeypatch, 200) < 5 * _steps_for_angles(monkeypatch, 50)
+
+
+def test_a_scatter_that_adds_carries_what_becomes_an_integer():
+    """What goes back to an integer through a scatter that adds up stays float32, as through an Add."""
+    text = """g (float[4,4] x, int64[1,1] i, float[1,4] u) => (int64[4,4] y) <float[4,4] w> {
+        m = MatMul (x, w)
+        q = Add (m, m)
+        s = ScatterND <reduction = "add"> (q, i, u)
+        y = Cast <to = 7> (s)
+    }"""
+    assert kept(text)["q"] == TO

@@ -345,3 +345,61 @@ def test_a_kept_cast_stays() -> None:
     free = _analysis(body, borders).painting
     kept = _analysis(body, borders, pins=Pins(keep_full=("cast",))).painting
     assert (free.is_half(0), kept.is_half(0)) == (True, False)
+
+
+def test_a_square_is_what_the_lists_say_of_squares() -> None:
+    """A Mul of a value with itself overflows as Pow does; a list without squares, and a user, say Mul."""
+    body = "[square] t = Mul(x, x) [product] y = Mul(t, x)"
+    assert _said(body) == {"square.T": "DENY default", "product.T": "INFER default"}
+    assert _said(body, half=BFLOAT16, lists=lists.load("bfloat16"))["square.T"] == "INFER bfloat16"
+    assert _said(body, lists=lists.load("tensorflow"))["square.T"] == "INFER tensorflow"
+    assert _said(body, lists=_asked(Kind.INFER, "Mul"))["square.T"] == "INFER --infer"
+
+
+BRANCHES = """
+    yes = Constant <value = bool {1}> ()
+    [before] a = Relu(x)
+    [outer] b = If (yes) <
+        then_branch = then () => (float[4,4] p) {
+            [inner] i = If (yes) <
+                then_branch = deep () => (float[4,4] d) { [deepest] d = Exp(a) },
+                else_branch = other () => (float[4,4] o) { [other] o = Relu(a) }>
+            [beside] p = MatMul(i, i) },
+        else_branch = else () => (float[4,4] q) { [else] q = Abs(a) }>
+    [after] y = Relu(b)
+"""
+INSIDE = ["inner", "deepest", "other", "beside", "else"]
+
+
+def _sources(source: str, **options: Any) -> set[str]:
+    """The nodes of which the source says something."""
+    return {unit.split(".")[0] for unit, said in _said(BRANCHES, **options).items() if said.endswith(source)}
+
+
+def test_a_pin_on_control_flow_holds_inside() -> None:
+    """Keeping an If keeps its borders and all that its branches compute, nested ones too; nothing beside."""
+    assert _sources("FIXED pin", pins=Pins(keep_full=("outer",))) == {"outer", *INSIDE} - {"deepest"}
+    assert _sources("pin", pins=Pins(keep_full=("outer",))) == {"outer", *INSIDE}
+    assert _sources("pin", pins=Pins(keep_full=("inner",))) == {"inner", "deepest", "other"}
+    assert _sources("pin", pins=Pins(keep_full=("deepest",))) == {"deepest"}
+
+
+def test_forcing_control_flow_forces_what_can_be() -> None:
+    """`--force-half` of an If reaches into its branches, and leaves what the schema fixes."""
+    assert _sources("ALLOW pin", pins=Pins(force_half=("outer",))) == {"outer", *INSIDE}
+    body = BRANCHES.replace("[beside] p = MatMul(i, i)", "[beside] p = mine.Thing(i)")
+    found = _said(body, pins=Pins(force_half=("outer",)))
+    assert found["beside.?"] == "FIXED schema"
+    assert found["else.T"] == "ALLOW pin"
+
+
+def test_control_flow_without_float_borders_can_be_pinned() -> None:
+    """An If that gives integers alone has no unit; a pin on it is for what its branches compute."""
+    body = """
+        yes = Constant <value = bool {1}> ()
+        [outer] y = If (yes) <
+            then_branch = then () => (int64[4,4] p) { [mean] m = Relu(x) p = Cast <to = 7> (m) },
+            else_branch = else () => (int64[4,4] q) { q = Cast <to = 7> (x) }>
+    """
+    found = _said(body, "(float[4,4] x) => (int64[4,4] y)", pins=Pins(keep_full=("outer",)))
+    assert found["mean.T"] == "FIXED pin"

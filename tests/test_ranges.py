@@ -291,7 +291,7 @@ def test_an_epsilon_keeps_the_way_to_its_division(case):
     ("values", "node", "expected"),
     [
         ([1.0, 1e-12, 2.0, 3.0], "Div (m, e)", "a number in 'e' becomes 0 in float16, and is divided by"),
-        ([-1e-9] * 4, "Div (m, e)", "a number in 'e' becomes 0 in float16, and is divided by"),
+        ([-1e-9] * 4, "Div (m, e)", "-1e-09 in 'e' becomes 0 in float16, and is divided by"),
         ([1.0, 1e-12, 2.0, 3.0], "Add (m, e)", None),
     ],
 )
@@ -338,3 +338,45 @@ def test_a_mask_that_is_also_an_output_is_none():
     assert stored(result.model)["fill"].tolist() == [-1e9, 0, 0, 0]
     assert "beyond float16" in kept(text)["a"]
     agree(proto, result.model)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "f = Mul (n, fill) a = Add (s, f) c = Cast <to = 1> (a)",
+        "f = Mul (n, fill) b = Add (s, f) two = Constant <value = float {2.0}> () c = Div (b, two)",
+    ],
+    ids=["a Cast that does nothing", "a temperature"],
+)
+def test_a_mask_goes_through_more_than_an_add(steps):
+    """Between the fill and the softmax there may be a Cast to float32 or a division: it saturates too."""
+    text = f"""g (float[4,4] x, float[4,4] n) => (float[4,4] y) <float[4,4] w, float fill = {{-3.4e38}}> {{
+        s = MatMul (x, w) {steps} p = Softmax (c) y = MatMul (p, w) }}"""
+    proto = model(text)
+    assert stored(rewritten(proto).model)["fill"].item() == LOWEST
+
+
+@pytest.mark.parametrize(
+    ("step", "held"),
+    [("Max (s, far)", -3.4e38), ("Min (s, far)", 3.4e38), ("Clip (s, far)", -3.4e38)],
+)
+def test_a_bound_beyond_half_is_no_bound(step, held):
+    """Max(x, -3.4e38) says nothing, and -inf says it as well: the node is half between its neighbours."""
+    text = f"""g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float far = {{{held}}}> {{
+        s = MatMul (x, w) c = {step} y = MatMul (c, w) }}"""
+    assert kept(text) == {}
+    assert "c" in in_half(text)
+    proto = model(text)
+    agree(proto, rewritten(proto).model)
+
+
+def test_a_huge_value_is_followed_through_a_scatter_that_adds():
+    """What a scatter adds 1e5 to is as large: its readers stay, as those of an Add do."""
+    text = """g (float[4,4] x, int64[1,1] i) => (float[4,4] y)
+    <float[4,4] w, float[1,4] big = {100000, 1, 1, 1}> {
+        m = MatMul (x, w)
+        s = ScatterND <reduction = "add"> (m, i, big)
+        d = Div (m, s)
+        y = MatMul (d, w)
+    }"""
+    assert kept(text).keys() == {"s", "d"}

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from amp_rewrite import lists
+from amp_rewrite.cli import main
+from amp_rewrite.demo import feeds
 
 pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[1]
@@ -21,13 +24,13 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", CI_BLOCK.sub("", README), re.DOTALL)
 
 
-def run(*command, folder):
+def run(*command, folder, check=True):
     """Runs a command in a folder, with this checkout's package."""
     return subprocess.run(
         command,
         cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        check=True,
+        check=check,
         capture_output=True,
         text=True,
     )
@@ -62,6 +65,42 @@ def test_the_demo_prints_the_numbers_that_the_readme_shows(tmp_path):
     printed = run(sys.executable, "-m", "amp_rewrite", "demo", folder=tmp_path).stdout
     for line in printed.splitlines()[:6]:
         assert line.strip() in README
+
+
+def test_a_verdict_that_fails_is_the_one_that_the_readme_shows(tmp_path):
+    """The command that the README names ends with 1 and prints what stands there, numbers aside."""
+    (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", README, re.MULTILINE)
+    np.savez(tmp_path / "bright.npz", image=1000 * feeds()["image"])
+    run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
+    words = command.split()[1:]
+    printed = run(sys.executable, "-m", "amp_rewrite", *words, folder=tmp_path, check=False)
+    assert printed.returncode == 1
+    lines = printed.stdout.splitlines()
+    verdict = lines[next(i for i, line in enumerate(lines) if line.startswith("compared")) :]
+    assert len(verdict) > 5
+    shown = [without_numbers(line) for line in README.splitlines()]
+    assert [line for line in verdict if without_numbers(line) not in shown] == []
+
+
+def without_numbers(line):
+    """A line with its numbers and spaces taken out: they differ between machines."""
+    return re.sub(r"-?\d[\d.,]*(e[+-]\d+)?|\s+", "", line)
+
+
+def test_the_main_job_stands_near_the_top():
+    """The first command that rewrites is the one for the reader's own file."""
+    (first, *_) = re.findall(r"^amp-rewrite .*", README, re.MULTILINE)
+    assert first == "amp-rewrite model.onnx -o model_fp16.onnx"
+    assert README.index(first) < 1000
+
+
+def test_the_readme_names_every_flag():
+    """Each command and each of its flags stands somewhere in the README."""
+    flags = {max(p.opts, key=len) for c in main.commands.values() for p in c.params if p.opts[0][0] == "-"}
+    assert len(flags) > 20
+    short = {"--output": "-o", "--quiet": "-q"}
+    assert {flag for flag in flags if not re.search(rf"{short.get(flag, flag)}\b", README)} == set()
+    assert {name for name in main.commands if f"amp-rewrite {name}" not in README} == {"rewrite"}
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))

@@ -40,7 +40,7 @@ def _units_of(made: Analysis, name: str) -> list[Unit]:
     found = [unit for unit in made.graph.units if name in _names(unit)]
     if found:
         return found
-    everything = sorted({known for unit in made.graph.units for known in _names(unit) if known})
+    everything = {known for unit in made.graph.units for known in _names(unit) if known}
     near = difflib.get_close_matches(name, everything, n=3)
     if any(name in (node.name, *_outputs(node)) for node in made.loaded.model.graph.all_nodes()):
         raise OptionError(f"'{name}' has no float32 in it", remedy="there is nothing to decide")

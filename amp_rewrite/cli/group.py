@@ -36,7 +36,7 @@ class DefaultGroup(click.Group):
         """A bare word that is no file, and nearly a command, was meant as the command."""
         if word.startswith("-") or Path(word).suffix or Path(word).exists():
             return
-        near = difflib.get_close_matches(word, sorted(self.commands), n=1)
+        near = difflib.get_close_matches(word, self.commands, n=1)
         if near:
             raise _OneLine(f"no command or file '{word}'; did you mean {near[0]}?")
 

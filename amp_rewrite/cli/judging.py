@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.grouping import grouped
-from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError
+from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
 from amp_rewrite.options import Borders
 from amp_rewrite.running import feeds, metrics, verification
 from amp_rewrite.running.blame import blame
@@ -56,7 +56,7 @@ class Judging:
         """The verdict, or why there can be none here."""
         try:
             return self.judge(original, rewritten, data, borders)
-        except (MissingPackageError, ModelError, FeedError) as error:
+        except (MissingPackageError, ModelError, FeedError, OutputError) as error:
             return error
 
 

@@ -133,9 +133,16 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
         console.print(f"  {_node(error)}: error {error.error:.1e}, adds {error.added:.1e}")
     if worst.non_finite:
         lost = f"first to make {plural(worst.non_finite, 'value')} infinite or NaN"
-        console.print(f"  {lost}: {_node(worst)}, which reads {worst.low:.3g} to {worst.high:.3g}")
+        console.print(f"  {lost}: {_node(worst)}{_reads(worst)}")
     flags = " ".join(f"--keep-full {shlex.quote(name)}" for name in worst.keep_full)
     console.print(Text(f"next     {flags}", style="cyan"))
+
+
+def _reads(error: NodeError) -> str:
+    """What the node reads, where something finite that it reads was looked at."""
+    if error.low is None or error.high is None:
+        return ""
+    return f", which reads {error.low:.3g} to {error.high:.3g}"
 
 
 def _node(error: NodeError) -> str:

@@ -172,8 +172,8 @@ class _Emulator:
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         name = self._names.of_value(value, suffix)
-        kind = self._types[value]
-        if isinstance(kind, ir.TensorType):
+        kind = self._types.get(value)  # a Cast of ours is not among them
+        if kind is None or isinstance(kind, ir.TensorType):
             cast = placing.cast(value, dtype, self._names.of_node(name))
         else:
             cast = self._map(value, kind, dtype, name)
@@ -185,7 +185,7 @@ class _Emulator:
         """A node that casts every element of a sequence."""
         if not isinstance(kind, ir.SequenceType) or self._opset < _SEQUENCE_MAP:
             raise ModelError(
-                f"cannot be emulated: '{value.name}' is of the type {kind}, and no node can cast that",
+                f"cannot be emulated: no node can cast '{value.name}', which is of the type {kind}",
                 where="the given model",
                 remedy=f"give it tensors there, or a sequence at opset {_SEQUENCE_MAP} or later",
             )
@@ -196,7 +196,7 @@ class _Emulator:
         made.name = self._names.of_value(element, "cast")
         body = ir.AttrGraph("body", ir.Graph([element], [made], nodes=[cast], name=f"{name}__body"))
         node = ir.Node("", "SequenceMap", (value,), (body,), name=self._names.of_node(name))
-        node.outputs[0].type = editing.with_element(kind, dtype)
+        node.outputs[0].type, node.outputs[0].shape = editing.with_element(kind, dtype), value.shape
         return node
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +70,32 @@ _PROBE = '<ir_version: 8, opset_import: ["": 17]> probe (float[1] x) => (float[1
 
 def open_session(model: Runnable, device: Device = Device.CPU) -> Any:
     """A session on a device; ModelError when onnxruntime refuses the model."""
-    runtime = onnxruntime()
-    options = runtime.SessionOptions()
+    return _open(model, device, onnxruntime().SessionOptions())
+
+
+def open_plain_session(model: Runnable, device: Device = Device.CPU) -> Any:
+    """A session that runs every node as it stands: nothing is fused or folded; ModelError as above."""
+    options = onnxruntime().SessionOptions()
+    options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _open(model, device, options)
+
+
+def _open(model: Runnable, device: Device, options: Any) -> Any:
     options.log_severity_level = ERRORS_ONLY
     given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
-        return runtime.InferenceSession(given, options, providers=list(_PROVIDERS[device]))
+        return onnxruntime().InferenceSession(given, options, providers=list(_PROVIDERS[device]))
     except Exception as error:  # onnxruntime has no common class for its errors
         raise ModelError(f"onnxruntime refuses the model ({first_line(error)})") from error
 
 
-def run_session(session: Any, feeds: Feeds) -> dict[str, Any]:
-    """The outputs of a session, by name; FeedError when the run fails."""
-    names = [output.name for output in session.get_outputs()]
+def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
+    """The outputs of a session, or those of them that are wanted, by name; FeedError when the run fails."""
+    outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
+    names = [output.name for output in outputs]
     kinds = {entry.name: entry.type for entry in session.get_inputs()}
     given = {name: values.typed(value, kinds.get(name, "")) for name, value in feeds.items()}
-    plain = values.BFLOAT16 not in (*kinds.values(), *(output.type for output in session.get_outputs()))
+    plain = values.BFLOAT16 not in (*kinds.values(), *(output.type for output in outputs))
     try:
         found = session.run(names, given) if plain else _run_values(session, names, given, kinds)
     except Exception as error:  # as above

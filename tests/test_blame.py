@@ -1,0 +1,239 @@
+"""Blame: the node that a rewrite spoils, under the name by which it can be kept in float32."""
+
+import io
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+from rich.console import Console
+
+import amp_rewrite
+from amp_rewrite.errors import OutputError
+from amp_rewrite.options import Level, Options, Pins
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.reporting import terminal
+from amp_rewrite.running import blame as blaming
+from amp_rewrite.running import sessions, verification
+from amp_rewrite.running.blame import blame
+from amp_rewrite.running.sessions import Device
+
+FORCED = Options(level=Level.UNSAFE_FORCE_ALL)
+HEADER = '<ir_version: 9, opset_import: ["": 17, "own": 1]>'
+SQUARE = (
+    "g (float[2] x) => (float[2] y) { [double] d = Add (x, x) [square] s = Mul (d, d) [back] y = Sqrt (s) }"
+)
+X = {"x": np.float32([1, 300])}
+
+
+def model(body):
+    """A model from ONNX text, by its graph."""
+    return parser.parse_model(f"{HEADER} {body}")
+
+
+def blamed(before, feeds, options=FORCED):
+    """Who is to blame for what a rewrite does on the CPU."""
+    return blame(before, amp_rewrite.rewrite(before, options).model, feeds, device=Device.CPU)
+
+
+def printed(before, feeds):
+    """The lines that a verdict with blame prints."""
+    after = amp_rewrite.rewrite(before, FORCED).model
+    verdict = verification.verify(before, after, [feeds], device=Device.CPU)
+    console = Console(file=io.StringIO(), width=200)
+    found = blame(before, after, feeds, device=Device.CPU)
+    terminal.print_verdict(console, verification.replace(verdict, blame=found))
+    return console.file.getvalue()
+
+
+# ---- names that pins take
+
+FUNCTION = """g (float[2] x) => (float[2] y) { [call] y = own.Norm (x) }
+    <opset_import: ["": 17], domain: "own"> Norm (a) => (b) {
+        [square] s = Mul (a, a) [back] b = Sqrt (s) }"""
+
+
+def test_what_is_blamed_in_a_function_can_be_kept():
+    """A node of a function's body goes by the name that it has once inlined, which is what pins match."""
+    before = model(FUNCTION)
+    lost = blamed(before, X).first_lost
+    assert (lost.operator, lost.non_finite) == ("Mul", 1)
+    kept = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=lost.keep_full))
+    assert blamed(before, X, kept).first_lost is None
+
+
+def test_a_function_in_a_file_is_inlined_too(tmp_path):
+    """The same holds of a model that is given by its path."""
+    before, after = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(model(FUNCTION), before)
+    onnx.save(amp_rewrite.rewrite(model(FUNCTION), FORCED).model, after)
+    assert blame(before, after, X, device=Device.CPU) == blamed(model(FUNCTION), X)
+
+
+LOOP = """g (float[2] x) => (float[2] y) {
+    m = Constant <value = int64 {1}> () c = Constant <value = bool {1}> ()
+    [loop] z = Loop (m, c, x) <body =
+        b (int64 i, bool k, float[2] s) => (bool l, float[2] t) {
+            l = Identity (k) [square] u = Mul (s, s) [inner] v = If (k) <
+                then_branch = t () => (float[2] p) { [quarter] p = Mul (u, u) },
+                else_branch = e () => (float[2] q) { q = Identity (u) }>
+            [root] r = Sqrt (v) [again] t = Sqrt (r) }>
+    y = Add (z, x) }"""
+
+
+def test_a_loop_that_is_blamed_can_be_kept():
+    """Keeping a loop keeps what is in its body, and in the bodies there: then nothing is lost."""
+    before = model(LOOP)
+    lost = blamed(before, X).first_lost
+    assert (lost.node, lost.operator) == ("loop", "Loop")
+    kept = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=("loop",)))
+    assert blamed(before, X, kept).first_lost is None
+
+
+# ---- what is read
+
+
+def test_what_the_model_is_fed_counts_as_read():
+    """The first node reads an input of the model: that is known from the feeds."""
+    body = "g (float[2] x) => (float[2] y) { [square] s = Mul (x, x) y = Sqrt (s) }"
+    lost = blamed(model(body), X).first_lost
+    assert (lost.low, lost.high) == (1, 300)
+    assert "which reads 1 to 300\n" in printed(model(body), X)
+
+
+def test_where_nothing_is_known_no_range_is_printed():
+    """A node that reads weights alone has no range, and the line ends before it."""
+    body = """g (float[2] x) => (float[2] y) <float[2] w = {300, 1}> {
+        [square] s = Mul (w, w) r = Sqrt (s) y = Add (r, x) }"""
+    lost = blamed(model(body), X).first_lost
+    assert (lost.low, lost.high) == (None, None)
+    text = printed(model(body), X)
+    assert "infinite or NaN: Mul 'square'\n" in text
+    assert "nan" not in text.replace("NaN", "")
+
+
+def test_what_reads_nothing_finite_has_no_range():
+    """Where all that a node reads is infinite, there are no bounds."""
+    body = "g (float[1] x) => (float[1] y) { [square] s = Mul (x, x) [back] y = Sqrt (s) }"
+    found = {error.node: error for error in blamed(model(body), {"x": np.float32([300])}).nodes}
+    assert (found["back"].low, found["back"].high) == (None, None)
+
+
+# ---- odd shapes and types
+
+
+def test_scalars_and_empty_values_are_no_obstacle():
+    """A scalar is compared as any other value; what has no elements is left out."""
+    body = """g (float[2] x) => (float y, float[0] z) <float[0] e> {
+        [sum] s = ReduceSum <keepdims = 0> (x) [square] q = Mul (s, s) [back] y = Sqrt (q)
+        [none] n = Mul (e, e) z = Identity (n) }"""
+    made = model(body)
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(0, np.float32), "e"))
+    found = blamed(made, X)
+    assert {error.node for error in found.nodes} == {"sum", "square", "back"}
+    assert found.first_lost.node == "square"
+
+
+def test_what_is_no_float_tensor_is_left_out():
+    """Integers and sequences are run and not compared; a graph of these alone has no one to blame."""
+    body = """g (int64[2] i, float[2] x) => (int64[2] j, float[2] y) {
+        k = Add (i, i) j = Abs (k) q = SequenceConstruct (x, x)
+        p = Constant <value = int64 {0}> () [at] y = SequenceAt (q, p) }"""
+    feeds = X | {"i": np.int64([1, 2])}
+    assert {error.node for error in blamed(model(body), feeds).nodes} == {"at"}
+    integers = model("g (int64[2] i) => (int64[2] j) { k = Add (i, i) j = Abs (k) }")
+    assert blame(integers, integers, {"i": np.int64([1, 2])}, device=Device.CPU).nodes == ()
+
+
+def test_bfloat16_is_looked_into():
+    """What a bfloat16 model makes can be compared on the CPU as well."""
+    options = Options(level=Level.UNSAFE_FORCE_ALL, half=amp_rewrite.half.BFLOAT16)
+    made = parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]> {SQUARE}')
+    found = blamed(made, X, options)
+    assert found.first_lost is None
+    assert {error.node for error in found.nodes} == {"double", "square", "back"}
+
+
+# ---- cost
+
+
+def _chain(length):
+    steps = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(length))
+    return model(f"g (float[2] v0) => (float[2] v{length}) {{ {steps} }}")
+
+
+def _opened(monkeypatch, feeds, length):
+    """How many sessions blame opens for a chain."""
+    opened = []
+    plain = sessions.open_plain_session
+    monkeypatch.setattr(
+        blaming.sessions, "open_plain_session", lambda *given: opened.append(1) or plain(*given)
+    )
+    made = _chain(length)
+    assert len(blame(made, made, feeds, device=Device.CPU).nodes) == length
+    return len(opened)
+
+
+def test_chunks_of_small_values_grow(monkeypatch):
+    """While values are small each chunk is twice the last, so that few sessions see a long graph."""
+    monkeypatch.setattr(blaming, "CHUNK", 1)
+    assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
+
+
+def test_chunks_of_large_values_do_not_grow(monkeypatch):
+    """Where a chunk takes much memory, the next is no larger."""
+    monkeypatch.setattr(blaming, "CHUNK", 1)
+    monkeypatch.setattr(blaming, "_SMALL", 1)
+    assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
+
+
+# ---- external data
+
+
+def _save(made, path, tensor):
+    """Writes a model of which one tensor lies in a file beside it."""
+    array = onnx.numpy_helper.to_array(tensor)
+    (path.parent / "weights").write_bytes(array.tobytes())
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights")
+    path.write_bytes(made.SerializeToString())
+
+
+WEIGHTS = """g (float[2] x) => (float[2] y) <float[2] w = {300, 1}> {
+    [square] s = Mul (w, w) r = Sqrt (s) [sum] y = Add (r, x) }"""
+INNER = """g (float[2] x, bool c) => (float[2] y) {
+    [square] s = Mul (x, x) [if] r = If (c) <
+        then_branch = t () => (float[2] p) <float[2] w = {2, 3}> { p = Div (s, w) },
+        else_branch = e () => (float[2] q) { q = Identity (s) }>
+    y = Sqrt (r) }"""
+
+
+def test_a_model_with_external_data_and_a_long_name_is_looked_into(tmp_path):
+    """The file beside it has a short name, and is gone afterwards."""
+    made, path = model(WEIGHTS), tmp_path / f"{'m' * 250}.onnx"
+    after = amp_rewrite.rewrite(made, FORCED).model
+    _save(made, path, made.graph.initializer[0])
+    assert blame(path, after, X, device=Device.CPU).first_lost.node == "square"
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, "weights"}
+
+
+def test_external_data_of_a_body_is_found(tmp_path):
+    """A tensor of a branch that lies in a file is read from beside the model."""
+    made, path = model(INNER), tmp_path / "m.onnx"
+    after = amp_rewrite.rewrite(made, FORCED).model
+    _save(made, path, made.graph.node[1].attribute[0].g.initializer[0])
+    found = blame(path, after, X | {"c": np.array(True)}, device=Device.CPU)
+    assert found.first_lost.node == "square"
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(tmp_path):
+    """Instead of a bare OSError there is one line that says what would help."""
+    made, path = model(WEIGHTS), tmp_path / "m.onnx"
+    _save(made, path, made.graph.initializer[0])
+    (tmp_path / f".amp-rewrite-{os.getpid()}.onnx").mkdir()  # in the way, for root too
+    with pytest.raises(OutputError, match="copy the model with its data") as caught:
+        blame(path, model(WEIGHTS), X, device=Device.CPU)
+    assert isinstance(caught.value.__cause__, OSError)

@@ -1,0 +1,43 @@
+"""What moves values and what computes with them."""
+
+import onnx_ir as ir
+import pytest
+
+from amp_rewrite.findings import acts_as, moves
+
+
+def node(operator, **attributes):
+    """A node with these attributes, in no graph."""
+    return ir.node(operator, [ir.Value(), ir.Value(), ir.Value()], attributes)
+
+
+@pytest.mark.parametrize("scatter", ["ScatterElements", "ScatterND"])
+@pytest.mark.parametrize(
+    ("reduction", "operator", "moving"),
+    [("add", "Add", False), ("mul", "Mul", False), ("max", "Max", True), ("min", "Min", True)],
+)
+def test_a_scatter_with_a_reduction_acts_as_that(scatter, reduction, operator, moving):
+    """A scatter that adds or multiplies makes new values; one that takes the larger or smaller does not."""
+    found = node(scatter, reduction=reduction)
+    assert acts_as(found) == operator
+    assert moves(found) == moving
+
+
+def test_a_scatter_without_a_reduction_moves():
+    """Where the attribute is absent, or says so, values are only put into their places."""
+    assert moves(node("ScatterND"))
+    assert moves(node("ScatterElements", reduction="none"))
+    assert acts_as(node("ScatterND", reduction="none")) == "ScatterND"
+
+
+def test_a_reduction_elsewhere_is_none():
+    """An attribute of that name on any other operator says nothing about moving."""
+    assert acts_as(node("Gather", reduction="add")) == "Gather"
+    assert not moves(node("Add"))
+
+
+def test_a_reduction_that_a_function_leaves_open_may_add():
+    """Inside a function that is kept the caller says what a scatter does: it is taken to add."""
+    scatter = node("ScatterND")
+    scatter.attributes["reduction"] = ir.RefAttr("reduction", "how", ir.AttributeType.STRING)
+    assert not moves(scatter)
