@@ -1,6 +1,7 @@
 """The command line when it compares: verdicts, exit codes, and what it advises."""
 
 import json
+import sys
 
 import numpy as np
 import onnx
@@ -139,3 +140,24 @@ def test_what_is_wrong_is_one_line(model, arguments, words):
     assert result.exit_code == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert words in result.stderr
+
+
+def test_names_with_brackets_are_printed_as_they_are(tmp_path):
+    """A name is text, whatever a terminal library makes of brackets and colons."""
+    name = "x[/b] [red] :smile:"
+    made = parser.parse_model(OVERFLOW)
+    made.graph.node[1].name = name
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    np.savez(tmp_path / "large.npz", x=np.float32([150, 1]))
+    result = run(path, *FORCED, *data(path, "large"), "--per-node", "--save-plan", tmp_path / "plan.json")
+    assert result.exit_code == 1
+    assert f"Mul '{name}'" in result.output
+    assert name in run("explain", path).output
+    assert "1 of 3" in run(path, "--dry-run", "--allow", "Sqrt").output
+
+
+def test_without_onnxruntime_the_extra_is_named_in_full(model, monkeypatch):
+    """The advice names the extra with its brackets."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "pip install 'amp-rewrite[cpu]'" in run(model, *FORCED).output

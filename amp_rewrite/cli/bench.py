@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.reporting import charts, timings
+from amp_rewrite.reporting import charts, terminal, timings
 from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.latency import Effort
@@ -70,7 +69,7 @@ def bench(
         tell(progress, "measure")
         samples = list(feeds.feeds(models[0], data))
         made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
-    timings.print_bench(Console(highlight=False, soft_wrap=True), made)
+    timings.print_bench(terminal.plain_console(), made)
     if json_ is not None:
         writing.write((json.dumps(made.to_json(), indent=1) + "\n").encode(), json_)
     if chart is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from amp_rewrite import demo as networks
@@ -29,7 +28,7 @@ from amp_rewrite.running.verification import Verdict
 )
 def demo(output: Path) -> None:
     """Make a small network (convolutions, attention, norms, a loop), rewrite it and compare the two."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.plain_console()
     original = output / "demo.onnx"
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ import difflib
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.errors import OptionError
@@ -26,7 +25,7 @@ def explain(model: Path, node: str | None, asked: Asked) -> None:
     Nothing is written. NODE is a node's name, or that of a value it makes.
     """
     made = asked.analyze(model)
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.plain_console()
     if node is None:
         terminal.print_units(console, made.graph, made.painting)
         return

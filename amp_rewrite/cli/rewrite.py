@@ -72,7 +72,7 @@ def rewrite(
 
     Exit code 1 when the result is not valid or not close; it is written all the same.
     """
-    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+    console = terminal.plain_console(quiet=quiet)
     if dry_run or save_plan is not None:
         planned = _plan(console, model, asked, save_plan, show=dry_run)
         if dry_run and json_ is not None:
@@ -108,7 +108,7 @@ def _print_verdict(console: Console, verdict: Verdict | AmpRewriteError | None, 
     if isinstance(verdict, AmpRewriteError):
         console.print(Text(f"not compared with the original: {verdict}"))
     elif verdict is not None:
-        loud = console if verdict.ok else Console(stderr=console.quiet, highlight=False, soft_wrap=True)
+        loud = console if verdict.ok else terminal.plain_console(stderr=console.quiet)
         terminal.print_verdict(loud, verdict, per_node=judging.per_node)
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from amp_rewrite import model_io, writing
 from amp_rewrite.cli.feed_flags import feed_flags
@@ -48,7 +47,7 @@ def verify(
         model_io.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's
     with shown_progress(quiet=False):
         verdict = judging.judge(original, rewritten, data, Borders(io))
-    terminal.print_verdict(Console(highlight=False, soft_wrap=True), verdict, per_node=judging.per_node)
+    terminal.print_verdict(terminal.plain_console(), verdict, per_node=judging.per_node)
     if json_ is not None:
         writing.write((json.dumps(verdict.to_json(), indent=1) + "\n").encode(), json_)
     if not verdict.ok:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +16,11 @@ from amp_rewrite.reporting.sentences import Step, first_step, label, plural, siz
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.verification import Output, Verdict
 from amp_rewrite.units import UnitGraph
+
+
+def plain_console(*, quiet: bool = False, stderr: bool = False) -> Console:
+    """A console that prints text as it is, and breaks no line: a name may hold brackets, a path be long."""
+    return Console(quiet=quiet, stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_summary(console: Console, report: Report, title: str, hints: Iterable[str] = ()) -> None:
@@ -66,7 +70,7 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 
 def _name(name: str | None) -> str:
-    return escape(name or "(unnamed)")
+    return name or "(unnamed)"
 
 
 def _type(name: str) -> str:
