@@ -43,8 +43,9 @@ def bypass(model: ir.Model, types: Types) -> None:
     float32 = ir.DataType.FLOAT
     for node in list(_casts(model)):
         value, made = node.inputs[0], node.outputs[0]
-        plain = value is not None and _element(value, types) == float32 == _element(made, types)
-        if plain and not made.is_graph_output():
+        if value is None or made.is_graph_output():
+            continue
+        if _element(value, types) == float32 == _element(made, types):
             made.replace_all_uses_with(value)
             _remove(node)
 

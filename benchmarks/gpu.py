@@ -37,7 +37,7 @@ from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Device
 
 MINUTES = 6.5
-"""No further network begins after so long: the whole must end within eight minutes."""
+"""No further network begins after so long: the whole is to end within eight minutes."""
 CONVERSION = 60.0
 """Seconds after which a conversion is given up."""
 ROUNDS = 300

@@ -161,3 +161,33 @@ def test_without_onnxruntime_the_extra_is_named_in_full(model, monkeypatch):
     """The advice names the extra with its brackets."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "pip install 'amp-rewrite[cpu]'" in run(model, *FORCED).output
+
+
+def test_json_says_why_there_is_no_verdict(tmp_path):
+    """A pipeline can tell a model that could not be compared from one that was not to be."""
+    path, report = tmp_path / "own.onnx", tmp_path / "report.json"
+    onnx.save(parser.parse_model(OWN), path)
+    run(path, "--json", report)
+    assert "refuses the model" in json.loads(report.read_text())["verification"]["not_compared"]
+    run(path, "--json", report, "--no-verify")
+    assert json.loads(report.read_text())["verification"] is None
+
+
+def test_in_place_over_external_data_is_not_compared_and_says_so(tmp_path):
+    """What is overwritten with its data cannot be compared afterwards."""
+    path = tmp_path / "model.onnx"
+    made = parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (float[n,64] x) => (float[n,64] y) { y = MatMul (x, w) }""")
+    weights = np.zeros((64, 64), np.float32)
+    made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(made, path, save_as_external_data=True, location="model.data", size_threshold=0)
+    result = run(path, "--in-place")
+    assert result.exit_code == 0
+    assert "not compared with the original: --in-place replaces" in result.output
+
+
+def test_a_replayed_plan_is_compared_with_the_borders_that_it_has(model, tmp_path):
+    """A plan that halves inputs and outputs is no broken signature when it is carried out again."""
+    plan = tmp_path / "plan.json"
+    run(model, "--save-plan", plan, "--io", "half", "--allow", "Mul", "--no-verify")
+    assert run(model, "--plan", plan, *data(model, "small")).exit_code == 0

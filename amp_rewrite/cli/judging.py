@@ -51,9 +51,11 @@ class Judging:
         return replace(verdict, blame=blame(original, rewritten, first))
 
     def try_to_judge(
-        self, original: Runnable, rewritten: Runnable, data: Data, borders: Borders
+        self, original: Runnable | AmpRewriteError, rewritten: Runnable, data: Data, borders: Borders
     ) -> Verdict | AmpRewriteError:
         """The verdict, or why there can be none here."""
+        if isinstance(original, AmpRewriteError):
+            return original
         try:
             return self.judge(original, rewritten, data, borders)
         except (MissingPackageError, ModelError, FeedError, OutputError) as error:

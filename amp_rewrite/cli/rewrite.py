@@ -17,10 +17,11 @@ from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
 
 
@@ -80,15 +81,16 @@ def rewrite(
     if dry_run:
         return
     options = replace(asked.options, check=not no_check)
-    original = model_io.load_proto(model) if in_place and not no_verify else model
-    verdict: Verdict | AmpRewriteError | None = None
+    verdict: Judged = None
     with shown_progress(quiet=quiet) as progress:
+        original = model if no_verify else _original(model, in_place=in_place)
         result = pipeline.rewrite(
             model, options, output=output, in_place=in_place, replay=asked.replay, progress=progress
         )
         if result.report.changed and not no_verify:
             tell(progress, "verify")
-            verdict = judging.try_to_judge(original, result.model, data, options.borders)
+            borders = (asked.replay.over(options) if asked.replay else options).borders
+            verdict = judging.try_to_judge(original, result.model, data, borders)
     if json_ is not None:
         _write_json(json_, result.report, verdict)
     terminal.print_summary(console, result.report, str(result.model), _hints(model, result.report))
@@ -97,13 +99,31 @@ def rewrite(
         raise click.exceptions.Exit(1)
 
 
-def _write_json(path: Path, report: Report, verdict: Verdict | AmpRewriteError | None) -> None:
+Judged = Verdict | AmpRewriteError | None
+"""A verdict, or why there is none; None when none was asked for."""
+
+
+def _original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
+    """What to compare the result with: what is overwritten is read before."""
+    if not in_place:
+        return model
+    if model_io.load(model).external:
+        return ModelError(
+            "--in-place replaces a model with external data",
+            remedy="write it beside with -o, and compare the two",
+        )
+    return model_io.load_proto(model)
+
+
+def _write_json(path: Path, report: Report, verdict: Judged) -> None:
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
+    if isinstance(verdict, AmpRewriteError):
+        judged = {"not_compared": str(verdict)}
     text = json.dumps({**report.to_json(), "verification": judged}, indent=1) + "\n"
     writing.write(text.encode(), path)
 
 
-def _print_verdict(console: Console, verdict: Verdict | AmpRewriteError | None, judging: Judging) -> None:
+def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
     """A verdict is printed; one that is bad also when all else is quiet."""
     if isinstance(verdict, AmpRewriteError):
         console.print(Text(f"not compared with the original: {verdict}"))
