@@ -63,7 +63,7 @@ class Analysis:
 class Result:
     """A rewritten model, of the kind that was given, and the report on it.
 
-    For a path, `model` is the path that was written, or None when nothing was to be written.
+    For a path, `model` is the path that was written.
     """
 
     model: Any
@@ -155,7 +155,7 @@ def _decide(
             }
             painting = _paint(graph, options, findings)
     with clock.stage("plan"):
-        plan.check_names(graph, options.keep_io)
+        plan.check_names(graph, options.keep_io, options.borders)
         made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
     warnings = tuple(filter(None, (warning, _old_opset(loaded.model, half))))
     return Analysis(loaded, graph, painting, made, options, warnings)

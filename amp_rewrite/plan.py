@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -85,11 +85,15 @@ class Plan:
         return bool(self.values or self.attributes or self.casts or self.stored)
 
 
-def check_names(graph: UnitGraph, keep_io: Iterable[str]) -> None:
-    """Raises OptionError for a name that no float32 input or output of the model has."""
+def check_names(graph: UnitGraph, keep_io: Collection[str], borders: Borders) -> None:
+    """Raises OptionError for a name that no float32 input or output has, or that says nothing."""
+    if keep_io and borders is Borders.KEEP:
+        raise OptionError(
+            "keep_io says nothing where all inputs and outputs are kept", remedy="ask for --io half"
+        )
     float32 = ir.DataType.FLOAT
-    borders = (*graph.root.inputs, *graph.root.outputs)
-    kinds = ((value.name, graph.types.get(value)) for value in borders)
+    values = (*graph.root.inputs, *graph.root.outputs)
+    kinds = ((value.name, graph.types.get(value)) for value in values)
     known = {name for name, kind in kinds if kind is not None and kind.dtype == float32}
     for name in keep_io:
         if name not in known:

@@ -58,6 +58,10 @@ def fill_of(node: ir.Node) -> NDArray[np.float32]:
     return attribute.as_tensor().numpy() if attribute is not None else np.zeros(1, np.float32)
 
 
+_SCALES = frozenset(("Div", "Mul", "Pow"))
+_COARSE = 2.0
+"""Of half's integer bound: four times the unit roundoff, which only subnormal numbers exceed."""
+
 Arrival = tuple[int, int]
 """A unit, and the port of its node at which a value arrives."""
 
@@ -77,6 +81,18 @@ class _Check:
             self._overflow(value, fit, readers)
         if fit.flushed:
             self._epsilon(value, fit, readers)
+        if array.size == 1 and not (fit.exact or fit.overflowing):
+            self._coarse(value, fit.low, readers)
+
+    def _coarse(self, value: ir.Value, number: float, readers: list[Arrival]) -> None:
+        """A single factor that half barely holds would scale all that it meets by another number."""
+        rounded = float(halves.convert(np.array([number], np.float32), self._half).astype(np.float32)[0])
+        if not number or abs(rounded - number) <= abs(number) * _COARSE / self._half.integers:
+            return
+        finding = Finding(f"{number:.3g} in {_named(value)} becomes {rounded:.3g} in {self._half.name}")
+        for unit, _ in readers:
+            if self._graph.units[unit].node.op_type in _SCALES:
+                self.findings.setdefault(unit, finding)
 
     def fill(self, unit: int) -> None:
         node = self._graph.units[unit].node

@@ -264,7 +264,6 @@ EPSILONS = {
     "divisor": ("d = Div (m, e)", {"d"}),
     "power": ("a = Add (m, e) d = Pow (a, h)", {"a", "d"}),
     "moved": ("u = Identity (e) a = Add (m, u) d = Div (m, a)", {"u", "a", "d"}),
-    "dividend": ("d = Div (e, m)", set()),
     "added only": ("a = Add (m, e) d = Relu (a)", set()),
 }
 
@@ -380,3 +379,23 @@ def test_a_huge_value_is_followed_through_a_scatter_that_adds():
         y = MatMul (d, w)
     }"""
     assert kept(text).keys() == {"s", "d"}
+
+
+@pytest.mark.parametrize(
+    ("number", "node", "stays"),
+    [
+        (1e-9, "Mul (m, e)", True),
+        (1e-7, "Mul (m, e)", True),
+        (1e-6, "Div (m, e)", True),
+        (1e-3, "Mul (m, e)", False),
+        (1e-9, "Div (e, m)", True),
+        (0.1, "Div (m, e)", False),
+        (1e-7, "Add (m, e)", False),
+    ],
+)
+def test_a_factor_that_half_barely_holds(number, node, stays):
+    """A single subnormal factor would scale by another number; a normal one, and an addend, may be half."""
+    text = f"""g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {{{number}}}> {{
+        m = MatMul (x, w) d = {node} y = MatMul (d, w) }}"""
+    assert ("d" in kept(text)) == stays
+    assert kept(text, BF16) == {}
