@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class Ranges:
 
 def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ranges:
     """How every stored value that is read fits into `half`, and what follows from it."""
-    check_ = _Check(graph, half)
+    check_ = _Check(graph, stored, half)
     for value, held in stored.items():
         readers = graph.readers.get(value)
         if readers:
@@ -67,8 +67,9 @@ Arrival = tuple[int, int]
 
 
 class _Check:
-    def __init__(self, graph: UnitGraph, half: Half) -> None:
+    def __init__(self, graph: UnitGraph, stored: Container[ir.Value], half: Half) -> None:
         self._graph = graph
+        self._stored = stored
         self._half = half
         self._leaving = frozenset(graph.root.outputs)
         self.fits: dict[ir.Value, Fit] = {}
@@ -83,6 +84,8 @@ class _Check:
             self._epsilon(value, fit, readers)
         if array.size == 1 and not (fit.exact or fit.overflowing):
             self._coarse(value, fit.low, readers)
+        if 0 < fit.low == fit.high < 1 / self._half.largest:
+            self._inverse(value, fit.low, readers)
 
     def _coarse(self, value: ir.Value, number: float, readers: list[Arrival]) -> None:
         """A single factor that half barely holds would scale all that it meets by another number."""
@@ -93,6 +96,33 @@ class _Check:
         for unit, _ in readers:
             if self._graph.units[unit].node.op_type in _SCALES:
                 self.findings.setdefault(unit, finding)
+
+    def _inverse(self, value: ir.Value, bound: float, readers: list[Arrival]) -> None:
+        """Where a value keeps a divisor of a constant from zero and its inverse is beyond half, the way there
+        stays float32, and so do the readers of the quotient.
+        """
+        finding = Finding(f"1 / {bound:.3g}, which {_named(value)} admits, is beyond {self._half.name}")
+        parents: dict[int, int | None] = {}
+        todo: list[tuple[Arrival, int | None, float]] = [(arrival, None, bound) for arrival in readers]
+        while todo:
+            (unit, port), parent, least = todo.pop()
+            operator = acts_as(self._graph.units[unit].node)
+            if self._inverts(unit, port) and least * self._half.largest < 1:
+                parents.setdefault(unit, parent)
+                self._mark_back(unit, parents, finding)
+                self.findings.update({r: finding for r, _ in self._arrivals(unit) if r not in self.findings})
+            elif unit not in parents and operator in _CARRY_EPSILON - {"Mul", "Sub"}:
+                parents[unit] = parent
+                after = least**0.5 if operator == "Sqrt" else least
+                todo += [(arrival, unit, after) for arrival in self._arrivals(unit)]
+
+    def _inverts(self, unit: int, port: int) -> bool:
+        """Whether a unit divides a constant by what arrives at a port."""
+        node = self._graph.units[unit].node
+        if node.op_type == "Reciprocal":
+            return True
+        dividend = node.inputs[0] if node.op_type == "Div" and port == 1 else None
+        return dividend is not None and dividend in self._stored
 
     def fill(self, unit: int) -> None:
         node = self._graph.units[unit].node

@@ -259,7 +259,7 @@ def test_infinity_stays_infinite():
 EPSILONS = {
     "root of a sum": ("a = Add (m, e) r = Sqrt (a) d = Div (m, r)", {"a", "r", "d"}),
     "maximum": ("a = Max (m, e) d = Div (m, a)", {"a", "d"}),
-    "clip": ("a = Clip (m, e) d = Reciprocal (a)", {"a", "d"}),
+    "clip": ("a = Clip (m, e) d = Div (m, a)", {"a", "d"}),
     "logarithm": ("a = Add (m, e) d = Log (a)", {"a", "d"}),
     "divisor": ("d = Div (m, e)", {"d"}),
     "power": ("a = Add (m, e) d = Pow (a, h)", {"a", "d"}),
@@ -398,4 +398,30 @@ def test_a_factor_that_half_barely_holds(number, node, stays):
     text = f"""g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {{{number}}}> {{
         m = MatMul (x, w) d = {node} y = MatMul (d, w) }}"""
     assert ("d" in kept(text)) == stays
+    assert kept(text, BF16) == {}
+
+
+INVERSES = {
+    "Reciprocal": ("a = Add (m, e) r = Reciprocal (a) d = Mul (r, n)", 1e-6, {"a", "r", "d"}),
+    "one over": ("a = Max (m, e) r = Div (one, a) d = Mul (r, n)", 1e-6, {"a", "r", "d"}),
+    "behind a root": ("a = Add (m, e) q = Sqrt (a) r = Reciprocal (q) d = Mul (r, n)", 1e-6, set()),
+    "far behind a root": (
+        "a = Add (m, e) q = Sqrt (a) r = Reciprocal (q) d = Mul (r, n)",
+        1e-10,
+        {"a", "q", "r", "d"},
+    ),
+    "large enough": ("a = Add (m, e) r = Reciprocal (a) d = Mul (r, n)", 1e-3, set()),
+    "a quotient that is small": ("a = Add (m, e) d = Div (n, a)", 1e-6, set()),
+}
+
+
+@pytest.mark.parametrize("case", INVERSES)
+def test_an_inverse_beyond_half_keeps_its_way(case):
+    """1 / 1e-6 is no float16: the way from the addend to whoever reads the inverse stays float32."""
+    steps, number, stays = INVERSES[case]
+    text = f"""g (float[4,4] x) => (float[4,4] y)
+        <float[4,4] w, float e = {{{number}}}, float one = {{1.0}}> {{
+        m = MatMul (x, w) n = MatMul (x, w) {steps} y = MatMul (d, w) }}"""
+    assert kept(text).keys() == stays
+    assert {"m", "n", "y"} <= in_half(text)
     assert kept(text, BF16) == {}
