@@ -12,7 +12,7 @@ MOVERS = frozenset(
     "ScatterND SequenceAt SequenceConstruct SequenceInsert Slice SpaceToDepth Split Squeeze Tile TopK "
     "Transpose Trilu Unsqueeze Where".split()
 )
-"""Operators whose outputs hold values of their inputs and no others; a scatter may also add: see `acts_as`."""
+"""Operators whose outputs hold values of their inputs and no others; a scatter may also add: see acts_as."""
 
 
 def acts_as(node: ir.Node) -> str:
