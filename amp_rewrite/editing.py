@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite import attribute_types, placing
 from amp_rewrite import half as halves
-from amp_rewrite.element_types import Types, tensor
+from amp_rewrite.element_types import Types, element_name, tensor
 from amp_rewrite.half import Half
 from amp_rewrite.names import Names
 from amp_rewrite.placing import Placer, graph_of, redirect
@@ -139,14 +139,14 @@ class _Editor:
     def cast(self, cast: Cast) -> None:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
-        name = self._names.of_node(f"{value.name or 'value'}__{_element_name(cast.dtype)}")
+        name = self._names.of_node(f"{value.name or 'value'}__{element_name(cast.dtype)}")
         node = placing.cast(value, cast.dtype, name)
         made = node.outputs[0]
         self._types[made] = tensor(cast.dtype)
         if any(site.holder is self._root for site in cast.reads):
             self._leave(value, made)
         else:
-            made.name = self._names.of_value(value, _element_name(cast.dtype))
+            made.name = self._names.of_value(value, element_name(cast.dtype))
         self._placer.behind(node, value)
         redirect(cast.reads, made)
 
@@ -154,7 +154,7 @@ class _Editor:
         """`made` is the output of the model that `value` was: it takes over all that callers know of it."""
         dtype = self._types[value].dtype
         assert dtype is not None, "only tensors are cast"
-        made.name, value.name = value.name, self._names.of_value(value, _element_name(dtype))
+        made.name, value.name = value.name, self._names.of_value(value, element_name(dtype))
         made.doc_string, value.doc_string = value.doc_string, None
         for known, ours in ((made.metadata_props, value.metadata_props), (made.meta, value.meta)):
             known.update(ours)
@@ -168,10 +168,6 @@ def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
     if isinstance(kind, ir.OptionalType):
         return ir.OptionalType(with_element(kind.elem_type, dtype))
     return tensor(dtype)
-
-
-def _element_name(dtype: ir.DataType) -> str:
-    return "float32" if dtype == ir.DataType.FLOAT else dtype.name.lower()
 
 
 def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:

@@ -47,6 +47,14 @@ def tensor(dtype: ir.DataType) -> ir.TensorType:
     return ir.TensorType(dtype)
 
 
+def element_name(dtype: ir.DataType) -> str:
+    """An element type as people and new names have it: `float32`, `int64`."""
+    return _LONG.get(dtype) or dtype.name.lower()
+
+
+_LONG = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
+
+
 @functools.cache
 def parse(text: str) -> Type | None:
     """The type that a schema writes as `text`, such as `seq(tensor(float))`; None for maps and variables."""

@@ -35,29 +35,25 @@ def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value.const_value
-    for attribute in _tensor_attributes(model):
+    for _, attribute in _tensor_attributes(model):
         yield attribute.as_tensor()
 
 
-def _tensor_attributes(model: ir.Model) -> Iterator[ir.Attr]:
+def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
     for graph in model.graphs():
         for node in graph:
             for attribute in node.attributes.values():
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    yield attribute
+                    yield node, attribute
 
 
 def take_in_attributes(model: ir.Model) -> None:
     """Reads what attributes hold in files: only initializers are written to external data again."""
-    for graph in model.graphs():
-        for node in graph:
-            for name, attribute in list(node.attributes.items()):
-                if attribute.type != ir.AttributeType.TENSOR or attribute.is_ref():
-                    continue
-                tensor = attribute.as_tensor()
-                if isinstance(tensor, ir.ExternalTensor):
-                    held = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-                    node.attributes[name] = ir.AttrTensor(name, held)
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.ExternalTensor):
+            held = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, held)
 
 
 def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:

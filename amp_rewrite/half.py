@@ -58,6 +58,7 @@ def _half(name: str, dtype: ir.DataType) -> Half:
 FLOAT16 = _half("float16", ir.DataType.FLOAT16)
 BFLOAT16 = _half("bfloat16", ir.DataType.BFLOAT16)
 BY_NAME = {half.name: half for half in (FLOAT16, BFLOAT16)}
+HALF_TYPES = frozenset(half.dtype for half in BY_NAME.values())
 
 
 def named(name: str) -> Half:

@@ -289,10 +289,6 @@ def _near_operators(key: Operator | None) -> str:
         return "write it as MatMul, or as domain:MatMul"
     domain, name = key
     if elsewhere := [d for d in ("", "com.microsoft") if name in _known(d)]:
-        return f"did you mean {_written(elsewhere[0], name)}?"
+        return f"did you mean {schema.written(elsewhere[0], name)}?"
     near = nearest(name, _known(domain))
-    return f"did you mean {_written(domain, near)}?" if near else "operators are case-sensitive"
-
-
-def _written(domain: str, name: str) -> str:
-    return f"{domain}:{name}" if domain else name
+    return f"did you mean {schema.written(domain, near)}?" if near else "operators are case-sensitive"

@@ -118,7 +118,8 @@ def rewrite(
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
     """What counts: the options that were given, with what a saved plan decides taken from it."""
-    return replay.over(options or Options()) if replay else options or Options()
+    asked = options or Options()
+    return replay.over(asked) if replay else asked
 
 
 def _analyze(
@@ -144,16 +145,7 @@ def _decide(
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):
-        if replay:
-            painting = replay.painting(graph, loaded.model)
-        else:
-            findings = {  # the last one counts: what fails in a runtime cannot even be forced
-                **quantised.check(graph),
-                **integers.check(graph, found.fits, half),
-                **found.findings,
-                **(quirks.check(graph) if options.target.has_faults else {}),
-            }
-            painting = _paint(graph, options, findings)
+        painting = replay.painting(graph, loaded.model) if replay else _paint(graph, options, found)
     with clock.stage("plan"):
         plan.check_names(graph, options.keep_io, options.borders)
         made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
@@ -176,12 +168,22 @@ def _types(model: ir.Model) -> element_types.Types:
     return element_types.infer(model, shape_inference.types_by_name(model))
 
 
-def _paint(graph: units.UnitGraph, options: Options, findings: Mapping[int, Finding]) -> colours.Painting:
-    lists = options.operator_lists()
+def _paint(graph: units.UnitGraph, options: Options, found: ranges.Ranges) -> colours.Painting:
+    lists, findings = options.operator_lists(), _findings(graph, options, found)
     entries = kinds.classify(
         graph, lists, options.half, findings, options.pins, options.level, options.target
     )
     return colours.paint(graph, entries, follow=options.follow, level=options.level)
+
+
+def _findings(graph: units.UnitGraph, options: Options, found: ranges.Ranges) -> Mapping[int, Finding]:
+    """What the analyses found; the last one counts: what fails in a runtime cannot even be forced."""
+    return {
+        **quantised.check(graph),
+        **integers.check(graph, found.fits, options.half),
+        **found.findings,
+        **(quirks.check(graph) if options.target.has_faults else {}),
+    }
 
 
 def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite import half as halves
-from amp_rewrite import targets
+from amp_rewrite import schema, targets
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.half import Half
@@ -77,7 +77,7 @@ def _unit(unit: Unit, painting: Painting) -> dict[str, Any]:
 
 
 def _operator(node: ir.Node) -> str:
-    return f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+    return schema.written(node.domain, node.op_type)
 
 
 def fingerprint(model: ir.Model) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.findings import Finding
+from amp_rewrite.findings import Finding, acts_as
 from amp_rewrite.units import Unit, UnitGraph
 
 _CRASH = "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
@@ -38,8 +38,7 @@ def _attention(unit: Unit) -> str:
 
 
 def _scatter(unit: Unit) -> str:
-    reduction = unit.node.attributes.get("reduction")
-    return "" if reduction is None or reduction.value == "none" else _REDUCES
+    return "" if acts_as(unit.node) == unit.node.op_type else _REDUCES
 
 
 def _moves_first(node: ir.Node) -> bool:

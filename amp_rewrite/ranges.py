@@ -21,6 +21,7 @@ _COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN"
 _CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
 _CARRY_MASK = _CARRY_HUGE | {"Div", "Mul", "Sum"}
 _CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
+_CARRY_BOUND = _CARRY_EPSILON - {"Mul", "Sub"}
 _DIVIDE = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0}
 """Where zero is fatal: the operator and the input that must not be zero."""
 
@@ -111,7 +112,7 @@ class _Check:
                 parents.setdefault(unit, parent)
                 self._mark_back(unit, parents, finding)
                 self.findings.update({r: finding for r, _ in self._arrivals(unit) if r not in self.findings})
-            elif unit not in parents and operator in _CARRY_EPSILON - {"Mul", "Sub"}:
+            elif unit not in parents and operator in _CARRY_BOUND:
                 parents[unit] = parent
                 after = least**0.5 if operator == "Sqrt" else least
                 todo += [(arrival, unit, after) for arrival in self._arrivals(unit)]

@@ -125,6 +125,11 @@ def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
     return Signature(read, made, {k: frozenset(v) for k, v in usable[-1]["types"].items()})
 
 
+def written(domain: str, op_type: str) -> str:
+    """An operator as lists write it: `Add`, or `com.microsoft:BiasGelu`."""
+    return f"{domain}:{op_type}" if domain else op_type
+
+
 @functools.cache
 def known_operators(domain: str) -> frozenset[str]:
     """The names of all operators known in a domain, at any version; empty for an unknown domain."""

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_rewrite.element_types import Types
+from amp_rewrite.half import HALF_TYPES
 from amp_rewrite.names import graphs
-
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def run(model: ir.Model, types: Types) -> int:
@@ -61,7 +60,7 @@ def _source(node: ir.Node, types: Types) -> ir.Value | None:
     """The value that holds what a Cast gives already; None when the Cast is needed."""
     value = node.inputs[0]
     target = _element(node.outputs[0], types)
-    if value is None or target not in _HALVES:
+    if value is None or target not in HALF_TYPES:
         return None
     if _element(value, types) == target:
         return value

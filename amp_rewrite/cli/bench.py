@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.reporting import charts, terminal, timings
 from amp_rewrite.running import feeds, latency
@@ -37,9 +36,7 @@ from amp_rewrite.running.runners import Subject
     show_default=True,
     help="After so long, no further round begins.",
 )
-@click.option(
-    "--json", "json_", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures as JSON."
-)
+@json_flag("figures")
 @click.option(
     "--chart",
     type=click.Path(path_type=Path),
@@ -71,6 +68,6 @@ def bench(
         made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
     timings.print_bench(terminal.plain_console(), made)
     if json_ is not None:
-        writing.write((json.dumps(made.to_json(), indent=1) + "\n").encode(), json_)
+        write_json(made.to_json(), json_)
     if chart is not None:
         charts.write(made, chart)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from rich.text import Text
 from amp_rewrite import model_io, pipeline, plan_files, writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
+from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.errors import AmpRewriteError, ModelError
@@ -42,13 +42,7 @@ from amp_rewrite.running.verification import Verdict
     metavar="FILE",
     help="Write the plan as JSON; --plan carries it out again.",
 )
-@click.option(
-    "--json",
-    "json_",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the report as JSON.",
-)
+@json_flag("report")
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -89,8 +83,7 @@ def rewrite(
         )
         if result.report.changed and not no_verify:
             tell(progress, "verify")
-            borders = (asked.replay.over(options) if asked.replay else options).borders
-            verdict = judging.try_to_judge(original, result.model, data, borders)
+            verdict = judging.try_to_judge(original, result.model, data, options.borders)
     if json_ is not None:
         _write_json(json_, result.report, verdict)
     terminal.print_summary(console, result.report, str(result.model), _hints(model, result.report))
@@ -119,8 +112,7 @@ def _write_json(path: Path, report: Report, verdict: Judged) -> None:
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
     if isinstance(verdict, AmpRewriteError):
         judged = {"not_compared": str(verdict)}
-    text = json.dumps({**report.to_json(), "verification": judged}, indent=1) + "\n"
-    writing.write(text.encode(), path)
+    write_json({**report.to_json(), "verification": judged}, path)
 
 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from amp_rewrite import model_io, writing
+from amp_rewrite import model_io
 from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.options import Borders
@@ -28,13 +28,7 @@ from amp_rewrite.running.feeds import Data
     show_default=True,
     help="Whether float32 inputs and outputs may be half in REWRITTEN.",
 )
-@click.option(
-    "--json",
-    "json_",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the verdict as JSON.",
-)
+@json_flag("verdict")
 def verify(
     original: Path, rewritten: Path, data: Data, judging: Judging, io: str, json_: Path | None
 ) -> None:
@@ -49,6 +43,6 @@ def verify(
         verdict = judging.judge(original, rewritten, data, Borders(io))
     terminal.print_verdict(terminal.plain_console(), verdict, per_node=judging.per_node)
     if json_ is not None:
-        writing.write((json.dumps(verdict.to_json(), indent=1) + "\n").encode(), json_)
+        write_json(verdict.to_json(), json_)
     if not verdict.ok:
         raise click.exceptions.Exit(1)

@@ -13,7 +13,6 @@ from typing import Any
 from amp_rewrite import writing
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.running.latency import Bench, Latency
-from amp_rewrite.running.sessions import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +35,13 @@ class Chart:
 
 def chart(bench: Bench) -> Chart:
     """The medians of a bench as bars, with whiskers to the 90th percentile."""
-    cuda = bench.device is Device.CUDA
-    bars = (_bar(latency, cuda=cuda) for latency in bench.latencies)
+    bars = (_bar(bench.title(latency), latency) for latency in bench.latencies)
     return Chart(f"Latency on {bench.device.value} in ms: median, whisker to p90", tuple(bars))
 
 
-def _bar(latency: Latency, *, cuda: bool) -> Bar:
-    tf32 = f" (TF32 {'on' if latency.subject.tf32 else 'off'})" if cuda else ""
+def _bar(title: str, latency: Latency) -> Bar:
     note = f"{latency.p50:.3g} ms, {latency.speedup.median:.2f}x"
-    return Bar(f"{latency.subject.name}{tf32}", latency.p50, latency.p90, note)
+    return Bar(title, latency.p50, latency.p90, note)
 
 
 Drawing = Callable[[Chart], bytes]

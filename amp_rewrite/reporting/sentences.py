@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
+from amp_rewrite import schema
 from amp_rewrite.colours import Colour, Painting, Rule
 from amp_rewrite.lists import Kind
 from amp_rewrite.units import Unit, UnitGraph
@@ -47,12 +46,7 @@ def label(unit: Unit) -> str:
     """A unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
     made = next((value.name for value in unit.node.outputs if value.name), "")
     name = f"'{unit.node.name}'" if unit.node.name else f"-> '{made}'"
-    return f"{operator(unit.node)} {name} ({unit.var})"
-
-
-def operator(node: ir.Node) -> str:
-    """An operator as lists write it."""
-    return f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+    return f"{schema.written(unit.node.domain, unit.node.op_type)} {name} ({unit.var})"
 
 
 def _because(rule: Rule, colour: Colour, kind: Kind, cause: str) -> str:

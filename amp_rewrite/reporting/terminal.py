@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from amp_rewrite.colours import Colour, Painting
+from amp_rewrite.element_types import element_name
 from amp_rewrite.plan import Plan
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.reporting.sentences import Step, first_step, label, plural, size
@@ -60,7 +61,7 @@ def print_plan(console: Console, plan: Plan) -> None:
     table = Table("change", "value", "details", box=None, header_style="dim", pad_edge=False)
     for cast in plan.casts:
         reads = plural(len(cast.reads), "reader")
-        table.add_row("Cast", _name(cast.value.name), f"to {_type(cast.dtype.name)} for {reads}")
+        table.add_row("Cast", _name(cast.value.name), f"to {element_name(cast.dtype)} for {reads}")
     for storing in plan.stored:
         notes = [f"{storing.saturates:,} saturate"] if storing.saturates else []
         notes += [f"{storing.flushes:,} become 0"] if storing.flushes else []
@@ -71,10 +72,6 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 def _name(name: str | None) -> str:
     return name or "(unnamed)"
-
-
-def _type(name: str) -> str:
-    return "float32" if name == "FLOAT" else name.lower()
 
 
 def print_units(console: Console, graph: UnitGraph, painting: Painting) -> None:

@@ -19,7 +19,7 @@ def print_bench(console: Console, bench: Bench) -> None:
     console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
     table = Table("", box=None, header_style="dim", pad_edge=False)
     for letter, latency in zip(letters(len(bench.latencies)), bench.latencies, strict=True):
-        console.print(Text(f"  {letter}  {latency.subject.name}{_tf32(bench, latency)}"))
+        console.print(Text(f"  {letter}  {bench.title(latency)}"))
         table.add_column(letter, justify="right")
     for name, cell in _ROWS:
         table.add_row(name, *(cell(bench, latency) for latency in bench.latencies))
@@ -36,12 +36,6 @@ def letters(count: int) -> list[str]:
 def _letters(number: int) -> str:
     more, last = divmod(number, 26)
     return (_letters(more - 1) if more else "") + chr(ord("A") + last)
-
-
-def _tf32(bench: Bench, latency: Latency) -> str:
-    if bench.device is Device.CPU:
-        return ""
-    return f" (TF32 {'on' if latency.subject.tf32 else 'off'})"
 
 
 Cell = Callable[[Bench, Latency], str]

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from amp_rewrite import external, inlining, model_io, writing
+from amp_rewrite import external, inlining, model_io, schema, writing
 from amp_rewrite.errors import OutputError
 from amp_rewrite.half import FLOAT16
 from amp_rewrite.running import metrics, sessions
@@ -238,7 +238,7 @@ def _errors(before: onnx.ModelProto, found: Mapping[str, _Seen]) -> Iterator[Nod
             if seen is not None:
                 yield NodeError(
                     node=_named(node),
-                    operator=f"{node.domain}:{node.op_type}" if node.domain else node.op_type,
+                    operator=schema.written(node.domain, node.op_type),
                     value=name,
                     error=seen.error,
                     added=seen.error - entering,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite import control, stored
+from amp_rewrite import control, schema, stored
 from amp_rewrite.findings import MOVERS
 from amp_rewrite.names import graphs
 
@@ -27,8 +27,7 @@ class Port:
     @property
     def operator(self) -> str:
         """The operator as lists write it: `Add`, or `com.microsoft:BiasGelu`."""
-        domain = self.node.domain
-        return f"{domain}:{self.node.op_type}" if domain else self.node.op_type
+        return schema.written(self.node.domain, self.node.op_type)
 
     @property
     def place(self) -> tuple[str, int]:

@@ -20,13 +20,13 @@ import onnx_ir as ir
 from amp_rewrite import attribute_types, editing, element_types, inlining, model_io, placing, writing
 from amp_rewrite.errors import ModelError
 from amp_rewrite.findings import MOVERS, acts_as
+from amp_rewrite.half import HALF_TYPES
 from amp_rewrite.names import Names, graphs
 from amp_rewrite.placing import Placer, redirect
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.units import Site
 
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
 """What these make of rounded values is rounded: no Casts are needed behind them."""
 
@@ -98,7 +98,7 @@ class _Emulator:
 
     def run(self) -> None:
         """Every half value becomes float32 and is rounded; inputs and outputs stay half outside."""
-        halves = {v: t.dtype for v, t in self._types.items() if t.dtype in _HALVES}
+        halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for graph in list(graphs(self._root)):
             for node in graph:
                 _widen_attributes(node)
@@ -208,23 +208,23 @@ def _widen_attributes(node: ir.Node) -> None:
     """Attributes that hold half tensors hold float32, and those that name a half type name float32."""
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-            if attribute.as_tensor().dtype in _HALVES:
+            if attribute.as_tensor().dtype in HALF_TYPES:
                 node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
         elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
             kind = attribute.value.type
-            if kind.dtype in _HALVES:
+            if kind.dtype in HALF_TYPES:
                 wide = editing.with_element(kind, ir.DataType.FLOAT)
                 held = ir.TypeAndShape(wide, attribute.value.shape)
                 node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
     typed = attribute_types.of(node)
     if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
         return
-    if attribute_types.said(node, typed) in _HALVES:
+    if attribute_types.said(node, typed) in HALF_TYPES:
         wide_type = int(ir.DataType.FLOAT)
         node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
 
 
 def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if tensor.dtype not in _HALVES:
+    if tensor.dtype not in HALF_TYPES:
         return tensor
     return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)

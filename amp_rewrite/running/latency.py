@@ -79,6 +79,12 @@ class Bench:
     rounds: int
     onnxruntime: str
 
+    def title(self, latency: Latency) -> str:
+        """What a model is called; on CUDA with whether it may use TF32."""
+        subject = latency.subject
+        tf32 = f" (TF32 {'on' if subject.tf32 else 'off'})" if self.device is Device.CUDA else ""
+        return f"{subject.name}{tf32}"
+
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
         return {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from amp_rewrite.element_types import element_name
 from amp_rewrite.errors import FeedError
 from amp_rewrite.stored import CONSTANT_INPUTS_BELOW
 
@@ -50,8 +51,7 @@ class Input:
     @property
     def typed(self) -> str:
         """The type as a reader of models writes it: `float32[batch,3]`."""
-        said = self.dtype.name.lower() if self.dtype is not None else "unknown"
-        dtype = {"float": "float32", "double": "float64"}.get(said, said)
+        dtype = element_name(self.dtype) if self.dtype is not None else "unknown"
         dims = () if self.dims is None else self.dims
         size = "" if self.dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
         whole = f"{dtype}{size}" if self.holds is Holds.TENSOR else f"{self.holds.value}({dtype}{size})"
