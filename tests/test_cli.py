@@ -14,6 +14,7 @@ from onnx import parser
 from amp_rewrite import pipeline
 from amp_rewrite.cli import main
 from amp_rewrite.errors import MissingPackageError
+from tests.text import FUNCTIONS
 
 ROOT = Path(__file__).parents[1]
 
@@ -324,17 +325,6 @@ def test_a_file_may_be_called_like_a_command(model, monkeypatch):
     model.rename("verfy")
     assert run("verfy", "-q").exit_code == 0
     assert Path("verfy_fp16.onnx").exists()
-
-
-FUNCTIONS = """
-<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
-calls (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
-  a = MatMul (x, w)
-  y = local.twice (a)
-}
-<domain: "local", opset_import: ["" : 17]>
-twice (v) => (u) { u = Add (v, v) }
-"""
 
 
 def test_functions_that_are_kept_are_counted(model):

@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Sequence
 
-import graphs
 import pytest
-from graphs import chain, entries, entry, graph
 
 from amp_rewrite import kinds
 from amp_rewrite.colours import Colour, Paint, Painting, Rule, paint, reach
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import Level
+from tests import graphs
+from tests.graphs import chain, entries, entry, graph
 
 LONG = 20_000
 """Units of a chain on which anything worse than linear would show."""

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx.backend.test.case.node import collect_testcases
-from sessions import Runtime
 
 from amp_rewrite import pipeline
 from amp_rewrite.options import Level, Options
+from tests.sessions import Runtime
 
 DEFAULTS = Options(check=False)
 FORCED = Options(check=False, level=Level.UNSAFE_FORCE_ALL)

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 from onnx.parser import parse_model
-from sessions import Runtime
-from text import model
 
 from amp_rewrite.errors import FeedError, OptionError
+from tests.sessions import Runtime
+from tests.text import model
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.cli.feed_flags import feed_flags

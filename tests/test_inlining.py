@@ -1,10 +1,10 @@
 import onnx
 import onnx_ir as ir
 import pytest
-import text
 
 from amp_rewrite import rewrite
 from amp_rewrite.options import Options
+from tests import text
 
 GRAPH = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
 g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { %s }

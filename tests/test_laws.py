@@ -6,13 +6,13 @@ import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from random_models import OPERATORS, SMOOTH, feeds, lists, models, options
-from sessions import Runtime
 
 from amp_rewrite import pipeline
 from amp_rewrite.half import FLOAT16
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import Level, Options
+from tests.random_models import OPERATORS, SMOOTH, feeds, lists, models, options
+from tests.sessions import Runtime
 
 LAW = settings(
     max_examples=120,

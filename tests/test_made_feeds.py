@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx import helper
 from onnx.parser import parse_model
-from sessions import Runtime
-from text import model
 
 from amp_rewrite.errors import FeedError
+from tests.sessions import Runtime
+from tests.text import model
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.feeds import Data, feeds

@@ -5,12 +5,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import text
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import rewrite, writing
 from amp_rewrite.errors import AmpRewriteError, ModelError, OutputError
 from amp_rewrite.options import Borders, Options
+from tests import text
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""
 NOTHING = """g (float[4, 4] x) => (float[4, 4] y) { y = Exp(x) }"""

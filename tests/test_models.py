@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from sessions import Runtime
 
 from amp_rewrite import lists, pipeline
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Level, Options
+from tests.sessions import Runtime
 
 SHARED = Path(__file__).parents[2] / "shared"
 MODELS = SHARED / "models"

@@ -5,14 +5,13 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
-import graphs
-import oracle
 import pytest
-from graphs import Edge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_rewrite.colours import paint
+from tests import graphs, oracle
+from tests.graphs import Edge
 
 KINDS = ("ALLOW", "INFER", graphs.FOLLOW, "CLEAR", "DENY", "FIXED")
 """Every kind of unit when follow is on."""

@@ -4,13 +4,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import text
 from onnx import TensorProto, helper
 
 from amp_rewrite import analyze, checking, rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Options
+from tests import text
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""
 

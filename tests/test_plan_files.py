@@ -2,7 +2,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import text
 from onnx import parser
 
 from amp_rewrite import analyze, rewrite
@@ -11,6 +10,7 @@ from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Options
 from amp_rewrite.plan_files import dump, fingerprint, load
 from amp_rewrite.targets import ANY
+from tests import text
 
 MODEL = """g (float[4, 4] x, int64 n) => (float[4, 4] y, float[4, 4] z) <float[4, 4] w, float[4] v> {
     h = MatMul(x, w)
@@ -99,20 +99,9 @@ def test_a_plan_goes_over_the_options(model, saved):
 
 def test_a_plan_that_kept_the_functions(saved):
     """A plan made with functions left alone is carried out with them left alone."""
-    proto = parser.parse_model(FUNCTIONS)
+    proto = parser.parse_model(text.FUNCTIONS)
     plan = load(saved(proto, options=Options(keep_functions=True)))
     assert len(rewrite(proto, replay=plan).model.functions) == 1
-
-
-FUNCTIONS = """
-<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
-calls (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
-  a = MatMul (x, w)
-  y = local.twice (a)
-}
-<domain: "local", opset_import: ["" : 17]>
-twice (v) => (u) { u = Add (v, v) }
-"""
 
 
 JOINED = """g (float[1, 4, 8] x, float[4, 4, 3] w) => (float[1, 4, 6] y) <float[4] v> {

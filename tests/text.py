@@ -25,6 +25,17 @@ from amp_rewrite.options import Options
 from amp_rewrite.pipeline import Result, analyze, rewrite
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+FUNCTIONS = """
+<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+calls (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
+  a = MatMul (x, w)
+  y = local.twice (a)
+}
+<domain: "local", opset_import: ["" : 17]>
+twice (v) => (u) { u = Add (v, v) }
+"""
+"""A model with a function of its own."""
+
 RUNS = importlib.util.find_spec("onnxruntime") is not None
 
 Weights = Mapping[str, NDArray[np.generic]]
