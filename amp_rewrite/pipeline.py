@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite import (
     checking,
+    collector,
     colours,
     editing,
     element_types,
@@ -21,6 +19,7 @@ from amp_rewrite import (
     integers,
     kinds,
     model_io,
+    output_paths,
     plan,
     plan_files,
     quantised,
@@ -32,7 +31,6 @@ from amp_rewrite import (
     units,
     writing,
 )
-from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.findings import Finding
 from amp_rewrite.half import Half
 from amp_rewrite.options import Borders, Options
@@ -82,7 +80,7 @@ def analyze(
     A saved plan in `replay` brings its decisions, and what of the options it holds (SavedPlan.over).
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
-    with _without_collector(), checking.blaming(lambda: writing.checkable(source)):
+    with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         return _analyze(source, _settled(options, replay), replay, Stopwatch(progress))
 
 
@@ -103,9 +101,9 @@ def rewrite(
     Raises ModelError, ListError, OptionError, PlanError and OutputError.
     """
     options = _settled(options, replay)
-    target = _target(source, output, options.half, in_place)
+    target = output_paths.choose(source, output, options.half, in_place=in_place)
     clock = Stopwatch(progress)
-    with _without_collector(), checking.blaming(lambda: writing.checkable(source)):
+    with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         analysis = _analyze(source, options, replay, clock)
         planned = analysis.report()
         carried_out = _carry_out(analysis, planned, clock)
@@ -223,53 +221,3 @@ def _old_opset(model: ir.Model, half: Half) -> str | None:
 
 _BFLOAT16_SINCE = 13
 """The first opset whose operators take bfloat16 (Cast, MatMul, Add and their like, ONNX 1.8)."""
-
-
-def _target(
-    source: model_io.Source,
-    output: str | os.PathLike[str] | None,
-    half: Half,
-    in_place: bool,
-) -> Path | None:
-    if not isinstance(source, (str, os.PathLike)):
-        if output is not None:
-            raise OptionError("output is for a path; other models are returned")
-        return None
-    given = Path(source)
-    if in_place and output is not None:
-        raise OptionError("output and in_place name two places", remedy="leave one of them out")
-    if in_place:
-        return given
-    target = Path(output) if output is not None else default_output(given, half)
-    if target.is_dir():
-        raise OutputError("is a folder", where=target, remedy="name a file in it with -o")
-    if target.exists() and given.exists() and target.samefile(given):
-        raise OptionError(f"{target} is the input itself", remedy="choose another place, or say --in-place")
-    return target
-
-
-def default_output(path: Path, half: Half) -> Path:
-    """Where the result goes when nothing is said: beside the input, under a name of its own."""
-    return path.with_name(f"{path.stem}_{_SHORT[half.name]}.onnx")
-
-
-_SHORT = {"float16": "fp16", "bfloat16": "bf16"}
-
-
-@contextlib.contextmanager
-def _without_collector() -> Generator[None]:
-    """Pauses the cycle collector, which would walk a large graph again and again as it grows.
-
-    A pass over 100,000 nodes takes twice as long with it. What was made meanwhile counts as old
-    afterwards, so that the collector does not walk all of it at once.
-    """
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            if not gc.get_freeze_count():  # what the host froze stays frozen
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()

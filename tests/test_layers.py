@@ -10,6 +10,7 @@ PACKAGE = ROOT / "amp_rewrite"
 ORDER = [
     "errors",
     "half",
+    "collector",
     "stopwatch",
     "contrib",
     "schema",
@@ -26,6 +27,7 @@ ORDER = [
     "stored",
     "external",
     "model_io",
+    "output_paths",
     "writing",
     "inlining",
     "units",
