@@ -50,6 +50,9 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
             "tiny",
             f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0",
         )
+    if report.observed:
+        parts = plural(report.observed, "unit")
+        yield "observed", f"{parts} in float32 for values that a run showed to be too large for {report.half}"
     for warning in report.warnings:
         yield "warning", warning
     for fault in report.broken:
