@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amp_rewrite import schema
 from amp_rewrite.colours import Colour, Painting, Rule
 from amp_rewrite.lists import Kind
+from amp_rewrite.reporting.report import Report
 from amp_rewrite.units import Unit, UnitGraph
 
 
@@ -76,6 +78,36 @@ _LEFT = {
     Kind.ALLOW: "allowed: {why} ({who})",
     Kind.DENY: "denied: {why} ({who})",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that a report says: what it is about, and the words."""
+
+    name: str
+    text: str
+
+
+def summary(report: Report) -> Iterator[Line]:
+    """What a rewrite did, a line for each thing that there is to say."""
+    nodes = report.nodes
+    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
+    others = f", {nodes.other:,} without float32" if nodes.other else ""
+    yield Line("nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}")
+    removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
+    yield Line("Casts", f"{report.casts_added:,} added{removed}")
+    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
+    yield Line("size", f"{size(report.size_before)} -> {size(report.size_after)}{share}")
+    if report.saturated:
+        brought = f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range"
+        yield Line("masks", brought)
+    if report.flushed:
+        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0"
+        yield Line("tiny", flushed)
+    for warning in report.warnings:
+        yield Line("warning", warning)
+    for fault in report.broken:
+        yield Line("BROKEN", fault)
 
 
 def size(count: int) -> str:

@@ -1,0 +1,74 @@
+"use strict";
+
+/* Puts the page together. */
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const byId = (id) => document.getElementById(id);
+  const kindsOf = (box) => [...new Set(box.units.map((unit) => data.decisions[unit].kind))];
+  data.boxes.forEach((box) => Object.assign(box, { kinds: kindsOf(box) }));
+
+  document.title = `${data.title} · amp-rewrite`;
+  byId("title").textContent = data.title;
+  byId("subtitle").textContent = data.subtitle;
+  byId("verdict").textContent = data.verification.verdict;
+  byId("verdict").className = `verdict ${data.verification.state}`;
+  byId("overview").append(...Overview.sections(data, select));
+
+  const canvas = byId("canvas");
+  const scene = Layout.place(data, canvas.clientWidth / canvas.clientHeight);
+  const view = View.open(canvas, scene, (index) => show(index));
+  const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
+
+  /** Selects a box and brings it into view; null selects nothing. */
+  function select(index) {
+    show(index);
+    if (index !== null) view.focus(index);
+  }
+
+  function show(index) {
+    view.set({ selected: index, chain: index === null ? [] : chainOf(index) });
+    byId("details").hidden = index === null;
+    if (index !== null) Details.show(byId("details"), data, index, select);
+  }
+
+  function chainOf(index) {
+    const units = data.boxes[index].units;
+    return units.length ? Details.chainOf(data, units[0]).map((unit) => data.decisions[unit].box) : [];
+  }
+
+  /** Boxes by their error, on a scale of powers of ten; those that were not compared stay pale. */
+  function fillByError() {
+    const logs = d3.rollup(data.misfits, (all) => d3.max(all, (m) => (m.lost ? 1 : m.log)), (m) => m.box);
+    const scale = d3.scaleSequential(d3.interpolateCividis).domain([-6, 0]).clamp(true);
+    const pale = Drawing.palette().frame;
+    return (index) => (logs.has(index) ? scale(logs.get(index) ?? -9) : pale);
+  }
+
+  function setMode(mode) {
+    document.body.dataset.mode = mode;
+    view.set({ fill: mode === "error" ? fillByError() : null });
+  }
+
+  byId("by-error").disabled = !data.misfits.length;
+  document.querySelectorAll("input[name=mode]").forEach((input) => {
+    input.addEventListener("change", () => setMode(input.value));
+  });
+  byId("fit").addEventListener("click", view.fit);
+  byId("in").addEventListener("click", () => view.zoomBy(1.6));
+  byId("out").addEventListener("click", () => view.zoomBy(1 / 1.6));
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target instanceof HTMLInputElement;
+    if (event.key === "/" && !typing) {
+      byId("search").focus();
+      event.preventDefault();
+    }
+    if (event.key === "Escape" && !typing) {
+      search.clear();
+      show(null);
+    }
+  });
+
+  /* For scripts and tests: where a box is on the canvas, and how large things are drawn. */
+  window.ampReport = { data, locate: view.locate, scale: view.scale };
+  document.body.dataset.ready = "true";
+})();
