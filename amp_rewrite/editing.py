@@ -147,7 +147,7 @@ class _Editor:
             self._leave(value, made)
         else:
             made.name = self._names.of_value(value, element_name(cast.dtype))
-        self._placer.behind(node, value)
+        self._placer.behind([node], value)
         redirect(cast.reads, made)
 
     def _leave(self, value: ir.Value, made: ir.Value) -> None:

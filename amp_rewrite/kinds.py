@@ -19,11 +19,10 @@ from amp_rewrite.targets import Target
 from amp_rewrite.units import Unit, UnitGraph, value_at
 
 BY_SCHEMA = "schema"
-BY_RANGE = "range"
 BY_PIN = "pin"
 BY_LEVEL = "level"
 BY_TARGET = "target"
-"""Where an entry comes from, besides a list's name and a flag of the user's such as `--allow`."""
+"""Where an entry comes from, besides a finding's source, a list's name and a flag such as `--allow`."""
 
 
 def classify(
@@ -43,7 +42,7 @@ def classify(
     entries = [listed(unit.node.domain, _name(unit.node), unit.allowed) for unit in graph.units]
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
-            entries[index] = _held(entries[index], finding.reason, BY_RANGE)
+            entries[index] = _held(entries[index], finding.reason, finding.source)
     for unit in graph.units:
         bound = _bound(unit, graph.root)
         if bound:

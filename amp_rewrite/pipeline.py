@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from amp_rewrite import (
     integers,
     kinds,
     model_io,
+    observed,
     output_paths,
     plan,
     plan_files,
@@ -31,8 +32,9 @@ from amp_rewrite import (
     units,
     writing,
 )
-from amp_rewrite.findings import Finding
+from amp_rewrite.findings import BY_OBSERVATION, Finding
 from amp_rewrite.half import Half
+from amp_rewrite.observed import Observed
 from amp_rewrite.options import Borders, Options
 from amp_rewrite.reporting import report
 from amp_rewrite.reporting.report import Report
@@ -54,7 +56,8 @@ class Analysis:
         """What is known of the rewrite before it happens."""
         nodes = report.count_nodes(self.loaded.model, self.graph, self.painting)
         found = report.of_plan(self.plan, nodes)
-        return replace(found, size_before=self.loaded.size, warnings=self.warnings)
+        seen = sum(entry.source == BY_OBSERVATION for entry in self.painting.entries)
+        return replace(found, observed=seen, size_before=self.loaded.size, warnings=self.warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +76,17 @@ def analyze(
     options: Options | None = None,
     *,
     replay: plan_files.SavedPlan | None = None,
+    seen: Observed | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Decides for every part of a model, and changes nothing.
 
     A saved plan in `replay` brings its decisions, and what of the options it holds (SavedPlan.over).
+    What `observe` saw of the model's values, in `seen`, keeps in float32 what half cannot hold of it.
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
-        return _analyze(source, _settled(options, replay), replay, Stopwatch(progress))
+        return _analyze(source, _Given(_settled(options, replay), replay, seen or {}), Stopwatch(progress))
 
 
 def rewrite(
@@ -91,21 +96,26 @@ def rewrite(
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
+    seen: Observed | None = None,
+    on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Rewrites a model to mixed precision; what was given stays as it is.
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`. A saved plan in `replay` decides as in `analyze`.
+    over the input itself only with `in_place`. `replay` and `seen` decide as in `analyze`;
+    `on_plan` gets the analysis when all is decided, before anything changes.
     Raises ModelError, ListError, OptionError, PlanError and OutputError.
     """
     options = _settled(options, replay)
     target = output_paths.choose(source, output, options.half, in_place=in_place)
     clock = Stopwatch(progress)
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
-        analysis = _analyze(source, options, replay, clock)
+        analysis = _analyze(source, _Given(options, replay, seen or {}), clock)
         planned = analysis.report()
+        if on_plan is not None:
+            on_plan(analysis)
         carried_out = _carry_out(analysis, planned, clock)
         with clock.stage("write"):
             made = writing.hand_back(source, analysis.loaded, target, changed=planned.changed)
@@ -114,26 +124,29 @@ def rewrite(
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """All that has a say in a decision, besides the model itself."""
+
+    options: Options
+    replay: plan_files.SavedPlan | None
+    seen: Observed
+
+
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
     """What counts: the options that were given, with what a saved plan decides taken from it."""
     asked = options or Options()
     return replay.over(asked) if replay else asked
 
 
-def _analyze(
-    source: model_io.Source, options: Options, replay: plan_files.SavedPlan | None, clock: Stopwatch
-) -> Analysis:
+def _analyze(source: model_io.Source, given: _Given, clock: Stopwatch) -> Analysis:
     with clock.stage("load"):
         loaded = model_io.load(source)
-    return _decide(loaded, options, replay, clock)
+    return _decide(loaded, given, clock)
 
 
-def _decide(
-    loaded: model_io.Loaded,
-    options: Options,
-    replay: plan_files.SavedPlan | None,
-    clock: Stopwatch,
-) -> Analysis:
+def _decide(loaded: model_io.Loaded, given: _Given, clock: Stopwatch) -> Analysis:
+    options, replay = given.options, given.replay
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
@@ -143,7 +156,7 @@ def _decide(
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):
-        painting = replay.painting(graph, loaded.model) if replay else _paint(graph, options, found)
+        painting = replay.painting(graph, loaded.model) if replay else _paint(graph, given, found)
     with clock.stage("plan"):
         plan.check_names(graph, options.keep_io, options.borders)
         made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
@@ -166,17 +179,20 @@ def _types(model: ir.Model) -> element_types.Types:
     return element_types.infer(model, shape_inference.types_by_name(model))
 
 
-def _paint(graph: units.UnitGraph, options: Options, found: ranges.Ranges) -> colours.Painting:
-    lists, findings = options.operator_lists(), _findings(graph, options, found)
+def _paint(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> colours.Painting:
+    options, findings = given.options, _findings(graph, given, found)
+    lists = options.operator_lists()
     entries = kinds.classify(
         graph, lists, options.half, findings, options.pins, options.level, options.target
     )
     return colours.paint(graph, entries, follow=options.follow, level=options.level)
 
 
-def _findings(graph: units.UnitGraph, options: Options, found: ranges.Ranges) -> Mapping[int, Finding]:
+def _findings(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> Mapping[int, Finding]:
     """What the analyses found; the last one counts: what fails in a runtime cannot even be forced."""
+    options = given.options
     return {
+        **observed.check(graph, given.seen, found, options.half),
         **quantised.check(graph),
         **integers.check(graph, found.fits, options.half),
         **found.findings,

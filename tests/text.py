@@ -20,7 +20,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from amp_rewrite.kinds import BY_RANGE
+from amp_rewrite.findings import BY_RANGE
 from amp_rewrite.options import Options
 from amp_rewrite.pipeline import Result, analyze, rewrite
 

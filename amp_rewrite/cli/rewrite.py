@@ -5,23 +5,27 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from amp_rewrite import model_io, pipeline, plan_files, writing
+from amp_rewrite import plan_files, writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
+from amp_rewrite.cli.job import Job, original
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
-from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.errors import AmpRewriteError, ModelError
+from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.errors import AmpRewriteError, OptionError
+from amp_rewrite.options import Level
+from amp_rewrite.pipeline import Analysis
+from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
-from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
 
 
@@ -44,6 +48,13 @@ from amp_rewrite.running.verification import Verdict
 )
 @json_flag("report")
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
+@click.option(
+    "--observe",
+    type=click.Choice([looking.value for looking in Looking]),
+    default=Looking.ON_FAILURE.value,
+    show_default=True,
+    help="When to look at all values of a float32 run, and keep in float32 what comes near half's limits.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
@@ -57,6 +68,7 @@ def rewrite(
     save_plan: Path | None,
     json_: Path | None,
     no_check: bool,
+    observe: str,
     no_verify: bool,
     quiet: bool,
     asked: Asked,
@@ -68,44 +80,52 @@ def rewrite(
     Exit code 1 when the result is not valid or not close; it is written all the same.
     """
     console = terminal.plain_console(quiet=quiet)
-    if dry_run or save_plan is not None:
-        planned = _plan(console, model, asked, save_plan, show=dry_run)
-        if dry_run and json_ is not None:
-            _write_json(json_, planned, None)
-    if dry_run:
-        return
-    options = replace(asked.options, check=not no_check)
-    verdict: Judged = None
+    looking = _looking(asked, observe)
     with shown_progress(quiet=quiet) as progress:
-        original = model if no_verify else _original(model, in_place=in_place)
-        result = pipeline.rewrite(
-            model, options, output=output, in_place=in_place, replay=asked.replay, progress=progress
+        job = Job(
+            model=model,
+            original=None if no_verify or dry_run else original(model, in_place=in_place),
+            options=replace(asked.options, check=not no_check),
+            replay=asked.replay,
+            output=output,
+            in_place=in_place,
+            data=data,
+            judging=judging,
+            on_plan=None if save_plan is None else partial(_save, save_plan),
+            progress=progress,
         )
-        if result.report.changed and not no_verify:
-            tell(progress, "verify")
-            verdict = judging.try_to_judge(original, result.model, data, options.borders)
+        done = job.plan(looking) if dry_run else job.run(looking)
+    if isinstance(done, Analysis):
+        _tell_plan(console, done, json_)
+    else:
+        _tell(console, model, done, json_, judging)
+
+
+def _looking(asked: Asked, observe: str) -> Looking:
+    """When to look at values; OptionError where they have no say."""
+    settled = asked.replay is not None or asked.options.level is Level.UNSAFE_FORCE_ALL
+    if settled and observe == Looking.ALWAYS.value:
+        why = (
+            "--plan decides everything" if asked.replay else f"--level {asked.options.level.value} forces all"
+        )
+        raise OptionError(f"{why}, whatever was observed", remedy="leave out --observe")
+    return Looking.NEVER if settled else Looking(observe)
+
+
+def _save(path: Path, made: Analysis) -> None:
+    text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
+    writing.write(text.encode(), path)
+
+
+def _tell(console: Console, model: Path, proof: Proof, json_: Path | None, judging: Judging) -> None:
+    """Reports on a result; exit code 1 where it is not valid or not close."""
+    report, judged = proof.result.report, proof.judged
     if json_ is not None:
-        _write_json(json_, result.report, verdict)
-    terminal.print_summary(console, result.report, str(result.model), _hints(model, result.report))
-    _print_verdict(console, verdict, judging)
-    if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
+        _write_json(json_, report, judged)
+    terminal.print_summary(console, report, str(proof.result.model), _hints(model, report))
+    _print_verdict(console, judged, judging)
+    if not report.ok or (isinstance(judged, Verdict) and not judged.ok):
         raise click.exceptions.Exit(1)
-
-
-Judged = Verdict | AmpRewriteError | None
-"""A verdict, or why there is none; None when none was asked for."""
-
-
-def _original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
-    """What to compare the result with: what is overwritten is read before."""
-    if not in_place:
-        return model
-    if model_io.load(model).external:
-        return ModelError(
-            "--in-place replaces a model with external data",
-            remedy="write it beside with -o, and compare the two",
-        )
-    return model_io.load_proto(model)
 
 
 def _write_json(path: Path, report: Report, verdict: Judged) -> None:
@@ -124,21 +144,16 @@ def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
         terminal.print_verdict(loud, verdict, per_node=judging.per_node)
 
 
-def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool) -> Report:
-    """Makes the plan alone, to print it or to save it, and reports on it."""
-    with shown_progress(quiet=console.quiet) as progress:
-        made = asked.analyze(model, progress)
-    if save_plan is not None:
-        text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
-        writing.write(text.encode(), save_plan)
-    if show:
-        terminal.print_plan(console, made.plan)
-        halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
-        console.print(
-            f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "
-            f"{len(made.plan.casts):,} Casts; no model was written"
-        )
-    return made.report()
+def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
+    """Reports on a plan that is not carried out."""
+    if json_ is not None:
+        _write_json(json_, made.report(), None)
+    terminal.print_plan(console, made.plan)
+    halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
+    console.print(
+        f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "
+        f"{len(made.plan.casts):,} Casts; no model was written"
+    )
 
 
 def _hints(model: Path, report: Report) -> Iterator[str]:

@@ -96,18 +96,28 @@ def summary(report: Report) -> Iterator[Line]:
     yield Line("nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield Line("Casts", f"{report.casts_added:,} added{removed}")
-    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
-    yield Line("size", f"{size(report.size_before)} -> {size(report.size_after)}{share}")
+    yield Line("size", _sizes(report))
     if report.saturated:
         brought = f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range"
         yield Line("masks", brought)
     if report.flushed:
         flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0"
         yield Line("tiny", flushed)
+    if report.observed:
+        beyond = f"in float32 for values that a run showed to be too large for {report.half}"
+        yield Line("observed", f"{plural(report.observed, 'unit')} {beyond}")
     for warning in report.warnings:
         yield Line("warning", warning)
     for fault in report.broken:
         yield Line("BROKEN", fault)
+
+
+def _sizes(report: Report) -> str:
+    """The size before and after; a rewrite that has not been made has no second one."""
+    if not report.size_after:
+        return size(report.size_before)
+    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
+    return f"{size(report.size_before)} -> {size(report.size_after)}{share}"
 
 
 def size(count: int) -> str:
