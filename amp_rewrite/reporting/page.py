@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from amp_rewrite.colours import Painting
+from amp_rewrite.half import Half
+from amp_rewrite.observed import Observed
 from amp_rewrite.plan import Plan
-from amp_rewrite.reporting import network, sentences
+from amp_rewrite.reporting import charts, network, pictures, plots, sentences, verdicts
 from amp_rewrite.reporting.network import Box, Network, Port, Shade
 from amp_rewrite.reporting.pictures import Picture
+from amp_rewrite.reporting.plots import Binades, Point
 from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import Line, Step
-from amp_rewrite.running.blame import Blame, NodeError
+from amp_rewrite.reporting.sentences import Step
+from amp_rewrite.running.blame import NodeError
+from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.verification import Output, Verdict
+from amp_rewrite.stored import Stored
 from amp_rewrite.units import UnitGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What was decided for a unit: the first step of its chain, the box that shows it, the unit that caused it."""
+class Reason:
+    """Why a unit has its colour: the first step of its chain, the box that shows it, the unit that caused it."""
 
     step: Step
     box: int
     cause: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is known of a model once all is decided, and before anything changes."""
+
+    half: Half
+    network: Network
+    reasons: tuple[Reason, ...]
+    stored: Binades
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What runs have shown: the verdict, or in `unverified` why there is none; magnitudes; latencies."""
+
+    verdict: Verdict | None = None
+    unverified: str = ""
+    seen: Observed = field(default_factory=dict[str, Any])
+    bench: Bench | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,76 +62,102 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that an HTML report shows.
-
-    `unverified` says why there is no verdict, where there is none. `misfits` come as the blame has them, those that
-    add most error first.
-    """
+    """All that an HTML report shows of the model that is called `title`."""
 
     title: str
-    half: str
-    summary: tuple[Line, ...]
-    network: Network
-    decisions: tuple[Decision, ...]
-    verdict: Verdict | None
-    unverified: str
-    misfits: tuple[Misfit, ...]
-    pictures: tuple[Picture, ...]
+    report: Report
+    decided: Decided
+    evidence: Evidence
+
+    @property
+    def misfits(self) -> tuple[Misfit, ...]:
+        """The errors of the nodes that were compared, those that add most first."""
+        blame = self.evidence.verdict.blame if self.evidence.verdict else None
+        return tuple(_misfits(self.decided.network.boxes, blame.nodes)) if blame else ()
+
+    @property
+    def pictures(self) -> dict[str, Picture]:
+        """What there is to plot, by the names that the files get."""
+        found: dict[str, Picture] = {}
+        points = _points(self.decided.network.boxes, self.misfits)
+        if points:
+            found["errors"] = plots.errors(points)
+        made = plots.binades_of_values(self.evidence.seen)
+        if self.decided.stored or made:
+            found["ranges"] = plots.ranges(self.decided.stored, made, self.decided.half)
+        if self.evidence.bench is not None:
+            found["latency"] = charts.chart(self.evidence.bench)
+        return found
 
     def to_json(self) -> dict[str, Any]:
-        """What the page's script reads, as plain data; the pictures are no part of it."""
+        """What the page's script reads, as plain data."""
+        drawn = self.decided.network
         return {
-            "half": self.half,
-            "constants": self.network.constants,
-            "frames": [{"title": f.title, "owner": f.owner} for f in self.network.frames],
-            "boxes": list(map(_plain_box, self.network.boxes)),
-            "wires": [[wire.maker, wire.reader] for wire in self.network.wires],
-            "decisions": list(map(_plain_decision, self.decisions)),
+            "title": self.title,
+            "half": self.decided.half.name,
+            "summary": [[line.name, line.text] for line in sentences.summary(self.report)],
+            "verification": _plain_verdict(self.evidence),
+            "constants": drawn.constants,
+            "frames": [{"title": f.title, "owner": f.owner} for f in drawn.frames],
+            "boxes": list(map(_plain_box, drawn.boxes)),
+            "wires": [[wire.maker, wire.reader] for wire in drawn.wires],
+            "reasons": list(map(_plain_reason, self.decided.reasons)),
             "misfits": list(map(_plain_misfit, self.misfits)),
+            "pictures": list(map(pictures.plain, self.pictures.values())),
         }
 
 
-def make(
-    title: str,
-    graph: UnitGraph,
-    painting: Painting,
-    plan: Plan,
-    report: Report,
-    verdict: Verdict | None,
-    unverified: str = "",
-) -> Page:
-    """The page of a model; the model must not have been changed yet."""
+def decided(graph: UnitGraph, painting: Painting, plan: Plan, stored: Iterable[Stored]) -> Decided:
+    """What a page shows of an analysis, before the model changes."""
     drawn = network.build(graph, painting, plan)
-    blame = verdict.blame if verdict else None
-    misfits = tuple(_misfits(drawn.boxes, blame)) if blame else ()
-    return Page(
-        title=title,
-        half=plan.half.name,
-        summary=tuple(sentences.summary(report)),
-        network=drawn,
-        decisions=tuple(_decisions(graph, painting, drawn)),
-        verdict=verdict,
-        unverified=unverified,
-        misfits=misfits,
-        pictures=(),
-    )
+    reasons = tuple(_reasons(graph, painting, drawn))
+    return Decided(plan.half, drawn, reasons, plots.binades_of_stored(stored))
 
 
-def _decisions(graph: UnitGraph, painting: Painting, drawn: Network) -> Iterator[Decision]:
+def _reasons(graph: UnitGraph, painting: Painting, drawn: Network) -> Iterator[Reason]:
     box_of = {unit: box for box, held in enumerate(drawn.boxes) for unit in held.units}
     for index, paint in enumerate(painting.paints):
-        yield Decision(sentences.first_step(graph, painting, index), box_of[index], paint.cause)
+        yield Reason(sentences.first_step(graph, painting, index), box_of[index], paint.cause)
 
 
-def _misfits(boxes: Sequence[Box], blame: Blame) -> Iterator[Misfit]:
+def _misfits(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[Misfit]:
     """A run gives out the values of the main graph, whose names are unique there."""
-    nodes = (
-        (i, box) for i, box in enumerate(boxes) if not box.graph and box.shade not in (Shade.CAST, Shade.BORDER)
+    made = ((i, port) for i, box in enumerate(boxes) if _is_compared(box) for port in box.makes)
+    makers = {port.name: i for i, port in made}
+    for error in found:
+        if error.value in makers:
+            yield Misfit(makers[error.value], error)
+
+
+def _is_compared(box: Box) -> bool:
+    return not box.graph and box.shade not in (Shade.CAST, Shade.BORDER)
+
+
+def _points(boxes: Sequence[Box], misfits: Iterable[Misfit]) -> list[Point]:
+    """The errors in the order of the graph, by the place of their nodes among all that are drawn."""
+    last = max(sum(not box.graph for box in boxes) - 1, 1)
+    found = (
+        Point(m.box / last, m.found.error, bool(m.found.non_finite), f"{m.found.operator} {m.found.node}")
+        for m in misfits
     )
-    makers = {port.name: i for i, box in nodes for port in box.makes if port.name}
-    for found in blame.nodes:
-        if found.value in makers:
-            yield Misfit(makers[found.value], found)
+    return sorted(found, key=lambda point: point.place)
+
+
+def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
+    verdict = evidence.verdict
+    if verdict is None:
+        return {"ok": None, "how": evidence.unverified or "Nothing was run.", "rows": [], "faults": []}
+    return {
+        "ok": verdict.ok,
+        "how": verdicts.how(verdict),
+        "columns": verdicts.COLUMNS,
+        "rows": list(map(_plain_output, verdict.outputs)),
+        "faults": list(verdicts.faults(verdict)),
+    }
+
+
+def _plain_output(output: Output) -> dict[str, Any]:
+    return {"cells": verdicts.cells(output), "ok": not output.broken}
 
 
 def _plain_box(box: Box) -> dict[str, Any]:
@@ -126,28 +177,31 @@ def _plain_port(port: Port) -> dict[str, Any]:
     return {"name": port.name, "type": port.type, "half": port.half, "stored": port.stored}
 
 
-def _plain_decision(decision: Decision) -> dict[str, Any]:
-    step = decision.step
+def _plain_reason(reason: Reason) -> dict[str, Any]:
+    step = reason.step
     return {
         "unit": step.unit,
         "colour": step.colour.value,
         "rule": step.rule.value,
         "kind": step.kind.value,
         "reason": step.reason,
-        "box": decision.box,
-        "cause": decision.cause,
+        "box": reason.box,
+        "cause": reason.cause,
     }
 
 
 def _plain_misfit(misfit: Misfit) -> dict[str, Any]:
+    """Errors as text for people, and as a number where one is coloured by; JSON has no word for infinity."""
     found = misfit.found
     return {
         "box": misfit.box,
         "value": found.value,
         "error": f"{found.error:.1e}",
         "added": f"{found.added:.1e}",
-        "log": _log(found.error),
+        "size": min(found.error, _WORST),
         "lost": found.non_finite,
-        "low": None if found.low is None else f"{found.low:.3g}",
-        "high": None if found.high is None else f"{found.high:.3g}",
+        "reads": None if found.low is None or found.high is None else f"{found.low:.3g} to {found.high:.3g}",
     }
+
+
+_WORST = 1e30

@@ -46,19 +46,19 @@ const Details = (() => {
       fill(chain);
       more.remove();
     });
-    const title = isOneOfSeveral ? el("p", { class: "unit" }, name(data.decisions[unit].unit)) : null;
+    const title = isOneOfSeveral ? el("p", { class: "unit" }, name(data.reasons[unit].unit)) : null;
     return el("div", {}, ...[title, list, rest > 0 ? more : null].filter(Boolean));
   }
 
   /** A unit, its cause, the cause of that one: a saved plan may have been edited to a circle. */
   function chainOf(data, unit) {
     const chain = new Set();
-    for (let at = unit; at !== null && !chain.has(at); at = data.decisions[at].cause) chain.add(at);
+    for (let at = unit; at !== null && !chain.has(at); at = data.reasons[at].cause) chain.add(at);
     return [...chain];
   }
 
   function step(data, unit, depth, go) {
-    const { box, colour, rule, kind, reason } = data.decisions[unit];
+    const { box, colour, rule, kind, reason } = data.reasons[unit];
     const link = depth ? boxLink(data, box, go) : null;
     const facts = el("span", { class: "rule" }, `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`);
     return el("li", { class: colour }, ...[link, facts, el("span", { class: "reason" }, reason)].filter(Boolean));
@@ -103,7 +103,7 @@ const Details = (() => {
   function measured(misfit, isOneOfSeveral) {
     const rows = [["relative L2 error", misfit.error], ["added here", misfit.added]];
     if (misfit.lost) rows.push(["made infinite or NaN", misfit.lost.toLocaleString("en")]);
-    if (misfit.low !== null) rows.push(["reads", `${misfit.low} to ${misfit.high}`]);
+    if (misfit.reads) rows.push(["reads", misfit.reads]);
     const title = isOneOfSeveral ? el("p", { class: "unit" }, name(misfit.value)) : null;
     return el("div", {}, ...[title, table(rows)].filter(Boolean));
   }

@@ -27,9 +27,10 @@ const Dom = (() => {
     return child instanceof Node ? child : document.createTextNode(String(child));
   }
 
-  /** Text that stays on its own side, whichever way its script is written. */
-  function name(text, attributes = {}) {
-    return el("bdi", { class: "name", ...attributes }, text || "(unnamed)");
+  /** A name on its own side, whichever way its script is written; it may break behind its separators. */
+  function name(text) {
+    const parts = (text || "(unnamed)").split(/(?<=[/.:_])/);
+    return el("bdi", { class: "name" }, ...parts.flatMap((part) => [el("wbr"), part]));
   }
 
   return { el, svg, name };

@@ -2,7 +2,7 @@
 
 /* Draws a network that has been laid out, on a canvas, with as much detail as there is room for. */
 const Drawing = (() => {
-  const SHOWS = { wires: 0.1, operator: 0.42, name: 0.7, kind: 0.42 }; // screen pixels per unit, from which on
+  const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // screen pixels per unit, from which on
   const HEADING = { least: 12, most: 30 }; // pixels
   const NAMES = ["half", "full", "other", "border", "cast", "ink", "muted", "wire", "paper", "frame", "select"];
   const KINDS = ["allow", "infer", "clear", "deny", "fixed"];
@@ -100,6 +100,7 @@ const Drawing = (() => {
     outline(context, box, 0);
     context.fillStyle = look.fill ? look.fill(index) : colours[box.shade] || colours.half;
     context.fill();
+    if (box.shade === "border") drawEdge(pen);
     if (box.shade === "mixed" && !look.fill) drawOtherHalf(pen, box);
     if (k >= SHOWS.kind) drawKinds(pen, box);
     if (k >= SHOWS.operator) drawWords(pen, box);
@@ -112,6 +113,13 @@ const Drawing = (() => {
     context.roundRect(
       box.x - box.w / 2 - margin, box.y - box.h / 2 - margin, box.w + 2 * margin, box.h + 2 * margin, round + margin,
     );
+  }
+
+  /** An input or output is an empty box. */
+  function drawEdge({ context, k, colours }) {
+    context.strokeStyle = colours.wire;
+    context.lineWidth = Math.max(1.5, 0.8 / k);
+    context.stroke();
   }
 
   /** What is mixed has both colours, one in each corner. */

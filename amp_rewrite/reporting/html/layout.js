@@ -7,8 +7,9 @@
  * then to the right. Repeated layers make equal blocks, which are laid out once.
  */
 const Layout = (() => {
-  const BLOCK = 40; // nodes; 64 takes twice as long on real graphs and reads no better
+  const BLOCK = { least: 16, most: 40 }; // boxes; with 64 dagre takes twice as long, and nothing reads better
   const SIZES = { cast: [128, 24], border: [156, 26], node: [156, 38] };
+  const COLUMNS = 60; // at most
   const GAP = { rank: 26, node: 16, block: 46, column: 70, frame: 150, head: 34 };
 
   /** Boxes with x, y (their centres), w, h; blocks and frames as rectangles; points of the wires in a block. */
@@ -19,10 +20,9 @@ const Layout = (() => {
     const memo = new Map();
     const frames = network.frames.map((frame, index) => {
       const blocks = cut(range(network.boxes, index), inside[index]).map((block) => laidOut(block, boxes, memo));
-      const paper = newspaper(blocks, columnHeight(blocks, aspect), GAP.block, GAP.column);
-      return { ...frame, index, blocks, w: paper.w, h: paper.h };
+      return { ...frame, index, blocks, ...newspaper(blocks, aspect, GAP.block, GAP.column) };
     });
-    setFrames(frames, aspect);
+    newspaper(frames, aspect, GAP.frame, GAP.frame);
     for (const frame of frames) settle(frame, boxes);
     const blocks = frames.flatMap((frame) => frame.blocks);
     return { boxes, wires, frames, blocks, bounds: bounds(frames) };
@@ -52,8 +52,9 @@ const Layout = (() => {
     return start < 0 ? [0, 0] : [start, end];
   }
 
-  /** Blocks of about BLOCK boxes, cut where the fewest wires cross. */
+  /** Blocks of about equal numbers of boxes, cut where the fewest wires cross. */
   function cut([start, end], wires = []) {
+    const size = Math.min(BLOCK.most, Math.max(BLOCK.least, Math.ceil((end - start) / 4)));
     const crossing = new Int32Array(end - start + 2);
     for (const { maker, reader } of wires) {
       crossing[Math.min(maker, reader) - start + 1]++;
@@ -61,29 +62,19 @@ const Layout = (() => {
     }
     for (let i = 1; i < crossing.length; i++) crossing[i] += crossing[i - 1];
     const cuts = [start];
-    while (end - cuts.at(-1) > 1.5 * BLOCK) cuts.push(bestCut(cuts.at(-1), start, crossing));
-    const spans = cuts.map((from, i) => [from, cuts[i + 1] ?? end]);
-    return spans.map(([from, to]) => ({ from, to, wires: [] })).map((block, _, all) => assign(block, all, wires));
-  }
-
-  function bestCut(from, start, crossing) {
-    let best = from + BLOCK;
-    for (let at = from + BLOCK / 2; at < from + 1.5 * BLOCK; at++) {
-      if (crossing[at - start] < crossing[best - start]) best = at;
+    while (end - cuts.at(-1) > 1.5 * size) cuts.push(bestCut(cuts.at(-1), size, (at) => crossing[at - start]));
+    const blocks = cuts.map((from, i) => ({ from, to: cuts[i + 1] ?? end, wires: [] }));
+    const blockOf = (box) => blocks[d3.bisectRight(cuts, box) - 1];
+    for (const wire of wires) {
+      if (blockOf(wire.maker) === blockOf(wire.reader)) blockOf(wire.maker).wires.push(wire);
     }
-    return best;
+    return blocks;
   }
 
-  function assign(block, all, wires) {
-    if (block === all[0]) {
-      const of = (box) => all[lastAtOrBefore(all, box)];
-      for (const wire of wires) if (of(wire.maker) === of(wire.reader)) of(wire.maker).wires.push(wire);
-    }
-    return block;
-  }
-
-  function lastAtOrBefore(blocks, box) {
-    return d3.bisector((block) => block.from).right(blocks, box) - 1;
+  /** The place, about `size` boxes on, that the fewest wires cross. */
+  function bestCut(from, size, crossing) {
+    const places = d3.range(from + Math.ceil(size / 2), from + Math.ceil(1.5 * size));
+    return d3.least(places, (a, b) => crossing(a) - crossing(b) || Math.abs(a - from - size) - Math.abs(b - from - size));
   }
 
   function laidOut(block, boxes, memo) {
@@ -132,13 +123,18 @@ const Layout = (() => {
     return end < 0 ? null : name.slice(0, prefix.length + end + 2);
   }
 
-  function columnHeight(blocks, aspect) {
-    const area = d3.sum(blocks, (block) => (block.w + GAP.column) * (block.h + GAP.block));
-    return Math.sqrt(area / aspect) * 1.1;
+  /** Sets items in columns, of the height with which the whole is shown largest where it has that aspect. */
+  function newspaper(items, aspect, gap, columnGap) {
+    const whole = d3.sum(items, (item) => item.h + gap);
+    const tallest = d3.max(items, (item) => item.h) || 1;
+    const heights = d3.range(1, COLUMNS).map((columns) => Math.max(tallest, whole / columns));
+    const sizeOf = (height) => setColumns(items, height, gap, columnGap);
+    const side = ({ w, h }) => Math.max(w / aspect, h);
+    return sizeOf(d3.least(heights, (height) => side(sizeOf(height))));
   }
 
   /** Gives each item x and y (its corner): down a column, and on to the next one to the right. */
-  function newspaper(items, height, gap, columnGap) {
+  function setColumns(items, height, gap, columnGap) {
     let [x, y, w, h] = [0, 0, 0, 0];
     for (const item of items) {
       if (y > 0 && y + item.h > height) [x, y, w] = [x + w + columnGap, 0, 0];
@@ -148,15 +144,6 @@ const Layout = (() => {
       h = Math.max(h, item.y + item.h);
     }
     return { w: x + w, h };
-  }
-
-  /** The bodies stand to the right of the main graph, in columns of its height. */
-  function setFrames(frames, aspect) {
-    const [main, ...bodies] = frames;
-    [main.x, main.y] = [0, 0];
-    const height = Math.max(main.h, columnHeight(bodies, aspect));
-    newspaper(bodies, height, GAP.frame, GAP.frame);
-    for (const body of bodies) body.x += main.w + GAP.frame;
   }
 
   /** From places in a block to places in the picture. */

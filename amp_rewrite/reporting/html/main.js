@@ -4,19 +4,24 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
-  const kindsOf = (box) => [...new Set(box.units.map((unit) => data.decisions[unit].kind))];
+  const kindsOf = (box) => [...new Set(box.units.map((unit) => data.reasons[unit].kind))];
   data.boxes.forEach((box) => Object.assign(box, { kinds: kindsOf(box) }));
+
+  function verdictOn(ok) {
+    if (ok === null) return ["not compared with the original", "none"];
+    return ok ? ["close to the original", "good"] : ["too far from the original", "bad"];
+  }
 
   document.title = `${data.title} · amp-rewrite`;
   byId("title").textContent = data.title;
-  byId("subtitle").textContent = data.subtitle;
-  byId("verdict").textContent = data.verification.verdict;
-  byId("verdict").className = `verdict ${data.verification.state}`;
+  const [verdict, state] = verdictOn(data.verification.ok);
+  byId("verdict").textContent = verdict;
+  byId("verdict").className = `verdict ${state}`;
   byId("overview").append(...Overview.sections(data, select));
 
   const canvas = byId("canvas");
-  const scene = Layout.place(data, canvas.clientWidth / canvas.clientHeight);
-  const view = View.open(canvas, scene, (index) => show(index));
+  const scene = Layout.place(data, canvas.clientWidth / (canvas.clientHeight || 1));
+  const view = View.open(canvas, scene, show, hover);
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
 
   /** Selects a box and brings it into view; null selects nothing. */
@@ -31,17 +36,27 @@
     if (index !== null) Details.show(byId("details"), data, index, select);
   }
 
+  /** Says what is under the pointer: in an overview boxes have no words. */
+  function hover(index, place) {
+    const tip = byId("tip");
+    tip.hidden = index === null;
+    if (tip.hidden) return;
+    const box = data.boxes[index];
+    tip.replaceChildren(Dom.el("b", {}, box.operator), " ", Dom.name(box.name));
+    tip.style.transform = `translate(${place[0] + 14}px, ${place[1] + 16}px)`;
+  }
+
   function chainOf(index) {
     const units = data.boxes[index].units;
-    return units.length ? Details.chainOf(data, units[0]).map((unit) => data.decisions[unit].box) : [];
+    return units.length ? Details.chainOf(data, units[0]).map((unit) => data.reasons[unit].box) : [];
   }
 
   /** Boxes by their error, on a scale of powers of ten; those that were not compared stay pale. */
   function fillByError() {
-    const logs = d3.rollup(data.misfits, (all) => d3.max(all, (m) => (m.lost ? 1 : m.log)), (m) => m.box);
-    const scale = d3.scaleSequential(d3.interpolateCividis).domain([-6, 0]).clamp(true);
+    const errors = d3.rollup(data.misfits, (all) => d3.max(all, (m) => (m.lost ? 1 : m.size)), (m) => m.box);
+    const scale = d3.scaleSequentialLog(d3.interpolateCividis).domain([1e-6, 1]).clamp(true);
     const pale = Drawing.palette().frame;
-    return (index) => (logs.has(index) ? scale(logs.get(index) ?? -9) : pale);
+    return (index) => (errors.has(index) ? scale(errors.get(index) || 1e-9) : pale);
   }
 
   function setMode(mode) {

@@ -21,28 +21,32 @@ const Overview = (() => {
 
   function verification({ verification: found }) {
     if (!found.columns) return section("Verification", el("p", { class: "note" }, found.how));
-    const head = el("tr", {}, ...found.columns.map((column) => el("th", {}, column)));
-    const rows = found.rows.map(({ cells, ok }) => outputRow(cells, ok));
     const faults = found.faults.map((fault) => el("li", {}, fault));
     return section(
       "Verification",
       el("p", { class: "note" }, found.how),
-      el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows))),
+      el("ul", { class: "outputs" }, ...found.rows.map((row) => output(found.columns, row))),
       el("ul", { class: "faults" }, ...faults),
     );
   }
 
-  function outputRow(cells, ok) {
-    const [output, ...numbers] = cells;
-    const values = numbers.map((cell) => el("td", {}, cell));
-    values.at(-1).setAttribute("class", ok ? "good" : "bad");
-    return el("tr", {}, el("th", { scope: "row" }, name(output)), ...values);
+  /** An output: its name and its verdict, and the metrics below. */
+  function output(columns, { cells, ok }) {
+    const metrics = d3.range(1, cells.length - 1).filter((i) => cells[i]);
+    return el(
+      "li",
+      {},
+      name(cells[0]),
+      el("span", { class: ok ? "number good" : "number bad" }, cells.at(-1)),
+      el("p", { class: "metrics" }, ...metrics.map((i) => el("span", {}, `${columns[i]} `, el("b", {}, cells[i])))),
+    );
   }
 
   function misfits(data, go) {
     if (!data.misfits.length) return [];
-    const worst = data.misfits.slice(0, WORST);
-    const items = worst.map((misfit) => el("li", {}, Details.boxLink(data, misfit.box, go), " ", added(misfit)));
+    const seen = new Set();
+    const first = data.misfits.filter(({ box }) => !seen.has(box) && seen.add(box));
+    const items = first.slice(0, WORST).map((misfit) => el("li", {}, Details.boxLink(data, misfit.box, go), " ", added(misfit)));
     return section("Nodes that add most error", el("ol", { class: "worst" }, ...items));
   }
 

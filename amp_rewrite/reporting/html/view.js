@@ -3,9 +3,13 @@
 /* The canvas: what is seen of the network, and what is selected in it. */
 const View = (() => {
   const ZOOM = { out: 0.01, in: 3, focus: 0.9 };
+  const EDGE = { top: 66, bottom: 62 }; // pixels, under the bar and the legend
 
-  /** Shows a scene on a canvas; `onselect` is told the position of the box that was clicked, or null. */
-  function open(canvas, scene, onselect) {
+  /**
+   * Shows a scene on a canvas. `onselect` is told the position of the box that was clicked, or null, and `onhover`
+   * that of the box under the pointer, with its place.
+   */
+  function open(canvas, scene, onselect, onhover) {
     const look = { selected: null, chain: [], found: null, fill: null, colours: null, wiresAt: wiresAt(scene) };
     const selection = d3.select(canvas);
     let transform = d3.zoomIdentity;
@@ -52,10 +56,11 @@ const View = (() => {
     }
 
     function fit() {
-      const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+      const [width, height] = [canvas.clientWidth, canvas.clientHeight - EDGE.top - EDGE.bottom];
       const { x, y, w, h } = scene.bounds;
       const k = Math.min(width / w, height / h, 1.2);
-      return d3.zoomIdentity.translate((width - k * w) / 2 - k * x, (height - k * h) / 2 - k * y).scale(k);
+      const [left, top] = [(width - k * w) / 2, EDGE.top + (height - k * h) / 2];
+      return d3.zoomIdentity.translate(left - k * x, top - k * y).scale(k);
     }
 
     function focus(index) {
@@ -73,8 +78,11 @@ const View = (() => {
       look.colours = Drawing.palette();
       canvas.addEventListener("click", (event) => onselect(at(event)));
       canvas.addEventListener("mousemove", (event) => {
-        canvas.style.cursor = at(event) === null ? "grab" : "pointer";
+        const index = at(event);
+        canvas.style.cursor = index === null ? "grab" : "pointer";
+        onhover(index, d3.pointer(event, canvas));
       });
+      canvas.addEventListener("mouseleave", () => onhover(null));
       window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
         set({ colours: Drawing.palette() });
       });
