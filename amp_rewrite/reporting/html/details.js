@@ -61,7 +61,7 @@ const Details = (() => {
     const { box, colour, rule, kind, reason } = data.reasons[unit];
     const link = depth ? boxLink(data, box, go) : null;
     const facts = el("span", { class: "rule" }, `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`);
-    return el("li", { class: colour }, ...[link, facts, el("span", { class: "reason" }, reason)].filter(Boolean));
+    return el("li", { class: colour }, ...[link, facts, el("span", { class: "reason" }, name(reason))].filter(Boolean));
   }
 
   function boxLink(data, index, go) {

@@ -4,7 +4,7 @@
 const Drawing = (() => {
   const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // screen pixels per unit, from which on
   const HEADING = { least: 12, most: 30 }; // pixels
-  const NAMES = ["half", "full", "other", "border", "cast", "ink", "muted", "wire", "paper", "frame", "select"];
+  const NAMES = ["half", "full", "other", "border", "cast", "ink", "muted", "wire", "paper", "frame", "select", "error-low", "error-high"];
   const KINDS = ["allow", "infer", "clear", "deny", "fixed"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
@@ -12,7 +12,8 @@ const Drawing = (() => {
   function palette() {
     const style = getComputedStyle(document.documentElement);
     const all = [...NAMES, ...KINDS.map((kind) => `kind-${kind}`)];
-    return Object.fromEntries(all.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    const colours = Object.fromEntries(all.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    return { ...colours, scale: d3.interpolateLab(colours["error-low"], colours["error-high"]) };
   }
 
   /** One frame: `scene` is what was laid out, `look` what is selected, found, and by what boxes are filled. */
@@ -32,6 +33,7 @@ const Drawing = (() => {
     const pen = { context, k, seen, look, colours: look.colours };
     scene.frames.slice(1).forEach((frame) => drawFrame(pen, frame));
     if (k >= SHOWS.wires) drawWires(pen, scene);
+    drawChain(pen, scene);
     scene.boxes.forEach((box, i) => isSeen(seen, box) && drawBox(pen, box, i));
     scene.blocks.forEach((block) => drawHeading(pen, block));
     drawSelection(pen, scene);
@@ -98,13 +100,26 @@ const Drawing = (() => {
     const { context, k, look, colours } = pen;
     context.globalAlpha = look.found && !look.found.has(index) ? 0.22 : 1;
     outline(context, box, 0);
-    context.fillStyle = look.fill ? look.fill(index) : colours[box.shade] || colours.half;
+    const fill = look.weigh ? weighed(pen, index) : colours[box.shade] || colours.half;
+    context.fillStyle = fill;
     context.fill();
     if (box.shade === "border") drawEdge(pen);
-    if (box.shade === "mixed" && !look.fill) drawOtherHalf(pen, box);
+    if (box.shade === "mixed" && !look.weigh) drawOtherHalf(pen, box);
     if (k >= SHOWS.kind) drawKinds(pen, box);
-    if (k >= SHOWS.operator) drawWords(pen, box);
+    if (k >= SHOWS.operator) drawWords(pen, box, inkOn(pen, box, fill));
     context.globalAlpha = 1;
+  }
+
+  /** Boxes by what they weigh, from 0 to 1; those of no weight stay pale. */
+  function weighed({ look, colours }, index) {
+    const weight = look.weigh(index);
+    return weight === null ? colours.frame : colours.scale(weight);
+  }
+
+  /** What is readable on a box. */
+  function inkOn({ look, colours }, box, fill) {
+    if (look.weigh) return d3.lab(fill).l < 55 ? "#ffffff" : "#17202b";
+    return box.shade === "cast" ? colours.paper : colours.ink;
   }
 
   function outline(context, box, margin) {
@@ -146,18 +161,17 @@ const Drawing = (() => {
     });
   }
 
-  function drawWords({ context, k, colours }, box) {
+  function drawWords({ context, k }, box, ink) {
     const small = box.h < 30;
     const named = k >= SHOWS.name && !small && box.name;
     const room = box.w - 30;
     context.font = `600 ${small ? 11 : 13}px ${FONT}`;
-    const ink = box.shade === "cast" ? colours.paper : colours.ink;
     const words = box.shade === "cast" ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
     write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink);
     if (!named) return;
     context.font = `10.5px ${FONT}`;
-    write(context, box.name, box.x, box.y + 12, room, "center", colours.ink, "end");
+    write(context, box.name, box.x, box.y + 12, room, "center", ink, "end");
   }
 
   /** Text that is cut, at its end or at its beginning, where it has no room. */
@@ -173,9 +187,9 @@ const Drawing = (() => {
     return keep === "end" ? `…${text.slice(-fits)}` : `${text.slice(0, fits)}…`;
   }
 
-  /** The selected box, the wires at it, and the chain of what caused its colour. */
+  /** The selected box, the wires at it, and lines to its bodies. */
   function drawSelection({ context, k, look, colours }, { boxes, wires, frames }) {
-    const { selected, chain } = look;
+    const { selected } = look;
     if (selected === null) return;
     context.strokeStyle = colours.select;
     context.lineWidth = Math.max(2, 1.6 / k);
@@ -185,7 +199,6 @@ const Drawing = (() => {
       else leap(context, boxes[wires[wire].maker], boxes[wires[wire].reader]);
     }
     context.stroke();
-    drawChain(context, k, colours, boxes, chain);
     drawBodies(context, k, boxes[selected], frames);
     context.setLineDash([]);
     context.lineWidth = Math.max(3, 2.5 / k);
@@ -193,17 +206,23 @@ const Drawing = (() => {
     context.stroke();
   }
 
-  function drawChain(context, k, colours, boxes, chain) {
+  /** From the selected box to what caused its colour, and so on; under the boxes, which are ringed. */
+  function drawChain({ context, k, look, colours }, { boxes }) {
+    const chain = look.chain.map((index) => boxes[index]);
+    context.strokeStyle = colours.select;
+    context.lineWidth = Math.max(2, 1.6 / k);
     context.setLineDash([7 / k, 5 / k]);
-    for (let i = 0; i < chain.length; i++) {
-      outline(context, boxes[chain[i]], Math.max(2, 2 / k));
-      context.stroke();
-      if (!i) continue;
-      context.beginPath();
-      context.moveTo(boxes[chain[i - 1]].x, boxes[chain[i - 1]].y);
-      context.lineTo(boxes[chain[i]].x, boxes[chain[i]].y);
+    for (const box of chain) {
+      outline(context, box, Math.max(3, 3 / k));
       context.stroke();
     }
+    context.beginPath();
+    for (const [from, to] of d3.pairs(chain)) {
+      context.moveTo(from.x, from.y);
+      context.lineTo(to.x, to.y);
+    }
+    context.stroke();
+    context.setLineDash([]);
   }
 
   function drawBodies(context, k, box, frames) {

@@ -21,13 +21,19 @@
 
   const canvas = byId("canvas");
   const scene = Layout.place(data, canvas.clientWidth / (canvas.clientHeight || 1));
-  const view = View.open(canvas, scene, show, hover);
+  const view = View.open(canvas, scene, pick, hover);
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
+  document.querySelectorAll(".half-type").forEach((place) => (place.textContent = data.half));
 
   /** Selects a box and brings it into view; null selects nothing. */
   function select(index) {
     show(index);
     if (index !== null) view.focus(index);
+  }
+
+  function pick(index) {
+    show(index);
+    if (index !== null) view.reveal(index);
   }
 
   function show(index) {
@@ -51,17 +57,16 @@
     return units.length ? Details.chainOf(data, units[0]).map((unit) => data.reasons[unit].box) : [];
   }
 
-  /** Boxes by their error, on a scale of powers of ten; those that were not compared stay pale. */
-  function fillByError() {
-    const errors = d3.rollup(data.misfits, (all) => d3.max(all, (m) => (m.lost ? 1 : m.size)), (m) => m.box);
-    const scale = d3.scaleSequentialLog(d3.interpolateCividis).domain([1e-6, 1]).clamp(true);
-    const pale = Drawing.palette().frame;
-    return (index) => (errors.has(index) ? scale(errors.get(index) || 1e-9) : pale);
+  /** How bad the error of each box is, in powers of ten from 1e-5 to 0.1; null for what was not compared. */
+  function errors() {
+    const worst = d3.rollup(data.misfits, (all) => d3.max(all, (m) => (m.lost ? 1 : m.size)), (m) => m.box);
+    const scale = d3.scaleLog([1e-5, 0.1], [0, 1]).clamp(true);
+    return (index) => (worst.has(index) ? scale(worst.get(index) || 1e-9) : null);
   }
 
   function setMode(mode) {
     document.body.dataset.mode = mode;
-    view.set({ fill: mode === "error" ? fillByError() : null });
+    view.set({ weigh: mode === "error" ? errors() : null });
   }
 
   byId("by-error").disabled = !data.misfits.length;

@@ -45,6 +45,7 @@ const Search = (() => {
       if (found[position] === undefined) return;
       current = position;
       list.hidden = true;
+      onfound(null);
       go(found[position]);
     }
 

@@ -10,7 +10,7 @@ const View = (() => {
    * that of the box under the pointer, with its place.
    */
   function open(canvas, scene, onselect, onhover) {
-    const look = { selected: null, chain: [], found: null, fill: null, colours: null, wiresAt: wiresAt(scene) };
+    const look = { selected: null, chain: [], found: null, weigh: null, colours: null, wiresAt: wiresAt(scene) };
     const selection = d3.select(canvas);
     let transform = d3.zoomIdentity;
     let waiting = false;
@@ -69,6 +69,12 @@ const View = (() => {
       go(d3.zoomIdentity.translate(canvas.clientWidth / 2 - k * box.x, canvas.clientHeight / 2 - k * box.y).scale(k));
     }
 
+    /** Brings a box into view that has left it, or that the panel has pushed out of it. */
+    function reveal(index) {
+      const [x, y] = locate(index);
+      if (x < 0 || y < EDGE.top || x > canvas.clientWidth || y > canvas.clientHeight - EDGE.bottom) focus(index);
+    }
+
     function set(change) {
       Object.assign(look, change);
       redraw();
@@ -95,7 +101,7 @@ const View = (() => {
 
     start();
     return {
-      focus, locate, set,
+      focus, locate, reveal, set,
       scale: () => transform.k,
       fit: () => go(fit()),
       zoomBy: (factor) => zoom.scaleBy(selection.transition().duration(200), factor),
