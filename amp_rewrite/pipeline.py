@@ -137,7 +137,7 @@ def _decide(
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
-        types = _types(loaded.model)
+        types = shape_inference.types(loaded.model)
         tidy.bypass(loaded.model, types)
         graph = units.build(loaded.model, types, options.target)
         held = stored.find(loaded.model)
@@ -157,13 +157,6 @@ def _settle_functions(model: ir.Model, options: Options) -> str | None:
         return inlining.inline(model)
     kept = len(model.functions)
     return f"{kept} model-local {'function' if kept == 1 else 'functions'} kept, in float32" if kept else None
-
-
-def _types(model: ir.Model) -> element_types.Types:
-    types = element_types.infer(model)
-    if element_types.complete(model, types):
-        return types
-    return element_types.infer(model, shape_inference.types_by_name(model))
 
 
 def _paint(graph: units.UnitGraph, options: Options, found: ranges.Ranges) -> colours.Painting:
