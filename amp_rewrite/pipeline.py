@@ -150,7 +150,7 @@ def _decide(loaded: model_io.Loaded, given: _Given, clock: Stopwatch) -> Analysi
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
-        types = _types(loaded.model)
+        types = shape_inference.types(loaded.model)
         tidy.bypass(loaded.model, types)
         graph = units.build(loaded.model, types, options.target)
         held = stored.find(loaded.model)
@@ -170,13 +170,6 @@ def _settle_functions(model: ir.Model, options: Options) -> str | None:
         return inlining.inline(model)
     kept = len(model.functions)
     return f"{kept} model-local {'function' if kept == 1 else 'functions'} kept, in float32" if kept else None
-
-
-def _types(model: ir.Model) -> element_types.Types:
-    types = element_types.infer(model)
-    if element_types.complete(model, types):
-        return types
-    return element_types.infer(model, shape_inference.types_by_name(model))
 
 
 def _paint(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> colours.Painting:
