@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.flags import Asked, decision_flags
+from amp_rewrite.cli.showing import Showing, of_plan, showing_flags
 from amp_rewrite.errors import OptionError
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import terminal
@@ -19,13 +20,16 @@ from amp_rewrite.units import Unit
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("node", required=False)
 @decision_flags
-def explain(model: Path, node: str | None, asked: Asked) -> None:
+@showing_flags
+def explain(model: Path, node: str | None, asked: Asked, showing: Showing) -> None:
     """Say why each part of MODEL is half or float32; for one NODE, with the chain of causes.
 
-    Nothing is written. NODE is a node's name, or that of a value it makes.
+    No model is written. NODE is a node's name, or that of a value it makes.
     """
     made = asked.analyze(model)
     console = terminal.plain_console()
+    if showing.asked:
+        showing.write(of_plan(model, made, asked))
     if node is None:
         terminal.print_units(console, made.graph, made.painting)
         return

@@ -1,7 +1,8 @@
 """A page -> one HTML file that needs nothing but itself.
 
-What comes from a model goes in as JSON, in which nothing can end a script or begin a comment, and the page's own
-script puts it into the document as text. A policy in the page lets no other script run, and nothing be loaded.
+What comes from a model goes in as JSON, in which nothing can end a script or begin a comment, and the page's
+own script puts it into the document as text. A policy in the page lets no other script run, and nothing be
+loaded.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def _filled(template: str, parts: Mapping[str, str]) -> str:
 
 def _policy(style: str, *scripts: str) -> str:
     allowed = " ".join(map(_hash, scripts))
-    return f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    nothing = "default-src 'none'; base-uri 'none'; form-action 'none'"
+    return f"{nothing}; script-src {allowed}; style-src {_hash(style)}"
 
 
 def _hash(content: str) -> str:

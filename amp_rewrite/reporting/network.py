@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -72,7 +72,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A graph: the main one, or a body, with the attribute that holds it and the position of its node's box."""
+    """The main graph, or a body; a body's title names the attribute that holds it, `owner` its node's box."""
 
     title: str
     owner: int | None = None
@@ -144,18 +144,18 @@ class _Drawer:
         """
         place = {node: i for i, node in enumerate(graph)}
         first = _first_readers(place)
-        things: list[tuple[int, int, _Thing]] = [
-            (i, 2, node) for node, i in place.items() if not _is_constant(node)
-        ]
-        for value in graph.inputs:
-            if not value.is_initializer():
-                things.append((first.get(value, 0), 0, value))
+        things: list[tuple[int, int, _Thing]] = []
+        things += ((i, 2, node) for node, i in place.items() if not _is_constant(node))
+        things += ((first.get(v, 0), 0, v) for v in graph.inputs if not v.is_initializer())
         for cast in plan.casts:
             if graph_of(cast.value) is graph:
-                made = place.get(cast.value.producer())  # type: ignore[arg-type] - no maker, no place
-                things.append((first.get(cast.value, 0), 1, cast) if made is None else (made, 3, cast))
+                maker = cast.value.producer()
+                things.append(
+                    (first.get(cast.value, 0), 1, cast) if maker is None else (place[maker], 3, cast)
+                )
         for port, value in enumerate(graph.outputs):
-            made = place.get(value.producer(), len(place))  # type: ignore[union-attr, arg-type]
+            maker = value.producer()
+            made = len(place) if maker is None else place.get(maker, len(place))
             things.append((made, 4, _Leaving(graph, port)))
         return [thing for *_, thing in sorted(things, key=lambda entry: entry[:2])]
 
@@ -298,11 +298,3 @@ def _shape(shape: ir.Shape | None) -> str:
 
 def _size(size: int | ir.SymbolicDim) -> str:
     return str(size) if isinstance(size, int) else str(size.value or "?")
-
-
-def counts(boxes: Iterable[Box]) -> Mapping[Shade, int]:
-    """How many boxes there are of each shade."""
-    found = dict.fromkeys(Shade, 0)
-    for box in boxes:
-        found[box.shade] += 1
-    return found

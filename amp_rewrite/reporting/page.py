@@ -11,6 +11,7 @@ from amp_rewrite.half import Half
 from amp_rewrite.observed import Observed
 from amp_rewrite.plan import Plan
 from amp_rewrite.reporting import charts, network, pictures, plots, sentences, verdicts
+from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.network import Box, Network, Port, Shade
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
@@ -25,7 +26,7 @@ from amp_rewrite.units import UnitGraph
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a unit has its colour: the first step of its chain, the box that shows it, the unit that caused it."""
+    """The first step of the chain of a unit, the box that shows it, and the unit that caused it."""
 
     step: Step
     box: int
@@ -68,6 +69,7 @@ class Page:
     report: Report
     decided: Decided
     evidence: Evidence
+    coverage: Coverage
 
     @property
     def misfits(self) -> tuple[Misfit, ...]:
@@ -96,6 +98,7 @@ class Page:
             "title": self.title,
             "half": self.decided.half.name,
             "summary": [[line.name, line.text] for line in sentences.summary(self.report)],
+            "coverage": {**self.coverage.summary(), "assumptions": list(self.coverage.assumptions)},
             "verification": _plain_verdict(self.evidence),
             "constants": drawn.constants,
             "frames": [{"title": f.title, "owner": f.owner} for f in drawn.frames],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from amp_rewrite import writing
 from amp_rewrite.errors import MissingPackageError, OptionError
@@ -126,7 +127,7 @@ _MARGIN, _HEADLINE = 16, 40
 def svg(picture: Picture) -> bytes:
     """The picture as SVG under its title; every text in it is escaped."""
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN + _HEADLINE
-    root = ElementTree.Element("svg", xmlns=_SVG, width=f"{width:g}", height=f"{height:g}", role="img")
+    root = ET.Element("svg", xmlns=_SVG, width=f"{width:g}", height=f"{height:g}", role="img")
     root.set("viewBox", f"0 0 {width:g} {height:g}")
     root.set("font-family", "sans-serif")
     _add(root, "title", picture.title)
@@ -135,19 +136,19 @@ def svg(picture: Picture) -> bytes:
     group = _add(root, "g", transform=f"translate({_MARGIN} {_MARGIN + _HEADLINE})")
     for shape in picture.shapes:
         _draw_svg(group, shape)
-    return ElementTree.tostring(root, encoding="utf-8")
+    return ET.tostring(root, encoding="utf-8")
 
 
 _SVG = "http://www.w3.org/2000/svg"
 
 
-def _draw_svg(parent: ElementTree.Element, shape: Shape) -> None:
+def _draw_svg(parent: ET.Element, shape: Shape) -> None:
     match shape:
         case Rect():
             _add(parent, "rect", x=shape.x, y=shape.y, width=shape.w, height=shape.h, fill=shape.tone.value)
         case Line():
-            ends = {"x1": shape.x1, "y1": shape.y1, "x2": shape.x2, "y2": shape.y2}
-            line = _add(parent, "line", **ends, stroke=shape.tone.value)
+            line = _add(parent, "line", x1=shape.x1, y1=shape.y1, x2=shape.x2, y2=shape.y2)
+            line.set("stroke", shape.tone.value)
             line.attrib.update({"stroke-dasharray": "4 3"} if shape.dash else {})
         case Dot():
             dot = _add(parent, "circle", cx=shape.x, cy=shape.y, r=shape.r, fill=shape.tone.value)
@@ -159,11 +160,9 @@ def _draw_svg(parent: ElementTree.Element, shape: Shape) -> None:
             text.attrib.update({"font-weight": "bold"} if shape.bold else {})
 
 
-def _add(
-    parent: ElementTree.Element, tag: str, content: str = "", **attributes: float | str
-) -> ElementTree.Element:
+def _add(parent: ET.Element, tag: str, content: str = "", **attributes: float | str) -> ET.Element:
     written = {k: v if isinstance(v, str) else f"{v:.1f}" for k, v in attributes.items()}
-    element = ElementTree.SubElement(parent, tag, written)
+    element = ET.SubElement(parent, tag, written)
     element.text = printable(content) or None
     return element
 
@@ -175,6 +174,11 @@ def printable(text: str) -> str:
 
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+
+def has_png() -> bool:
+    """Whether pictures can be drawn as PNG here."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def _matplotlib(module: str) -> Any:

@@ -62,8 +62,9 @@ def _error_dot(point: Point) -> Dot:
     x = _LEFT + point.place * (WIDTH - _LEFT - _RIGHT)
     power = math.log10(point.error) if point.error > 0 else _LEAST
     y = 0.0 if point.lost else _height(power, _ERROR_HEIGHT)
-    said = "not finite" if point.lost else f"{point.error:.1e}"
-    return Dot(x, y, 3.5 if point.lost else 2.2, Tone.BAD if point.lost else Tone.HALF, f"{point.label}: {said}")
+    if point.lost:
+        return Dot(x, y, 3.5, Tone.BAD, f"{point.label}: not finite")
+    return Dot(x, y, 2.2, Tone.HALF, f"{point.label}: {point.error:.1e}")
 
 
 def _height(power: float, height: float) -> float:
@@ -88,9 +89,8 @@ def binades_of_stored(stored: Iterable[Stored]) -> Binades:
     for held in stored:
         found += _exponents(held.array())
         held.release()
-    return {
-        exponent - _BIAS: int(count) for exponent, count in enumerate(found) if count and 0 < exponent < _INFINITE
-    }
+    finite = range(1, _INFINITE)
+    return {exponent - _BIAS: int(found[exponent]) for exponent in finite if found[exponent]}
 
 
 _EXPONENTS, _BIAS, _INFINITE = 256, 127, 255
@@ -165,8 +165,9 @@ def _panel(title: str, binades: Binades, axis: _Axis, top: float) -> Iterator[Sh
     for limit in limits:
         yield Line(axis.x(limit.power), top, axis.x(limit.power), bottom, Tone.MUTED, dash=True)
         yield Text(axis.x(limit.power), top - 6, limit.said, limit.anchor, size=11, tone=Tone.MUTED)
-    for power in range(axis.first, axis.last + 1, axis.step):
-        yield Text(axis.x(power), bottom + 16, f"2^{power}", Anchor.MIDDLE, size=11, tone=Tone.MUTED)
+    for power in range(axis.first, axis.last, axis.step):
+        anchor = Anchor.START if power == axis.first else Anchor.MIDDLE
+        yield Text(axis.x(power), bottom + 16, f"2^{power}", anchor, size=11, tone=Tone.MUTED)
 
 
 @dataclass(frozen=True, slots=True)

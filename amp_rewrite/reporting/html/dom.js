@@ -27,10 +27,10 @@ const Dom = (() => {
     return child instanceof Node ? child : document.createTextNode(String(child));
   }
 
-  /** A name on its own side, whichever way its script is written; it may break behind its separators. */
+  /** A name on its own side, whichever way its script is written; it may break between its parts. */
   function name(text) {
-    const parts = (text || "(unnamed)").split(/(?<=[/.:_])/);
-    return el("bdi", { class: "name" }, ...parts.flatMap((part) => [el("wbr"), part]));
+    const parts = (text || "(unnamed)").split(/(?<=[/.:_])|(?<=[a-z])(?=[A-Z])/);
+    return el("bdi", { class: "name" }, ...parts.flatMap((part, i) => (i ? [el("wbr"), part] : [part])));
   }
 
   return { el, svg, name };

@@ -12,8 +12,10 @@
     return ok ? ["close to the original", "good"] : ["too far from the original", "bad"];
   }
 
-  document.title = `${data.title} · amp-rewrite`;
-  byId("title").textContent = data.title;
+  const file = data.title.split(/[\\/]/).pop();
+  document.title = `${file} · amp-rewrite`;
+  byId("title").append(Dom.name(file));
+  byId("path").append(Dom.name(data.title));
   const [verdict, state] = verdictOn(data.verification.ok);
   byId("verdict").textContent = verdict;
   byId("verdict").className = `verdict ${state}`;
@@ -89,6 +91,6 @@
   });
 
   /* For scripts and tests: where a box is on the canvas, and how large things are drawn. */
-  window.ampReport = { data, locate: view.locate, scale: view.scale };
+  window.ampReport = { data, scene, locate: view.locate, scale: view.scale };
   document.body.dataset.ready = "true";
 })();

@@ -4,6 +4,7 @@
 const Overview = (() => {
   const { el, name } = Dom;
   const WORST = 12;
+  const OPERATORS = 10; // rows, before the rest is asked for
 
   /** The sections that there is something to say in, in the order in which people ask. */
   function sections(data, go) {
@@ -55,8 +56,68 @@ const Overview = (() => {
     return el("span", { class: lost ? "number bad" : "number" }, text);
   }
 
-  function coverage() {
-    return [];
+  /** How much runs in half: in all, and operator by operator. */
+  function coverage({ coverage: found, half }) {
+    const totals = [["nodes", found.nodes], ["FLOPs", found.flops], ["weights", found.weights]];
+    const whole = totals.filter(([, counts]) => floats(counts)).map(([title, counts]) => coverageRow(title, counts));
+    if (!whole.length) return [];
+    const assumptions = found.assumptions.map((text) => el("p", { class: "note" }, name(text)));
+    return section(
+      `Coverage, in ${half}`,
+      el("div", { class: "coverage whole" }, ...whole),
+      byOperator(found.operators),
+      ...assumptions,
+    );
+  }
+
+  const floats = ({ half, mixed, full }) => half + mixed + full;
+
+  function coverageRow(title, counts, note = shareText(counts)) {
+    const parts = ["half", "mixed", "full"].filter((shade) => counts[shade]);
+    const bar = el("span", { class: "track" }, ...parts.map((shade) => barPart(shade, counts)));
+    return el("div", { class: "row" }, name(title), bar, el("span", { class: "number" }, note));
+  }
+
+  function barPart(shade, counts) {
+    const part = el("i", { class: shade, title: `${counts[shade].toLocaleString("en")} ${shade}` });
+    part.style.flexGrow = counts[shade] / floats(counts);
+    return part;
+  }
+
+  function shareText({ share }) {
+    return share === null ? "" : d3.format(".1~%")(Math.floor(share * 1000) / 1000);
+  }
+
+  /** The operators that have floats, by their nodes or by their arithmetic; the long tail on request. */
+  function byOperator(operators) {
+    const all = Object.entries(operators).filter(([, row]) => floats(row.nodes));
+    const list = el("div", { class: "coverage" });
+    const more = el("button", { type: "button", class: "more" }, `all ${all.length} operators`);
+    let [count, by] = [OPERATORS, "nodes"];
+    const render = () => {
+      const rows = d3.sort(all.filter(([, row]) => floats(row[by])), ([, row]) => -floats(row[by]));
+      const shown = rows.slice(0, count);
+      list.replaceChildren(...shown.map(([operator, row]) => coverageRow(operator, row[by], amount(by, row[by]))));
+      more.hidden = rows.length <= count;
+    };
+    const choices = ["nodes", "flops"].map((unit) => choice("unit", unit, unit === by, () => (by = unit) && render()));
+    more.addEventListener("click", () => {
+      count = all.length;
+      render();
+    });
+    render();
+    return el("div", {}, el("p", { class: "choices" }, "by operator", ...choices), list, more);
+  }
+
+  function choice(group, value, checked, onchange) {
+    const input = el("input", { type: "radio", name: group, value, onchange });
+    input.checked = checked;
+    return el("label", {}, input, value === "flops" ? "FLOPs" : value);
+  }
+
+  function amount(by, counts) {
+    const all = floats(counts);
+    return by === "nodes" ? all.toLocaleString("en") : d3.format(".3~s")(all);
   }
 
   function causes() {
