@@ -234,6 +234,7 @@ def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
     """A large graph is in sight as a whole, no two boxes lie on each other, and search leads there."""
     proto = Transformer(6000).model()
