@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from amp_rewrite import (
     checking,
     collector,
     colours,
+    decisions,
     editing,
     element_types,
     inlining,
@@ -34,7 +35,8 @@ from amp_rewrite import (
 from amp_rewrite.findings import Finding
 from amp_rewrite.half import Half
 from amp_rewrite.options import Borders, Options
-from amp_rewrite.reporting import report
+from amp_rewrite.reporting import causes, remedies, report
+from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.stopwatch import Progress, Stopwatch
 
@@ -55,6 +57,20 @@ class Analysis:
         nodes = report.count_nodes(self.loaded.model, self.graph, self.painting)
         found = report.of_plan(self.plan, nodes)
         return replace(found, size_before=self.loaded.size, warnings=self.warnings)
+
+    def decisions(self) -> decisions.Decisions:
+        """What is decided for every unit, and why."""
+        return decisions.of(self.graph, self.painting)
+
+    def causes(self, flops: Mapping[Hashable, float] | None = None) -> tuple[RootCause, ...]:
+        """What holds nodes back in float32, with what would help: the most arithmetic first.
+
+        `flops` are the floating-point operations of the nodes; without them the number of nodes counts.
+        """
+        return tuple(
+            replace(cause, remedy=remedies.tried(cause, self.graph, self.painting, self.options))
+            for cause in causes.find(self.decisions(), flops)
+        )
 
 
 @dataclass(frozen=True, slots=True)

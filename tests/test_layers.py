@@ -37,6 +37,7 @@ ORDER = [
     "quantised",
     "kinds",
     "colours",
+    "decisions",
     "plan",
     "plan_files",
     "placing",

@@ -11,27 +11,30 @@ from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.errors import OptionError
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import terminal
-from amp_rewrite.reporting.sentences import chain, label
+from amp_rewrite.reporting.sentences import chain
 from amp_rewrite.units import Unit
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("node", required=False)
+@click.option("--all", "all_", is_flag=True, help="Every part of the model with its reason, a line each.")
 @decision_flags
-def explain(model: Path, node: str | None, asked: Asked) -> None:
-    """Say why each part of MODEL is half or float32; for one NODE, with the chain of causes.
+def explain(model: Path, node: str | None, all_: bool, asked: Asked) -> None:
+    """Say what holds parts of MODEL back in float32; for one NODE, with the chain of causes.
 
     Nothing is written. NODE is a node's name, or that of a value it makes.
     """
     made = asked.analyze(model)
     console = terminal.plain_console()
-    if node is None:
-        terminal.print_units(console, made.graph, made.painting)
-        return
-    for unit in _units_of(made, node):
-        steps = chain(made.graph, made.painting, unit.index)
-        terminal.print_chain(console, label(unit), steps)
+    decisions = made.decisions()
+    if all_:
+        terminal.print_units(console, decisions)
+    elif node is None:
+        terminal.print_causes(console, made.causes())
+    for unit in _units_of(made, node) if node is not None else ():
+        steps = chain(decisions, unit.index)
+        terminal.print_chain(console, steps[0].unit, steps)
 
 
 def _units_of(made: Analysis, name: str) -> list[Unit]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from amp_rewrite import schema
-from amp_rewrite.colours import Colour, Painting, Rule
+from amp_rewrite.colours import Colour, Rule
+from amp_rewrite.decisions import Decisions
+from amp_rewrite.kinds import BY_RANGE, BY_TARGET
 from amp_rewrite.lists import Kind
-from amp_rewrite.units import Unit, UnitGraph
+from amp_rewrite.reporting.causes import RootCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +23,18 @@ class Step:
     reason: str
 
 
-def chain(graph: UnitGraph, painting: Painting, unit: int) -> tuple[Step, ...]:
+def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
     """Why a unit has its colour, step by step, down to where it all began."""
-    return tuple(first_step(graph, painting, link) for link in painting.why(unit))
+    return tuple(first_step(decisions, link) for link in decisions.why(unit))
 
 
-def first_step(graph: UnitGraph, painting: Painting, index: int) -> Step:
+def first_step(decisions: Decisions, index: int) -> Step:
     """Why a unit has its colour, as far as the unit that caused it."""
-    unit, paint, entry = graph.units[index], painting.paints[index], painting.entries[index]
-    cause = label(graph.units[paint.cause]) if paint.cause is not None else ""
+    decision = decisions.all[index]
+    paint, entry = decision.paint, decision.entry
+    cause = str(decisions.all[paint.cause]) if paint.cause is not None else ""
     return Step(
-        unit=label(unit),
+        unit=str(decision),
         colour=paint.colour,
         rule=paint.rule,
         kind=entry.kind,
@@ -40,13 +42,6 @@ def first_step(graph: UnitGraph, painting: Painting, index: int) -> Step:
             why=entry.reason, who=entry.source
         ),
     )
-
-
-def label(unit: Unit) -> str:
-    """A unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
-    made = next((value.name for value in unit.node.outputs if value.name), "")
-    name = f"'{unit.node.name}'" if unit.node.name else f"-> '{made}'"
-    return f"{schema.written(unit.node.domain, unit.node.op_type)} {name} ({unit.var})"
 
 
 def _because(rule: Rule, colour: Colour, kind: Kind, cause: str) -> str:
@@ -76,6 +71,39 @@ _LEFT = {
     Kind.ALLOW: "allowed: {why} ({who})",
     Kind.DENY: "denied: {why} ({who})",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A cause of float32 for people: how much it holds back and where it began, the reason, the remedy."""
+
+    weight: str
+    origin: str
+    reason: str
+    remedy: str
+
+
+def of_cause(cause: RootCause) -> Paragraph:
+    """What holds nodes back, in words."""
+    weight = plural(len(cause.held), "node")
+    if cause.flop_share is not None:
+        weight += f", {cause.flop_share:.0%} of FLOPs"
+    roots = cause.root_places
+    more = len(roots) - 1
+    others = f" and {more:,} more" if more else ""
+    downstream = "" if len(roots) == len(cause.held) else "downstream of "
+    reason = first_step(cause.decisions, cause.roots[0]).reason
+    return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, _remedy(cause))
+
+
+def _remedy(cause: RootCause) -> str:
+    remedy = cause.remedy
+    if not remedy.flags:
+        return remedy.why
+    forced = cause.first.entry.source in (BY_RANGE, BY_TARGET)
+    part = remedy.frees is not None and remedy.frees < len(cause.held)
+    frees = f" (frees {remedy.frees:,} of {len(cause.held):,})" if part else ""
+    return f"to {'force' if forced else 'allow'}: {' '.join(remedy.flags)}{frees}"
 
 
 def size(count: int) -> str:

@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from amp_rewrite.colours import Colour, Painting
+from amp_rewrite.colours import Colour
+from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import element_name
 from amp_rewrite.plan import Plan
+from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import Step, first_step, label, plural, size
+from amp_rewrite.reporting.sentences import Step, first_step, of_cause, plural, size
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.verification import Output, Verdict
-from amp_rewrite.units import UnitGraph
 
 
 def plain_console(*, quiet: bool = False, stderr: bool = False) -> Console:
@@ -74,13 +75,23 @@ def _name(name: str | None) -> str:
     return name or "(unnamed)"
 
 
-def print_units(console: Console, graph: UnitGraph, painting: Painting) -> None:
+def print_units(console: Console, decisions: Decisions) -> None:
     """Every unit with its colour and why, a line each; those in float32 first, in the order of the nodes."""
-    for unit in sorted(graph.units, key=lambda unit: painting.is_half(unit.index)):
-        step = first_step(graph, painting, unit.index)
+    for index in sorted(range(len(decisions.all)), key=lambda index: decisions.all[index].is_half):
+        step = first_step(decisions, index)
         line = _coloured(step)
-        line.append(f"  {label(unit)}: {step.reason}")
+        line.append(f"  {step.unit}: {step.reason}")
         console.print(line)
+
+
+def print_causes(console: Console, causes: Iterable[RootCause]) -> None:
+    """What holds nodes back in float32, the most arithmetic first."""
+    for cause in causes:
+        words = of_cause(cause)
+        console.print(Text(words.weight, style="bold").append(f": {words.origin}", style="not bold"))
+        console.print(f"  {words.reason}")
+        if words.remedy:
+            console.print(Text(f"  {words.remedy}", style="cyan"))
 
 
 def print_chain(console: Console, title: str, steps: Iterable[Step]) -> None:

@@ -1,0 +1,80 @@
+"""What was decided for every unit, and why, without the model: what a plan file can carry as well."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite import schema
+from amp_rewrite.colours import Colour, Paint, Painting
+from amp_rewrite.lists import Entry
+from amp_rewrite.units import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided for one unit.
+
+    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `made`
+    are the names of what the node makes; `paint.cause` is a position among the decisions.
+    """
+
+    node: Hashable
+    operator: str
+    name: str
+    made: tuple[str, ...]
+    variable: str
+    paint: Paint
+    entry: Entry
+
+    def __str__(self) -> str:
+        """The unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
+        return f"{self.place} ({self.variable})"
+
+    @property
+    def place(self) -> str:
+        """The node as a reader finds it: operator, and name or what it makes."""
+        named = f"'{self.name}'" if self.name else f"-> '{next(iter(self.made), '')}'"
+        return f"{self.operator} {named}"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the unit is HALF."""
+        return self.paint.colour is Colour.HALF
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The decisions of a whole model, in the order of its units."""
+
+    all: tuple[Decision, ...]
+
+    def why(self, unit: int) -> tuple[int, ...]:
+        """The chain of causes from a unit to the one where it all began, as Painting.why gives it."""
+        chain: dict[int, None] = {}
+        step: int | None = unit
+        while step is not None and step not in chain:
+            chain[step] = None
+            step = self.all[step].paint.cause
+        return tuple(chain)
+
+
+def of(graph: UnitGraph, painting: Painting) -> Decisions:
+    """The decisions of an analysis; `node` of each is the ir.Node."""
+    return Decisions(tuple(_decisions(graph, painting)))
+
+
+def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
+    for unit, paint, entry in zip(graph.units, painting.paints, painting.entries, strict=True):
+        node: ir.Node = unit.node
+        yield Decision(
+            node=node,
+            operator=schema.written(node.domain, node.op_type),
+            name=node.name or "",
+            made=tuple(value.name for value in node.outputs if value.name),
+            variable=str(unit.var),
+            paint=paint,
+            entry=entry,
+        )
