@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite import schema
+from amp_rewrite import crossings, schema
 from amp_rewrite.colours import Colour, Paint, Painting
+from amp_rewrite.crossings import Crossing
 from amp_rewrite.lists import Entry
+from amp_rewrite.plan import Plan
 from amp_rewrite.units import UnitGraph
 
 
@@ -47,9 +49,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decisions of a whole model, in the order of its units."""
+    """The decisions of a whole model, in the order of its units, and where Casts stand for them."""
 
     all: tuple[Decision, ...]
+    crossings: tuple[Crossing, ...] = ()
 
     def why(self, unit: int) -> tuple[int, ...]:
         """The chain of causes from a unit to the one where it all began, as Painting.why gives it."""
@@ -60,21 +63,35 @@ class Decisions:
             step = self.all[step].paint.cause
         return tuple(chain)
 
+    def placed(self, casts: Sequence[ir.Node]) -> Decisions:
+        """The same, once the Casts that were planned stand: a node for each, in their order."""
+        start = len(self.crossings) - len(casts)
+        placed = (replace(c, node=node) for c, node in zip(self.crossings[start:], casts, strict=True))
+        return replace(self, crossings=(*self.crossings[:start], *placed))
 
-def of(graph: UnitGraph, painting: Painting) -> Decisions:
-    """The decisions of an analysis; `node` of each is the ir.Node."""
-    return Decisions(tuple(_decisions(graph, painting)))
+
+def of(graph: UnitGraph, painting: Painting, plan: Plan) -> Decisions:
+    """The decisions of an analysis; `node` of each is the ir.Node.
+
+    The crossings are those of the Casts that the model has, then those that are planned, in their order.
+    """
+    crossed = (*crossings.existing(graph), *(crossings.planned(graph, cast) for cast in plan.casts))
+    return Decisions(tuple(_decisions(graph, painting)), crossed)
 
 
 def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
     for unit, paint, entry in zip(graph.units, painting.paints, painting.entries, strict=True):
-        node: ir.Node = unit.node
-        yield Decision(
-            node=node,
-            operator=schema.written(node.domain, node.op_type),
-            name=node.name or "",
-            made=tuple(value.name for value in node.outputs if value.name),
-            variable=str(unit.var),
-            paint=paint,
-            entry=entry,
-        )
+        yield about(unit.node, str(unit.var), paint, entry)
+
+
+def about(node: ir.Node, variable: str, paint: Paint, entry: Entry) -> Decision:
+    """A decision on one unit of a node."""
+    return Decision(
+        node=node,
+        operator=schema.written(node.domain, node.op_type),
+        name=node.name or "",
+        made=tuple(value.name for value in node.outputs if value.name),
+        variable=variable,
+        paint=paint,
+        entry=entry,
+    )
