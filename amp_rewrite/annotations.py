@@ -13,7 +13,6 @@ onnxruntime take it at every version, and a reader that does not know it skips i
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,22 +34,40 @@ FORMAT = 1
 
 
 def write(model: ir.Model, found: Decisions) -> None:
-    """Leaves the decisions in the metadata of a model that has the nodes they are about, and no older ones."""
-    remove(model)
-    reasons: dict[Entry, int] = {}
-    rows: dict[Hashable, list[str]] = defaultdict(list)
+    """Leaves the decisions in the metadata of a model that has the nodes they are about, and nothing older."""
+    reasons = _Reasons()
+    rows: dict[Hashable, list[str]] = {}
     for number, decision in enumerate(found.all):
-        reason = reasons.setdefault(replace(decision.entry, follow=False), len(reasons))
-        rows[decision.node].append(_row(number, decision, reason))
+        rows.setdefault(decision.node, []).append(_row(number, decision, reasons.number(decision.entry)))
     for crossing in found.crossings:
-        rows[crossing.node].append(_cast_row(crossing))
+        rows.setdefault(crossing.node, []).append(_cast_row(crossing))
     for graph in graphs(model.graph):
         for node in graph:
             if node in rows:
                 node.metadata_props[KEY] = "; ".join(rows[node])
-    table = [[entry.kind.value, entry.reason, entry.source] for entry in reasons]
-    content = {"format": FORMAT, "reasons": table}
+            else:
+                node.metadata_props.pop(KEY, None)
+    content = {"format": FORMAT, "reasons": reasons.table}
     model.metadata_props[KEY] = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+
+class _Reasons:
+    """A table of reasons, and where each stands in it."""
+
+    def __init__(self) -> None:
+        self.table: list[tuple[str, str, str]] = []
+        self._numbers: dict[tuple[str, str, str], int] = {}
+        self._known: dict[int, int] = {}
+
+    def number(self, entry: Entry) -> int:
+        """The position of an entry. The same entry serves many units: it is known by identity first."""
+        number = self._known.get(id(entry))
+        if number is None:
+            row = (entry.kind.value, entry.reason, entry.source)
+            number = self._known[id(entry)] = self._numbers.setdefault(row, len(self.table))
+            if number == len(self.table):
+                self.table.append(row)
+        return number
 
 
 def _row(number: int, decision: Decision, reason: int) -> str:
@@ -80,9 +97,9 @@ def read(model: ir.Model) -> Decisions | None:
     What a cause has become that is no longer in the model is not known: its number is none of a unit.
     Raises ModelError when they are damaged.
     """
-    nodes = [node for graph in graphs(model.graph) for node in graph if KEY in node.metadata_props]
-    if KEY not in model.metadata_props and not nodes:
+    if KEY not in model.metadata_props:
         return None
+    nodes = [node for graph in graphs(model.graph) for node in graph if KEY in node.metadata_props]
     try:
         return _Reader(_reasons(model.metadata_props[KEY])).decisions(nodes)
     except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
