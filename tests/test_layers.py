@@ -25,6 +25,7 @@ ORDER = [
     "targets",
     "options",
     "stored",
+    "arithmetic",
     "external",
     "model_io",
     "output_paths",
