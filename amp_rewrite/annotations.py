@@ -34,7 +34,7 @@ FORMAT = 1
 
 
 def write(model: ir.Model, found: Decisions) -> None:
-    """Leaves the decisions in the metadata of a model that has the nodes they are about, and nothing older."""
+    """Leaves the decisions in the metadata of the model that they are about, and nothing older."""
     reasons = _Reasons()
     rows: dict[Hashable, list[str]] = {}
     for number, decision in enumerate(found.all):

@@ -70,7 +70,7 @@ def planned(graph: UnitGraph, cast: Cast) -> Crossing:
     units = {site: unit for unit, site in graph.readers.get(cast.value, ())}
     return Crossing(
         node=None,
-        names=names(cast.value),
+        names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_name(cast.dtype)}"),
         dtype=element_name(cast.dtype),
         origin=_origin(graph, cast.value),
         maker=graph.maker.get(cast.value),

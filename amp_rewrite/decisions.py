@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from amp_rewrite import crossings, schema
-from amp_rewrite.colours import Colour, Paint, Painting
+from amp_rewrite.colours import Colour, Paint, Painting, Rule
 from amp_rewrite.crossings import Crossing
 from amp_rewrite.lists import Entry
 from amp_rewrite.plan import Plan
@@ -46,6 +46,14 @@ class Decision:
         """Whether the unit is HALF."""
         return self.paint.colour is Colour.HALF
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether no rule gives this colour: somebody changed it in a saved plan."""
+        return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
+
+
+_GIVE_FULL = (Rule.DENY, Rule.LEFT)
+
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
@@ -55,12 +63,16 @@ class Decisions:
     crossings: tuple[Crossing, ...] = ()
 
     def why(self, unit: int) -> tuple[int, ...]:
-        """The chain of causes from a unit to the one where it all began, as Painting.why gives it."""
+        """The chain of causes from a unit to the one where it all began, as Painting.why gives it.
+
+        It ends where somebody changed a colour by hand.
+        """
         chain: dict[int, None] = {}
         step: int | None = unit
         while step is not None and step not in chain:
             chain[step] = None
-            step = self.all[step].paint.cause
+            decision = self.all[step]
+            step = None if decision.by_hand else decision.paint.cause
         return tuple(chain)
 
     def placed(self, casts: Sequence[ir.Node]) -> Decisions:

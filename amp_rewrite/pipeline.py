@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,10 +64,11 @@ class Analysis:
         """What is decided for every unit, and why."""
         return decisions.of(self.graph, self.painting, self.plan)
 
-    def causes(self, flops: Mapping[Hashable, float] | None = None) -> tuple[RootCause, ...]:
+    def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """What holds nodes back in float32, with what would help: the most arithmetic first.
 
-        `flops` are the floating-point operations of the nodes; without them the number of nodes counts.
+        `flops` are the floating-point operations of the nodes (arithmetic.work); without them the number of
+        nodes counts. Every flag that is named was tried.
         """
         return tuple(
             replace(cause, remedy=remedies.tried(cause, self.graph, self.painting, self.options))
@@ -155,7 +156,7 @@ def _decide(
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
-        types = _types(loaded.model)
+        types = shape_inference.types(loaded.model)
         tidy.bypass(loaded.model, types)
         graph = units.build(loaded.model, types, options.target)
         held = stored.find(loaded.model)
@@ -175,13 +176,6 @@ def _settle_functions(model: ir.Model, options: Options) -> str | None:
         return inlining.inline(model)
     kept = len(model.functions)
     return f"{kept} model-local {'function' if kept == 1 else 'functions'} kept, in float32" if kept else None
-
-
-def _types(model: ir.Model) -> element_types.Types:
-    types = element_types.infer(model)
-    if element_types.complete(model, types):
-        return types
-    return element_types.infer(model, shape_inference.types_by_name(model))
 
 
 def _paint(graph: units.UnitGraph, options: Options, found: ranges.Ranges) -> colours.Painting:

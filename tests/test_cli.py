@@ -233,7 +233,7 @@ def test_explain_finds_a_node_by_what_it_makes(model):
 
 
 def test_explain_names_what_holds_nodes_back(model):
-    """`explain MODEL` has the causes of float32 with the flag that would help, and nothing of what is half."""
+    """`explain MODEL` has the causes of float32, each with the flag that would help."""
     first, reason, remedy = run("explain", model).output.splitlines()
     assert first == "2 nodes: downstream of Exp 'exponential'"
     assert reason.startswith("  denied: overflows above 11.09")

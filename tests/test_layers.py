@@ -42,6 +42,7 @@ ORDER = [
     "crossings",
     "decisions",
     "plan_files",
+    "saved_decisions",
     "placing",
     "editing",
     "tidy",

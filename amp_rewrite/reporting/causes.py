@@ -83,19 +83,24 @@ class RootCause:
         }
 
 
-def find(decisions: Decisions, flops: Mapping[Hashable, float] | None = None) -> tuple[RootCause, ...]:
+Flops = Mapping[Any, int | None]
+"""The floating-point operations of nodes by Decision.node; None where they are not known."""
+
+
+def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, ...]:
     """Every cause of float32, that of the most arithmetic first; then that of the most nodes.
 
-    `flops` are the floating-point operations of nodes by Decision.node; without them the nodes count.
+    Without `flops` the number of nodes counts.
     """
+    known = {node: count for node, count in (flops or {}).items() if count}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for unit in _held(decisions):
         groups[_key(decisions.all[decisions.why(unit)[-1]])].append(unit)
     nodes = len({decision.node for decision in decisions.all})
-    total = sum(flops.values()) if flops else 0
+    total = sum(known.values())
     found: list[RootCause] = []
     for held in groups.values():
-        here = sum(flops.get(decisions.all[unit].node, 0) for unit in held) if flops else 0
+        here = sum(known.get(decisions.all[unit].node, 0) for unit in held)
         roots = dict.fromkeys(decisions.why(unit)[-1] for unit in held)
         share = here / total if total else None
         found.append(RootCause(decisions, tuple(roots), tuple(held), len(held) / nodes, share))
@@ -123,6 +128,8 @@ def _held(decisions: Decisions) -> list[int]:
 def _key(root: Decision) -> Hashable:
     """What roots have in common that are one cause to a reader."""
     entry = root.entry
+    if root.by_hand:
+        return "by hand"
     if entry.source in (BY_PIN, BY_RANGE):
         return entry.source, _without_places(entry.reason) if entry.source == BY_RANGE else entry.reason
     if root.paint.rule is Rule.LEFT and entry.kind is Kind.CLEAR:

@@ -55,6 +55,8 @@ def untried(cause: RootCause) -> Remedy:
 def _without_trying(cause: RootCause) -> str:
     """Why no flag would help, where the reason itself says so; else nothing."""
     root = cause.first
+    if root.by_hand:
+        return 'set "colour" to "half" in the plan'
     if root.entry.source in _HOPELESS and root.entry.kind is not Kind.DENY:
         return _HOPELESS[root.entry.source]
     if root.entry.source == "--deny":

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from amp_rewrite.colours import Colour, Rule
-from amp_rewrite.decisions import Decisions
+from amp_rewrite.decisions import Decision, Decisions
 from amp_rewrite.kinds import BY_RANGE, BY_TARGET
 from amp_rewrite.lists import Kind
 from amp_rewrite.reporting.causes import RootCause
@@ -21,6 +21,16 @@ class Step:
     rule: Rule
     kind: Kind
     reason: str
+
+    def to_json(self) -> dict[str, str]:
+        """The same as plain data."""
+        return {
+            "unit": self.unit,
+            "colour": self.colour.value,
+            "rule": self.rule.value,
+            "kind": self.kind.value,
+            "reason": self.reason,
+        }
 
 
 def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
@@ -38,38 +48,37 @@ def first_step(decisions: Decisions, index: int) -> Step:
         colour=paint.colour,
         rule=paint.rule,
         kind=entry.kind,
-        reason=_because(paint.rule, paint.colour, entry.kind, cause).format(
-            why=entry.reason, who=entry.source
-        ),
+        reason=_BY_HAND if decision.by_hand else _because(decision, cause),
     )
 
 
-def _because(rule: Rule, colour: Colour, kind: Kind, cause: str) -> str:
-    """The sentence of a rule; `{why}` and `{who}` stand for the entry's reason and source."""
-    cause = cause.replace("{", "{{").replace("}", "}}")
+_BY_HAND = "changed by hand in the saved plan"
+_GONE = "a node that is no longer in the model"
+
+
+def _because(decision: Decision, cause: str) -> str:
+    rule, kind = decision.paint.rule, decision.entry.kind
+    own = f"{decision.entry.reason} ({decision.entry.source})"
     if rule is Rule.SETTLE:
-        tied = "tied to" if colour is Colour.FULL else "a Cast takes the type beside it:"
-        return f"{tied} {cause}"
+        tied = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
+        return f"{tied} {cause or _GONE}"
+    if rule is Rule.DENY and kind is not Kind.DENY:
+        return f"downstream of {cause or _GONE}, which is denied or suspect itself"
     if rule is Rule.LEFT:
-        return _LEFT[kind]
-    if rule is Rule.DENY and cause:
-        return f"downstream of {cause}, which is denied or suspect itself"
-    return _SENTENCES[rule] + cause
+        return _LEFT.get(kind, f"stays float32: {own}")
+    if rule in _ON_THE_WAY:
+        return f"{_ON_THE_WAY[rule]} {cause or _GONE}"
+    return f"{'allowed' if rule is Rule.ALLOW else 'denied'}: {own}"
 
 
-_SENTENCES = {
-    Rule.ALLOW: "allowed: {why} ({who})",
-    Rule.DENY: "denied: {why} ({who})",
-    Rule.BETWEEN: "safe, and between allowed nodes; on the way to ",
-    Rule.FOLLOW: "safe, and goes on in half behind ",
-    Rule.SPREAD: "no arithmetic; goes with its neighbour ",
+_ON_THE_WAY = {
+    Rule.BETWEEN: "safe, and between allowed nodes; on the way to",
+    Rule.FOLLOW: "safe, and goes on in half behind",
+    Rule.SPREAD: "no arithmetic; goes with its neighbour",
 }
 _LEFT = {
-    Kind.FIXED: "stays float32: {why} ({who})",
     Kind.INFER: "safe in half, but not between allowed nodes, and none of them leads here",
     Kind.CLEAR: "no arithmetic, and no neighbour in half to go with",
-    Kind.ALLOW: "allowed: {why} ({who})",
-    Kind.DENY: "denied: {why} ({who})",
 }
 
 
