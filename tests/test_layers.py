@@ -47,6 +47,7 @@ ORDER = [
     "running",
     "reporting",
     "pipeline",
+    "testing",
     "passes",
     "demo",
     "cli",
