@@ -51,6 +51,7 @@ ORDER = [
     "running",
     "reporting",
     "pipeline",
+    "testing",
     "passes",
     "demo",
     "cli",
