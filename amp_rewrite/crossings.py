@@ -88,7 +88,9 @@ def names(*named: ir.Value | ir.Node | None) -> tuple[str, ...]:
 def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
     if value in graph.maker:
         return Origin.UNIT
-    maker = value.producer()
+    maker, kind = value.producer(), graph.types.get(value)
+    if kind is None or kind.dtype != ir.DataType.FLOAT:
+        return Origin.ANOTHER
     if maker is None:
         return Origin.STORED if value.is_initializer() else Origin.INPUT
     return Origin.STORED if maker.op_type == "Constant" else Origin.ANOTHER

@@ -51,6 +51,7 @@ ORDER = [
     "running",
     "reporting",
     "pipeline",
+    "explaining",
     "testing",
     "passes",
     "demo",

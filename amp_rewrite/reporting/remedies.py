@@ -57,7 +57,8 @@ def _without_trying(cause: RootCause) -> str:
     root = cause.first
     if root.by_hand:
         return 'set "colour" to "half" in the plan'
-    if root.entry.source in _HOPELESS and root.entry.kind is not Kind.DENY:
+    alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
+    if root.entry.source in _HOPELESS and alone:  # else what is downstream might be freed
         return _HOPELESS[root.entry.source]
     if root.entry.source == "--deny":
         return "leave out the --deny that names it"

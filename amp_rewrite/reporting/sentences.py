@@ -96,13 +96,18 @@ def of_cause(cause: RootCause) -> Paragraph:
     """What holds nodes back, in words."""
     weight = plural(len(cause.held), "node")
     if cause.flop_share is not None:
-        weight += f", {cause.flop_share:.0%} of FLOPs"
+        weight += f", {share(cause.flop_share)} of FLOPs"
     roots = cause.root_places
     more = len(roots) - 1
     others = f" and {more:,} more" if more else ""
     downstream = "" if len(roots) == len(cause.held) else "downstream of "
     reason = first_step(cause.decisions, cause.roots[0]).reason
     return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, _remedy(cause))
+
+
+def share(part: float) -> str:
+    """A part of 1 as a percentage; below one percent with a decimal."""
+    return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
 
 
 def _remedy(cause: RootCause) -> str:

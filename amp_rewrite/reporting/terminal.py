@@ -9,13 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from amp_rewrite.colours import Colour
-from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import element_name
 from amp_rewrite.plan import Plan
-from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import Step, first_step, of_cause, plural, size
+from amp_rewrite.reporting.sentences import plural, size
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.verification import Output, Verdict
 
@@ -73,39 +70,6 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 def _name(name: str | None) -> str:
     return name or "(unnamed)"
-
-
-def print_units(console: Console, decisions: Decisions) -> None:
-    """Every unit with its colour and why, a line each; those in float32 first, in the order of the nodes."""
-    for index in sorted(range(len(decisions.all)), key=lambda index: decisions.all[index].is_half):
-        step = first_step(decisions, index)
-        line = _coloured(step)
-        line.append(f"  {step.unit}: {step.reason}")
-        console.print(line)
-
-
-def print_causes(console: Console, causes: Iterable[RootCause]) -> None:
-    """What holds nodes back in float32, the most arithmetic first."""
-    for cause in causes:
-        words = of_cause(cause)
-        console.print(Text(words.weight, style="bold").append(f": {words.origin}", style="not bold"))
-        console.print(f"  {words.reason}")
-        if words.remedy:
-            console.print(Text(f"  {words.remedy}", style="cyan"))
-
-
-def print_chain(console: Console, title: str, steps: Iterable[Step]) -> None:
-    """A chain of causes, one step a line, each the cause of the one above."""
-    console.print(Text(title, style="bold"))
-    for depth, step in enumerate(steps):
-        line = Text("  " * (depth + 1))
-        line.append_text(_coloured(step))
-        line.append(f" by rule {step.rule.value}: {step.unit}: {step.reason}")
-        console.print(line)
-
-
-def _coloured(step: Step) -> Text:
-    return Text(step.colour.value, style="green" if step.colour is Colour.HALF else "yellow")
 
 
 SHOWN = 5
