@@ -128,6 +128,21 @@ def test_a_port_that_the_schema_nails_to_float32_counts_only_alone():
     assert measure(text.model(boxes)).nodes == Counts(full=1)
 
 
+def test_what_holds_nothing_does_not_count():
+    """The empty regions of a Resize, stored or a Constant, and statistics that nobody asked for."""
+    resize = """g (float16[1, 1, 2, 2] x, int64[4] z) => (float16[a, b, c, d] y, float16[a, b, c, d] u) {
+      empty = Constant <value = float[0] {}> ()
+      y = Resize (x, empty, , z)
+      u = Resize (x, regions, , z)
+    }"""
+    proto = text.unchecked(resize)
+    proto.graph.initializer.append(onnx.helper.make_tensor("regions", onnx.TensorProto.FLOAT, [0], []))
+    assert measure(proto).nodes == Counts(half=2, other=1)
+    norm = """g (float16[2, 8] x, float16[8] s) => (float16[2, 8] y, float16[2, 8] z)
+    { y, , , z = com.microsoft.SkipSimplifiedLayerNormalization (x, x, s) }"""
+    assert measure(text.unchecked(norm)).nodes == Counts(half=1)
+
+
 def test_conversions_and_quantised_arithmetic_are_neither():
     """QuantizeLinear, QLinearMatMul, DequantizeLinear: their FLOPs stand aside, shares leave them out."""
     found = measure(
