@@ -121,8 +121,9 @@ class Coverage:
 
     `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` the
     same by operator, the one with most FLOPs first. `parts` are all nodes in their order, `casts` the
-    Casts between half and float32, `stored` all tensors that the model holds. `dims` are the sizes that were given to open dimensions, `assumed`
-    those that count as 1, and `assumptions` says in words what the numbers rest on.
+    Casts between half and float32, `stored` all tensors that the model holds. `dims` are the sizes that
+    were given to open dimensions, `assumed` those that count as 1, and `assumptions` says in words what
+    the numbers rest on.
     """
 
     nodes: Counts

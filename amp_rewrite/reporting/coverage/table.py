@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,9 +19,9 @@ SHOWN = 10
 
 def print_coverage(console: Console, coverage: Coverage) -> None:
     """Totals, a line for each operator, Casts, and what the numbers rest on."""
-    console.print(_table(wording.HEADER, list(wording.totals(coverage))))
+    _print_table(console, _table(wording.HEADER, list(wording.totals(coverage))))
     console.print()
-    console.print(_table(wording.ROW_HEADER, list(wording.rows(coverage))))
+    _print_table(console, _table(wording.ROW_HEADER, list(wording.rows(coverage))))
     console.print()
     console.print(Text("Casts    ", style="dim").append(wording.casts(coverage), style="not dim"))
     for assumption in coverage.assumptions:
@@ -34,6 +35,17 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         table.add_row(*map(Text, row))
     return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """Prints a table in full, however narrow the terminal: what is piped into a file must lose nothing."""
+    wide = console.options.update(max_width=_WIDEST)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum)
+    console.print(table)
+
+
+_WIDEST = 1000
+"""Longer names of operators are cut."""
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:

@@ -43,7 +43,7 @@ def _totals(name: str, counts: Counts, write: Writer) -> tuple[str, ...]:
 
 
 def rows(coverage: Coverage) -> Iterator[tuple[str, ...]]:
-    """A row for each operator that has to do with floats, in the order of ROW_HEADER, and one for the rest."""
+    """A row for each operator that has to do with floats, as ROW_HEADER says, and one for the rest."""
     aside = [row for row in coverage.rows if not (row.nodes.floats or row.flops.total or row.unknown)]
     yield from (_row(row) for row in coverage.rows if row not in aside)
     if aside:
