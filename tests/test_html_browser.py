@@ -170,7 +170,7 @@ def test_a_click_on_a_node_shows_its_chain_of_causes(browser, demo_report):
         shown.page.click("#canvas", position={"x": x, "y": y})
         analysis = analyze(demo.network())
         unit = next(unit for unit in analysis.graph.units if unit.node.name == "rms_sqrt")
-        steps = chain(analysis.graph, analysis.painting, unit.index)
+        steps = chain(analysis.decisions(), unit.index)
         said = [shown.page.locator(".chain li").nth(i).text_content() for i in range(len(steps))]
         assert len(said) == len(steps) == 4
         for step, text in zip(steps, said, strict=True):
@@ -273,6 +273,29 @@ def test_explain_writes_the_same_page_without_a_run(browser, tmp_path):
     with Shown(browser, report) as shown:
         assert "not compared" in shown.page.text_content("#verdict")
         assert shown.page.is_disabled("#by-error")
+        shown.find("rms_sqrt")
+        assert "a square overflows" in shown.details()
+        assert shown.complaints == []
+
+
+def test_what_holds_nodes_back_can_be_shown_in_the_graph(browser, demo_report):
+    """A click on a cause has its nodes stand out and all others fade."""
+    with Shown(browser, demo_report) as shown:
+        assert "to allow: --infer Pow" in shown.page.text_content("#overview")
+        shown.page.locator(".cause button").first.click()
+        shown.page.wait_for_timeout(600)
+        assert shown.colour(shown.index("rms_sqrt")) == shown.palette("full")
+        assert shown.colour(shown.index("stem_conv1")) != shown.palette("half")
+
+
+def test_a_rewritten_model_explains_itself(browser, tmp_path):
+    """`explain --html` of a result draws the decisions that it carries."""
+    written(demo.network(), tmp_path, "--no-verify")
+    report = tmp_path / "again.html"
+    result = CliRunner().invoke(main, ["explain", str(tmp_path / "out.onnx"), "--html", str(report)])
+    assert result.exit_code == 0, result.output
+    with Shown(browser, report) as shown:
+        assert "43 in half" in shown.page.text_content("#overview")
         shown.find("rms_sqrt")
         assert "a square overflows" in shown.details()
         assert shown.complaints == []

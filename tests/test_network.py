@@ -1,11 +1,13 @@
 """What is drawn of a model: boxes in the order of its nodes, and wires between them."""
 
+import onnx_ir as ir
 import pytest
 
+from amp_rewrite import annotations, shape_inference
 from amp_rewrite.demo import network as demo_network
-from amp_rewrite.pipeline import analyze
+from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import network
-from amp_rewrite.reporting.network import Shade
+from amp_rewrite.reporting.network import Changes, Shade
 from tests.text import model
 
 MIXED = """
@@ -20,8 +22,14 @@ g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y, float[4, 4] s) {
 
 def drawn(text, weights=None):
     """The network of a model in text, or of a ModelProto."""
-    analysis = analyze(model(text, weights) if isinstance(text, str) else text)
-    return network.build(analysis.graph, analysis.painting, analysis.plan)
+    return of_analysis(analyze(model(text, weights) if isinstance(text, str) else text))
+
+
+def of_analysis(analysis):
+    """The network of an analysis."""
+    graph, decisions = analysis.graph, analysis.decisions()
+    planned = network.changes(graph, decisions, analysis.plan)
+    return network.build(graph.root, graph.types, decisions, planned)
 
 
 def titles(found):
@@ -128,7 +136,7 @@ def test_a_node_without_a_name_goes_by_what_it_makes():
 def test_shades_agree_with_the_report(text):
     """The boxes of each shade are as many as the report counts; Constants are no boxes."""
     analysis = analyze(model(text) if isinstance(text, str) else text)
-    found = network.build(analysis.graph, analysis.painting, analysis.plan)
+    found = of_analysis(analysis)
     report = analysis.report()
     shades = [box.shade for box in found.boxes]
     assert shades.count(Shade.HALF) == report.nodes.half
@@ -142,9 +150,21 @@ def test_shades_agree_with_the_report(text):
 def test_what_the_page_counts_on(text):
     """The boxes of a graph stand side by side, every unit has one box, and wires lead on."""
     analysis = analyze(model(text) if isinstance(text, str) else text)
-    found = network.build(analysis.graph, analysis.painting, analysis.plan)
+    found = of_analysis(analysis)
     graphs = [box.graph for box in found.boxes]
     assert graphs == sorted(graphs)
     assert sorted(u for box in found.boxes for u in box.units) == list(range(len(analysis.graph.units)))
     inside = [w for w in found.wires if graphs[w.maker] == graphs[w.reader]]
     assert all(wire.maker < wire.reader for wire in inside)
+
+
+def test_a_rewritten_model_is_drawn_as_it_was_planned():
+    """From the decisions that it carries: the same boxes, with its Casts as nodes that we added."""
+    planned = drawn(MIXED)
+    result = ir.from_proto(rewrite(model(MIXED)).model)
+    types = shape_inference.types(result)
+    found = network.build(result.graph, types, annotations.read(result), Changes())
+    assert [box.shade for box in found.boxes].count(Shade.CAST) == 5
+    shades = {box.name: box.shade for box in planned.boxes if box.units}
+    assert {box.name: box.shade for box in found.boxes if box.units} == shades
+    assert "float16[4, 4]" in {port.type for box in found.boxes for port in box.makes}

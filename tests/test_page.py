@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from amp_rewrite import demo, stored
+from amp_rewrite import demo, explaining, stored
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import html_page, page, verdicts
+from amp_rewrite.reporting import html_page, network, page, plots, summary, verdicts
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.page import Evidence, Page
-from amp_rewrite.reporting.sentences import chain, summary
+from amp_rewrite.reporting.sentences import chain, of_cause
 from tests.text import RUNS, model
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -21,8 +21,11 @@ HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 def made(proto, evidence=None):
     """The page of a model."""
     analysis = analyze(proto)
-    held = stored.find(analysis.loaded.model).values()
-    decided = page.decided(analysis.graph, analysis.painting, analysis.plan, held)
+    found = explaining.of_analysis(analysis, {})
+    planned = network.changes(analysis.graph, found.decisions, analysis.plan)
+    drawn = network.build(analysis.graph.root, analysis.graph.types, found.decisions, planned)
+    binades = plots.binades_of_stored(stored.find(analysis.loaded.model).values())
+    decided = page.decided(drawn, found.decisions, found.causes, binades, analysis.plan.half)
     result = rewrite(proto)
     return Page("model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model))
 
@@ -47,7 +50,7 @@ def test_the_summary_and_the_coverage_are_those_of_the_report():
     """The page has the lines that the terminal prints, and the numbers of the frozen coverage."""
     shown = made(demo.network())
     data = shown.to_json()
-    assert data["summary"] == [[line.name, line.text] for line in summary(shown.report)]
+    assert data["summary"] == [[line.name, line.text] for line in summary.lines(shown.report)]
     assert data["coverage"]["flops"] == shown.coverage.flops.to_json()
     assert data["coverage"]["operators"]["MatMul"] == shown.coverage.row("MatMul").to_json()
 
@@ -63,9 +66,21 @@ def test_the_chain_of_causes_is_the_one_that_explain_prints():
     while at is not None:
         found.append((data["reasons"][at]["unit"], data["reasons"][at]["reason"]))
         at = data["reasons"][at]["cause"]
-    steps = chain(analysis.graph, analysis.painting, unit.index)
+    steps = chain(analysis.decisions(), unit.index)
     assert found == [(step.unit, step.reason) for step in steps]
     assert len(found) == 4
+
+
+def test_what_holds_nodes_back_is_what_explain_says():
+    """The causes come in the same order and words, each with the boxes of the nodes that it holds."""
+    proto = demo.network()
+    data = made(proto).to_json()
+    causes = explaining.of_analysis(analyze(proto), {}).causes
+    assert [(held["weight"], held["remedy"]) for held in data["held"]] == [
+        (of_cause(cause).weight, of_cause(cause).remedy) for cause in causes
+    ]
+    names = [data["boxes"][box]["name"] for box in data["held"][0]["boxes"]]
+    assert {"rms_square", "rms_mean", "rms_epsilon", "rms_sqrt"} <= set(names)
 
 
 @needs_runs

@@ -31,7 +31,7 @@ class Opened:
             if symbol and (size is not None or symbol not in self._sizes):
                 self._sizes[symbol] = self._spots[name]
         self.assumed = tuple(assumed)
-        _refuse_unknown(dims, [*self._spots, *self._sizes])
+        _refuse_unknown(dims, list(self._spots), list(dict.fromkeys((*self._sizes, *assumed))))
 
     def of_symbol(self, symbol: str | None) -> int | None:
         """The size of a symbol wherever it stands."""
@@ -54,9 +54,10 @@ def _open(graph: ir.Graph) -> Iterator[tuple[str, str | None]]:
                 yield f"{value.name}:{axis}", dim.value
 
 
-def _refuse_unknown(dims: Mapping[str, int], known: Sequence[str]) -> None:
+def _refuse_unknown(dims: Mapping[str, int], spots: Sequence[str], names: Sequence[str]) -> None:
+    known = [*names, *spots]
     for name in dims:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            offer = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(known) or 'nothing'}"
+            offer = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(names) or 'nothing'}"
             raise OptionError(f"the model has no open dimension '{name}'", remedy=offer)

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from amp_rewrite import plan_files, writing
+from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.job import Job, original
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.showing import Showing, Sketch, of_plan, of_result, showing_flags
+from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import Level
 from amp_rewrite.pipeline import Analysis
@@ -57,6 +58,7 @@ from amp_rewrite.running.verification import Verdict
     show_default=True,
     help="When to look at all values of a float32 run, and keep in float32 what comes near half's limits.",
 )
+@click.option("--no-metadata", is_flag=True, help="Do not leave the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
@@ -73,6 +75,7 @@ def rewrite(
     json_: Path | None,
     no_check: bool,
     observe: str,
+    no_metadata: bool,
     no_verify: bool,
     quiet: bool,
     asked: Asked,
@@ -86,13 +89,13 @@ def rewrite(
     Exit code 1 when the result is not valid or not close; it is written all the same.
     """
     console = terminal.plain_console(quiet=quiet)
-    looking, sketch = _looking(asked, observe), Sketch()
+    looking, sketch = _looking(asked, observe), Sketch(asked, data.dims)
     _refuse_latency(latency, showing, in_place=in_place, dry_run=dry_run)
     with shown_progress(quiet=quiet) as progress:
         job = Job(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
-            options=replace(asked.options, check=not no_check),
+            options=replace(asked.options, check=not no_check, metadata=not no_metadata),
             replay=asked.replay,
             output=output,
             in_place=in_place,
@@ -147,11 +150,13 @@ def _show(
         return
     evidence = job.evidence(done, timed=latency)
     coverage = measuring.measure(done.result.model, job.data.dims)
-    showing.write(of_result(job.model, sketch, done.result.report, evidence, coverage))
+    showing.write(sketch.page(job.model, done.result.report, evidence, coverage))
 
 
 def _save(path: Path, made: Analysis) -> None:
-    text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
+    """Writes the plan, with the FLOPs of the nodes for who reads it without the model."""
+    flops = work.count(made.loaded.model, made.graph.types).flops
+    text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options, flops)
     writing.write(text.encode(), path)
 
 

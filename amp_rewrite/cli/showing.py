@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+import onnx_ir as ir
 
-from amp_rewrite import model_io, pipeline, stored, writing
+from amp_rewrite import explaining, half, model_io, pipeline, stored, writing
 from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining import Dims, Explanation
+from amp_rewrite.half import Half
 from amp_rewrite.pipeline import Analysis
-from amp_rewrite.reporting import html_page, page, pictures
+from amp_rewrite.reporting import html_page, network, page, pictures, plots
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.coverage.counts import Coverage
+from amp_rewrite.reporting.network import Changes
 from amp_rewrite.reporting.page import Decided, Evidence, Page
 from amp_rewrite.reporting.report import Report
 
@@ -68,10 +72,10 @@ def _write_plots(shown: Page, folder: Path) -> None:
 
 
 def _showing(flags: Mapping[str, Any]) -> Showing:
-    html, plots = flags["html"], flags["plots"]
+    html, folder = flags["html"], flags["plots"]
     if html is not None and html.is_dir():
         raise OptionError(f"--html {html} is a folder", remedy="name a file in it")
-    return Showing(html, plots)
+    return Showing(html, folder)
 
 
 showing_flags = grouped(_FLAGS, ("html", "plots"), "showing", _showing)
@@ -81,26 +85,42 @@ showing_flags = grouped(_FLAGS, ("html", "plots"), "showing", _showing)
 class Sketch:
     """Keeps what was decided last: a rewrite that looks at its values may decide twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Asked, dims: Dims) -> None:
+        self._asked = asked
+        self._dims = dims
         self.decided: Decided | None = None
 
     def draw(self, made: Analysis) -> None:
         """Notes what the page shows of an analysis, before its model is changed."""
-        held = stored.find(made.loaded.model).values()
-        self.decided = page.decided(made.graph, made.painting, made.plan, held)
+        found = explaining.of_analysis(made, self._dims, replayed=self._asked.replay is not None)
+        planned = network.changes(made.graph, found.decisions, made.plan)
+        self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
+
+    def page(self, model: Path, report: Report, evidence: Evidence, coverage: Coverage) -> Page:
+        """The page of what was decided last."""
+        assert self.decided is not None, "a page is made after the decisions"
+        return Page(str(model), report, self.decided, evidence, coverage)
 
 
-def of_plan(model: Path, made: Analysis, asked: Asked, dims: Mapping[str, int] | None = None) -> Page:
+def of_plan(model: Path, made: Analysis, asked: Asked, dims: Dims) -> Page:
     """The page of what is decided and not written; its coverage is that of a result in memory."""
-    sketch = Sketch()
+    sketch = Sketch(asked, dims)
     sketch.draw(made)
-    options = replace(asked.options, check=False)
+    options = replace(asked.options, check=False, metadata=False)
     result = pipeline.rewrite(model_io.load(model).model, options, replay=asked.replay)
-    coverage = measuring.measure(result.model, dims)
-    return of_result(model, sketch, made.report(), Evidence(), coverage)
+    return sketch.page(model, made.report(), Evidence(), measuring.measure(result.model, dims))
 
 
-def of_result(model: Path, sketch: Sketch, report: Report, evidence: Evidence, coverage: Coverage) -> Page:
-    """The page of a model for which all was decided."""
-    assert sketch.decided is not None, "a page is made after the decisions"
-    return Page(str(model), report, sketch.decided, evidence, coverage)
+def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
+    """The page of a model that was rewritten before, from the decisions that it carries."""
+    assert found.model is not None, "only a plan has no model"
+    types = (found.types or {}).values()
+    of_bfloat16 = any(kind.dtype == half.BFLOAT16.dtype for kind in types)
+    decided = _decided(found, found.model, Changes(), half.BFLOAT16 if of_bfloat16 else half.FLOAT16)
+    return Page(str(model), None, decided, Evidence(), measuring.measure(model, dims))
+
+
+def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
+    drawn = network.build(model.graph, found.types or {}, found.decisions, planned)
+    binades = plots.binades_of_stored(stored.find(model).values())
+    return page.decided(drawn, found.decisions, found.causes, binades, to)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite import control, schema
-from amp_rewrite.colours import Painting
+from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types, element_name
 from amp_rewrite.placing import graph_of
 from amp_rewrite.plan import Cast, Form, Plan
@@ -91,9 +91,26 @@ class Network:
     constants: int
 
 
-def build(graph: UnitGraph, painting: Painting, plan: Plan) -> Network:
-    """The network of a model before it is changed, with the Casts that the plan adds."""
-    return _Drawer(graph, painting, plan).network()
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a plan is going to change: the values and the reads that become half, and the Casts it adds."""
+
+    values: frozenset[ir.Value] = frozenset()
+    reads: frozenset[Site] = frozenset()
+    casts: tuple[Cast, ...] = ()
+
+
+def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> Changes:
+    """What becomes of a model that is still as it was."""
+    stored = (storing.stored.value for storing in plan.stored if storing.form is Form.HALF)
+    halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
+    reads = (site for unit in halves for site in unit.reads)
+    return Changes(frozenset((*plan.values, *stored)), frozenset(reads), plan.casts)
+
+
+def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes) -> Network:
+    """The network of a model with the Casts that are planned; a rewritten one has its Casts as nodes."""
+    return _Drawer(root, types, decisions, planned).network()
 
 
 def name_of(node: ir.Node) -> str:
@@ -114,17 +131,17 @@ _Thing = ir.Node | ir.Value | Cast | _Leaving
 
 
 class _Drawer:
-    def __init__(self, graph: UnitGraph, painting: Painting, plan: Plan) -> None:
-        self._types: Types = graph.types
-        self._units: dict[ir.Node, list[int]] = {}
-        for unit in graph.units:
-            self._units.setdefault(unit.node, []).append(unit.index)
-        self._painting = painting
-        self._halves = _values_in_half(plan)
-        self._half_reads = {s for u in graph.units if painting.is_half(u.index) for s in u.reads}
-        self._casts = {site: cast for cast in plan.casts for site in cast.reads}
-        self._graphs = dict(_with_titles(graph.root, ""))
-        self._things = [thing for held in self._graphs for thing in self._in_order(held, plan)]
+    def __init__(self, root: ir.Graph, types: Types, decisions: Decisions, planned: Changes) -> None:
+        self._types = types
+        self._decisions = decisions
+        self._units: dict[object, list[int]] = {}
+        for unit, decision in enumerate(decisions.all):
+            self._units.setdefault(decision.node, []).append(unit)
+        self._added = {crossing.node for crossing in decisions.crossings if crossing.added}
+        self._planned = planned
+        self._casts = {site: cast for cast in planned.casts for site in cast.reads}
+        self._graphs = dict(_with_titles(root, ""))
+        self._things = [thing for held in self._graphs for thing in self._in_order(held)]
         self._at: dict[object, int] = {_key(thing): i for i, thing in enumerate(self._things)}
         self._position = {held: i for i, held in enumerate(self._graphs)}
 
@@ -138,7 +155,7 @@ class _Drawer:
             constants=sum(map(_is_constant, nodes)),
         )
 
-    def _in_order(self, graph: ir.Graph, plan: Plan) -> list[_Thing]:
+    def _in_order(self, graph: ir.Graph) -> list[_Thing]:
         """What stands in a graph: its nodes in their order, inputs before their first reader, Casts and
         outputs behind their maker.
         """
@@ -147,7 +164,7 @@ class _Drawer:
         things: list[tuple[int, int, _Thing]] = []
         things += ((i, 2, node) for node, i in place.items() if not _is_constant(node))
         things += ((first.get(v, 0), 0, v) for v in graph.inputs if not v.is_initializer())
-        for cast in plan.casts:
+        for cast in self._planned.casts:
             if graph_of(cast.value) is graph:
                 maker = cast.value.producer()
                 things.append(
@@ -167,7 +184,7 @@ class _Drawer:
             read = self._read(Site(thing.graph, thing.port))
             return Box(self._position[thing.graph], "output", value.name or "", Shade.BORDER, reads=read)
         if isinstance(thing, ir.Value):
-            makes = (self._port(thing, half=thing in self._halves),)
+            makes = (self._port(thing, half=thing in self._planned.values),)
             return Box(self._position[graph_of(thing)], "input", thing.name or "", Shade.BORDER, makes=makes)
         return self._node(thing)
 
@@ -179,12 +196,17 @@ class _Drawer:
             graph=self._position[held],
             operator=schema.written(node.domain, node.op_type),
             name=name_of(node),
-            shade=_SHADES[frozenset(map(self._painting.is_half, units))],
+            shade=self._shade(node, units),
             units=units,
             reads=tuple(port for i in range(len(node.inputs)) for port in self._read(Site(node, i))),
-            makes=tuple(self._port(value, half=value in self._halves) for value in node.outputs),
+            makes=tuple(self._port(value, half=value in self._planned.values) for value in node.outputs),
             bodies=tuple(self._position[body] for body in control.bodies(node)),
         )
+
+    def _shade(self, node: ir.Node, units: tuple[int, ...]) -> Shade:
+        if node in self._added:
+            return Shade.CAST
+        return _SHADES[frozenset(self._decisions.all[unit].is_half for unit in units)]
 
     def _cast(self, cast: Cast) -> Box:
         to_half = cast.dtype != ir.DataType.FLOAT
@@ -199,13 +221,15 @@ class _Drawer:
 
     def _read(self, site: Site) -> tuple[Port, ...]:
         """The port of a place that reads something; nothing for an empty optional input."""
-        value, cast = value_at(site), self._casts.get(site)
-        if value is None:
-            return ()
-        half = site in self._half_reads or (
-            cast.dtype != ir.DataType.FLOAT if cast else value in self._halves and site.holder is value.graph
-        )
-        return (self._port(value, half=half),)
+        value = value_at(site)
+        return () if value is None else (self._port(value, half=self._reads_half(site, value)),)
+
+    def _reads_half(self, site: Site, value: ir.Value) -> bool:
+        """A unit reads what it is; an output of a graph what its Cast or its maker gives it."""
+        if site in self._planned.reads or type(site.holder) is ir.Node:
+            return site in self._planned.reads
+        cast = self._casts.get(site)
+        return value in self._planned.values if cast is None else cast.dtype != ir.DataType.FLOAT
 
     def _port(self, value: ir.Value, *, half: bool) -> Port:
         stored = value.is_initializer() or _is_constant(value.producer())
@@ -250,10 +274,6 @@ def _key(thing: _Thing) -> object:
 
 def _maker(value: ir.Value) -> object:
     return value.producer() or value
-
-
-def _values_in_half(plan: Plan) -> set[ir.Value]:
-    return {*plan.values, *(s.stored.value for s in plan.stored if s.form is Form.HALF)}
 
 
 def _is_constant(node: ir.Node | None) -> bool:

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from amp_rewrite.colours import Painting
+from amp_rewrite.decisions import Decisions
 from amp_rewrite.half import Half
 from amp_rewrite.observed import Observed
-from amp_rewrite.plan import Plan
-from amp_rewrite.reporting import charts, network, pictures, plots, sentences, verdicts
+from amp_rewrite.reporting import charts, pictures, plots, sentences, summary, verdicts
+from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.network import Box, Network, Port, Shade
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
 from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import Step
+from amp_rewrite.reporting.sentences import Paragraph, Step
+from amp_rewrite.reporting.summary import Line
 from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.verification import Output, Verdict
-from amp_rewrite.stored import Stored
-from amp_rewrite.units import UnitGraph
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The first step of the chain of a unit, the box that shows it, and the unit that caused it."""
+    """The first step of the chain of a unit, the unit that caused it, and the box that shows it.
+
+    What caused it may be gone from a model that was rewritten: then it has no box.
+    """
 
     step: Step
-    box: int
     cause: int | None
+    box: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What holds nodes back in float32, in words, and the boxes of these nodes."""
+
+    words: Paragraph
+    boxes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class Decided:
     half: Half
     network: Network
     reasons: tuple[Reason, ...]
+    held: tuple[Held, ...]
     stored: Binades
 
 
@@ -63,13 +74,19 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that an HTML report shows of the model that is called `title`."""
+    """All that an HTML report shows of the model that is called `title`.
+
+    A model that was rewritten before, and is only looked at, has no `report`.
+    """
 
     title: str
-    report: Report
+    report: Report | None
     decided: Decided
     evidence: Evidence
     coverage: Coverage
+
+    def _summary(self) -> Iterator[Line]:
+        return summary.lines(self.report) if self.report else summary.of_coverage(self.coverage)
 
     @property
     def misfits(self) -> tuple[Misfit, ...]:
@@ -97,30 +114,37 @@ class Page:
         return {
             "title": self.title,
             "half": self.decided.half.name,
-            "summary": [[line.name, line.text] for line in sentences.summary(self.report)],
+            "summary": [[line.name, line.text] for line in self._summary()],
             "coverage": {**self.coverage.summary(), "assumptions": list(self.coverage.assumptions)},
             "verification": _plain_verdict(self.evidence),
             "constants": drawn.constants,
             "frames": [{"title": f.title, "owner": f.owner} for f in drawn.frames],
             "boxes": list(map(_plain_box, drawn.boxes)),
             "wires": [[wire.maker, wire.reader] for wire in drawn.wires],
+            "held": list(map(_plain_held, self.decided.held)),
             "reasons": list(map(_plain_reason, self.decided.reasons)),
             "misfits": list(map(_plain_misfit, self.misfits)),
             "pictures": list(map(pictures.plain, self.pictures.values())),
         }
 
 
-def decided(graph: UnitGraph, painting: Painting, plan: Plan, stored: Iterable[Stored]) -> Decided:
-    """What a page shows of an analysis, before the model changes."""
-    drawn = network.build(graph, painting, plan)
-    reasons = tuple(_reasons(graph, painting, drawn))
-    return Decided(plan.half, drawn, reasons, plots.binades_of_stored(stored))
-
-
-def _reasons(graph: UnitGraph, painting: Painting, drawn: Network) -> Iterator[Reason]:
+def decided(
+    drawn: Network, decisions: Decisions, causes: Iterable[RootCause], stored: Binades, half: Half
+) -> Decided:
+    """What a page shows of a model before it changes."""
     box_of = {unit: box for box, held in enumerate(drawn.boxes) for unit in held.units}
-    for index, paint in enumerate(painting.paints):
-        yield Reason(sentences.first_step(graph, painting, index), box_of[index], paint.cause)
+    reasons = (_reason(decisions, unit, box_of.get(unit)) for unit in range(len(decisions.all)))
+    held = (
+        Held(sentences.of_cause(cause), tuple(box_of[unit] for unit in cause.held if unit in box_of))
+        for cause in causes
+    )
+    return Decided(half, drawn, tuple(reasons), tuple(held), stored)
+
+
+def _reason(decisions: Decisions, unit: int, box: int | None) -> Reason:
+    """A chain ends where Decisions.why ends it."""
+    _, *causes = decisions.why(unit)[:2]
+    return Reason(sentences.first_step(decisions, unit), next(iter(causes), None), box)
 
 
 def _misfits(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[Misfit]:
@@ -181,16 +205,11 @@ def _plain_port(port: Port) -> dict[str, Any]:
 
 
 def _plain_reason(reason: Reason) -> dict[str, Any]:
-    step = reason.step
-    return {
-        "unit": step.unit,
-        "colour": step.colour.value,
-        "rule": step.rule.value,
-        "kind": step.kind.value,
-        "reason": step.reason,
-        "box": reason.box,
-        "cause": reason.cause,
-    }
+    return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box}
+
+
+def _plain_held(held: Held) -> dict[str, Any]:
+    return {**asdict(held.words), "boxes": held.boxes}
 
 
 def _plain_misfit(misfit: Misfit) -> dict[str, Any]:

@@ -89,6 +89,19 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True)
+class Weight:
+    """A stored tensor, as it is read, and its size in bytes."""
+
+    name: str
+    precision: Precision
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {"name": self.name, "precision": self.precision.value, "bytes": self.size}
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """The nodes of one operator; `unknown` of them have FLOPs that are not known."""
 
@@ -108,8 +121,9 @@ class Coverage:
 
     `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` the
     same by operator, the one with most FLOPs first. `parts` are all nodes in their order, `casts` the
-    Casts between half and float32. `dims` are the sizes that were given to open dimensions, `assumed`
-    those that count as 1, and `assumptions` says in words what the numbers rest on.
+    Casts between half and float32, `stored` all tensors that the model holds. `dims` are the sizes that
+    were given to open dimensions, `assumed` those that count as 1, and `assumptions` says in words what
+    the numbers rest on.
     """
 
     nodes: Counts
@@ -118,6 +132,7 @@ class Coverage:
     rows: tuple[Row, ...]
     parts: tuple[Part, ...]
     casts: tuple[Cast, ...]
+    stored: tuple[Weight, ...]
     dims: Mapping[str, int]
     assumed: tuple[str, ...]
     assumptions: tuple[str, ...]
@@ -155,5 +170,6 @@ class Coverage:
             **self.summary(),
             "assumptions": list(self.assumptions),
             "cast_nodes": [cast.to_json() for cast in self.casts],
+            "weight_list": [weight.to_json() for weight in self.stored],
             "node_list": [part.to_json() for part in self.parts],
         }

@@ -36,6 +36,7 @@ def measure(source: model_io.Source, dims: Mapping[str, int] | None = None) -> C
     """
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         model = model_io.load(source).model
+        model.graph.sort()  # onnxruntime's float16 converter puts its Casts last
         warning = inlining.inline(model)
         types = shape_inference.types(model)
         found = work.count(model, types, dims)
@@ -52,13 +53,15 @@ class _Measured:
 
     def coverage(self, dims: Mapping[str, int], warning: str | None) -> Coverage:
         parts = tuple(self._parts())
+        stored = tuple(weights.find(self.model, self.types))
         return Coverage(
             nodes=add((part.precision, 1) for part in parts),
             flops=add((part.precision, part.flops or 0) for part in parts),
-            weights=weights.count(self.model, self.types),
+            weights=add((weight.precision, weight.size) for weight in stored),
             rows=_rows(parts),
             parts=parts,
             casts=tuple(self._casts()),
+            stored=stored,
             dims=dict(dims),
             assumed=self.work.shapes.assumed,
             assumptions=(*filter(None, [warning]), *assumptions(self.work)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from amp_rewrite import schema
+from amp_rewrite import schema, stored
 from amp_rewrite.contrib import CONTRIB
 from amp_rewrite.element_types import Types
 
@@ -39,7 +39,8 @@ def of_node(node: ir.Node, types: Types, version: int) -> Precision:
     Half when all its floats are half, full when none is, mixed otherwise. Conversions (Cast,
     QuantizeLinear and their like), quantised arithmetic, Constants and what only asks for a shape are
     OTHER. A port that the schema nails to float32, such as the scales of a Resize, counts only where the
-    node has no other floats.
+    node has no other floats; an empty stored tensor, such as its regions, and an output that is left out
+    do not count.
     """
     key = (node.domain, node.op_type)
     if key in _ASIDE or node.op_type.startswith("QLinear"):
@@ -51,8 +52,16 @@ def of_node(node: ir.Node, types: Types, version: int) -> Precision:
 
 
 def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
-    kinds = (types.get(value) for value in values if value is not None)
+    kinds = (types.get(value) for value in values if value is not None and _holds(value))
     return {of_type(kind.dtype) for kind in kinds if kind is not None} - {Precision.OTHER}
+
+
+def _holds(value: ir.Value) -> bool:
+    """Whether a value is there and holds anything, as far as that is stored."""
+    maker = value.producer()
+    is_constant = maker is not None and (maker.domain, maker.op_type) == ("", "Constant")
+    tensor = stored.constant(maker) if maker is not None and is_constant else value.const_value
+    return bool(value.name) and (tensor is None or tensor.size > 0)
 
 
 def _free(node: ir.Node, version: int) -> Iterator[ir.Value | None]:

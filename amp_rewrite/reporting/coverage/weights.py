@@ -1,4 +1,4 @@
-"""The bytes of a model's weights by precision."""
+"""The tensors that a model stores, and what precision they are read in."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import onnx_ir as ir
 from amp_rewrite import names, stored
 from amp_rewrite.element_types import Types
 from amp_rewrite.reporting.coverage import precision
-from amp_rewrite.reporting.coverage.counts import Counts, add
+from amp_rewrite.reporting.coverage.counts import Weight
 from amp_rewrite.reporting.coverage.precision import Precision
 
 
-def count(model: ir.Model, types: Types) -> Counts:
-    """The bytes of all stored tensors, those of Constant nodes included, as they are stored.
+def find(model: ir.Model, types: Types) -> Iterator[Weight]:
+    """All stored tensors, those of Constant nodes included, with their size as they are stored.
 
     Half are those stored in half, and those that nothing reads but Casts to half. Integers and floats of
     8 bits or less are `other`.
     """
-    found = [(_precision(value, tensor, types), tensor.nbytes) for value, tensor in _tensors(model)]
-    return add(found)
+    for value, tensor in _tensors(model):
+        yield Weight(value.name or "", _precision(value, tensor, types), tensor.nbytes)
 
 
 def _tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:

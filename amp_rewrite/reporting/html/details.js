@@ -53,13 +53,13 @@ const Details = (() => {
   /** A unit, its cause, the cause of that one: a saved plan may have been edited to a circle. */
   function chainOf(data, unit) {
     const chain = new Set();
-    for (let at = unit; at !== null && !chain.has(at); at = data.reasons[at].cause) chain.add(at);
+    for (let at = unit; at !== null && !chain.has(at); at = data.reasons[at]?.cause ?? null) chain.add(at);
     return [...chain];
   }
 
   function step(data, unit, depth, go) {
-    const { box, colour, rule, kind, reason } = data.reasons[unit];
-    const link = depth ? boxLink(data, box, go) : null;
+    const { box, unit: unitName, colour, rule, kind, reason } = data.reasons[unit];
+    const link = !depth ? null : box === null ? name(unitName) : boxLink(data, box, go);
     const facts = el("span", { class: "rule" }, `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`);
     return el("li", { class: colour }, ...[link, facts, el("span", { class: "reason" }, name(reason))].filter(Boolean));
   }

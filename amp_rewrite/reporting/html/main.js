@@ -19,7 +19,7 @@
   const [verdict, state] = verdictOn(data.verification.ok);
   byId("verdict").textContent = verdict;
   byId("verdict").className = `verdict ${state}`;
-  byId("overview").append(...Overview.sections(data, select));
+  byId("overview").append(...Overview.sections(data, select, mark));
 
   const canvas = byId("canvas");
   const scene = Layout.place(data, canvas.clientWidth / (canvas.clientHeight || 1));
@@ -33,7 +33,16 @@
     if (index !== null) view.focus(index);
   }
 
+  /** Has boxes stand out, in sight of the whole graph. */
+  function mark(boxes) {
+    show(null);
+    view.set({ found: new Set(boxes) });
+    view.fit();
+  }
+
+  /** After a click in the graph; one beside all boxes also ends what stands out. */
   function pick(index) {
+    if (index === null) view.set({ found: null });
     show(index);
     if (index !== null) view.reveal(index);
   }
@@ -56,7 +65,7 @@
 
   function chainOf(index) {
     const units = data.boxes[index].units;
-    return units.length ? Details.chainOf(data, units[0]).map((unit) => data.reasons[unit].box) : [];
+    return units.length ? Details.chainOf(data, units[0]).map((unit) => data.reasons[unit].box).filter((box) => box !== null) : [];
   }
 
   /** How bad the error of each box is, in powers of ten from 1e-5 to 0.1; null for what was not compared. */

@@ -7,8 +7,8 @@ const Overview = (() => {
   const OPERATORS = 10; // rows, before the rest is asked for
 
   /** The sections that there is something to say in, in the order in which people ask. */
-  function sections(data, go) {
-    return [summary, coverage, causes, verification, misfits, pictures].flatMap((section) => section(data, go));
+  function sections(data, go, mark) {
+    return [summary, coverage, causes, verification, misfits, pictures].flatMap((section) => section(data, go, mark));
   }
 
   function section(title, ...children) {
@@ -120,8 +120,21 @@ const Overview = (() => {
     return by === "nodes" ? all.toLocaleString("en") : d3.format(".3~s")(all);
   }
 
-  function causes() {
-    return [];
+  /** What holds nodes back, the largest first; a click shows these nodes in the graph. */
+  function causes({ held }, go, mark) {
+    if (!held.length) return [];
+    return section("Why float32", ...held.map((cause) => causeOf(cause, mark)));
+  }
+
+  function causeOf({ weight, origin, reason, remedy, boxes }, mark) {
+    const show = el("button", { type: "button", class: "link", onclick: () => mark(boxes) }, el("b", {}, weight));
+    return el(
+      "div",
+      { class: "cause" },
+      el("p", {}, show, " ", name(origin)),
+      el("p", { class: "reason" }, name(reason)),
+      el("p", { class: "remedy" }, name(remedy)),
+    );
   }
 
   function pictures({ pictures: all }) {
