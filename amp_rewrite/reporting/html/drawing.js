@@ -3,6 +3,7 @@
 /* Draws a network that has been laid out, on a canvas, with as much detail as there is room for. */
 const Drawing = (() => {
   const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // screen pixels per unit, from which on
+  const FAR = 0.3; // from so far away, wires between blocks only hint
   const HEADING = { least: 12, most: 30 }; // pixels
   const NAMES = ["half", "full", "other", "border", "cast", "ink", "muted", "wire", "paper", "frame", "select", "error-low", "error-high"];
   const KINDS = ["allow", "infer", "clear", "deny", "fixed"];
@@ -73,7 +74,7 @@ const Drawing = (() => {
     context.beginPath();
     for (const wire of wires) if (wire.points) trace(context, seen, wire.points);
     context.stroke();
-    context.globalAlpha = 0.35;
+    context.globalAlpha = k < FAR ? 0.2 : 0.4;
     context.beginPath();
     for (const wire of wires) if (!wire.points) leap(context, boxes[wire.maker], boxes[wire.reader]);
     context.stroke();

@@ -22,7 +22,9 @@
   byId("overview").append(...Overview.sections(data, select, mark));
 
   const canvas = byId("canvas");
+  performance.mark("laying out");
   const scene = Layout.place(data, canvas.clientWidth / (canvas.clientHeight || 1));
+  performance.measure("layout", "laying out");
   const view = View.open(canvas, scene, pick, hover);
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
   document.querySelectorAll(".half-type").forEach((place) => (place.textContent = data.half));

@@ -4,7 +4,7 @@
 const Overview = (() => {
   const { el, name } = Dom;
   const WORST = 12;
-  const OPERATORS = 10; // rows, before the rest is asked for
+  const [OPERATORS, CAUSES] = [10, 6]; // shown before the rest is asked for
 
   /** The sections that there is something to say in, in the order in which people ask. */
   function sections(data, go, mark) {
@@ -123,7 +123,14 @@ const Overview = (() => {
   /** What holds nodes back, the largest first; a click shows these nodes in the graph. */
   function causes({ held }, go, mark) {
     if (!held.length) return [];
-    return section("Why float32", ...held.map((cause) => causeOf(cause, mark)));
+    const list = el("div", {}, ...held.slice(0, CAUSES).map((cause) => causeOf(cause, mark)));
+    const more = el("button", { type: "button", class: "more" }, `all ${held.length} causes`);
+    more.hidden = held.length <= CAUSES;
+    more.addEventListener("click", () => {
+      list.append(...held.slice(CAUSES).map((cause) => causeOf(cause, mark)));
+      more.remove();
+    });
+    return section("Why float32", list, more);
   }
 
   function causeOf({ weight, origin, reason, remedy, boxes }, mark) {
