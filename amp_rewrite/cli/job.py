@@ -17,9 +17,12 @@ from amp_rewrite.options import Options
 from amp_rewrite.pipeline import Analysis, Result
 from amp_rewrite.plan_files import SavedPlan
 from amp_rewrite.proving import Judged, Looking, Proof, Steps, prove
-from amp_rewrite.running import feeds
+from amp_rewrite.reporting.page import Evidence
+from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
+from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
 from amp_rewrite.stopwatch import Progress
@@ -61,6 +64,25 @@ class Job:
         if self.on_plan is not None:
             self.on_plan(made)
         return made
+
+    def evidence(self, proof: Proof, *, timed: bool) -> Evidence:
+        """What the runs have shown, and the magnitudes of the original's values."""
+        bench = self._time(proof.result) if timed else None
+        if not isinstance(proof.judged, Verdict):
+            return Evidence(unverified=self._unverified(proof.judged), bench=bench)
+        return Evidence(proof.judged, seen=self._observe_if_possible(), bench=bench)
+
+    def _unverified(self, judged: AmpRewriteError | None) -> str:
+        if judged is not None:
+            return f"not compared with the original: {judged}"
+        return "not compared with the original" if self.original is None else "nothing changed"
+
+    def _time(self, result: Result) -> Bench:
+        """Both models as `bench` times them at its defaults; raises what `latency.measure` raises."""
+        tell(self.progress, "measure")
+        subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
+        samples = list(feeds.feeds(self.model, self.data))
+        return latency.measure(subjects, samples, latency.device_for(None))
 
     def _observe(self) -> Observed:
         tell(self.progress, "observe")
