@@ -46,7 +46,7 @@ class Options:
     type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
     and what follows it in one piece. `borders` types the inputs and outputs, save those in `keep_io`.
     `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
-    them. `check` has onnx check the result.
+    them. `check` has onnx check the result, `metadata` leaves the decisions in the metadata of the result.
     """
 
     half: Half = FLOAT16
@@ -59,6 +59,7 @@ class Options:
     keep_io: tuple[str, ...] = ()
     keep_functions: bool = False
     check: bool = True
+    metadata: bool = True
 
     def operator_lists(self) -> OpLists:
         """The lists to go by; ListError when a shipped one is damaged."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite import (
+    annotations,
     checking,
     collector,
     colours,
+    decisions,
     editing,
     element_types,
     inlining,
@@ -31,10 +33,12 @@ from amp_rewrite import (
     units,
     writing,
 )
+from amp_rewrite.errors import ModelError
 from amp_rewrite.findings import Finding
 from amp_rewrite.half import Half
 from amp_rewrite.options import Borders, Options
-from amp_rewrite.reporting import report
+from amp_rewrite.reporting import causes, remedies, report
+from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.stopwatch import Progress, Stopwatch
 
@@ -55,6 +59,21 @@ class Analysis:
         nodes = report.count_nodes(self.loaded.model, self.graph, self.painting)
         found = report.of_plan(self.plan, nodes)
         return replace(found, size_before=self.loaded.size, warnings=self.warnings)
+
+    def decisions(self) -> decisions.Decisions:
+        """What is decided for every unit, and why."""
+        return decisions.of(self.graph, self.painting, self.plan)
+
+    def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
+        """What holds nodes back in float32, with what would help: the most arithmetic first.
+
+        `flops` are the floating-point operations of the nodes (arithmetic.work); without them the number of
+        nodes counts. Every flag that is named was tried.
+        """
+        return tuple(
+            replace(cause, remedy=remedies.tried(cause, self.graph, self.painting, self.options))
+            for cause in causes.find(self.decisions(), flops)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +203,31 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
     model, types = analysis.loaded.model, analysis.graph.types
     before = checking.borders(model, types)
     with clock.stage("rewrite"):
-        editing.apply(analysis.plan, model, types)
+        placed = editing.apply(analysis.plan, model, types)
     with clock.stage("tidy"):
         removed = tidy.run(model, types)
+    with clock.stage("annotate"):
+        warnings = (*planned.warnings, *_annotate(analysis, placed))
+    carried_out = replace(planned, casts_removed=removed, warnings=warnings)
     if analysis.options.borders is Borders.HALF:
-        return replace(planned, casts_removed=removed)
+        return carried_out
     broken = checking.broken_borders(before, checking.borders(model, types))
-    return replace(planned, casts_removed=removed, broken=broken)
+    return replace(carried_out, broken=broken)
+
+
+def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
+    """Leaves the decisions in the result, if that is asked for; returns what there is to warn of."""
+    model = analysis.loaded.model
+    if not analysis.options.metadata:
+        annotations.remove(model)
+        return ()
+    warnings: tuple[str, ...] = ()
+    try:
+        before = annotations.read(model)
+    except ModelError as error:
+        before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
+    annotations.write(model, annotations.merged(before, analysis.decisions().placed(placed)))
+    return warnings
 
 
 def _check(source: model_io.Source, made: writing.Made, found: Report, options: Options) -> Report:

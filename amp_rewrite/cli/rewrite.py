@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from amp_rewrite import model_io, pipeline, plan_files, writing
+from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.errors import AmpRewriteError, ModelError
+from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
@@ -44,6 +46,7 @@ from amp_rewrite.running.verification import Verdict
 )
 @json_flag("report")
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
+@click.option("--no-metadata", is_flag=True, help="Do not leave the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
@@ -57,6 +60,7 @@ def rewrite(
     save_plan: Path | None,
     json_: Path | None,
     no_check: bool,
+    no_metadata: bool,
     no_verify: bool,
     quiet: bool,
     asked: Asked,
@@ -74,7 +78,7 @@ def rewrite(
             _write_json(json_, planned, None)
     if dry_run:
         return
-    options = replace(asked.options, check=not no_check)
+    options = replace(asked.options, check=not no_check, metadata=not no_metadata)
     verdict: Judged = None
     with shown_progress(quiet=quiet) as progress:
         original = model if no_verify else _original(model, in_place=in_place)
@@ -129,8 +133,7 @@ def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *
     with shown_progress(quiet=console.quiet) as progress:
         made = asked.analyze(model, progress)
     if save_plan is not None:
-        text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
-        writing.write(text.encode(), save_plan)
+        writing.write(_dumped(made).encode(), save_plan)
     if show:
         terminal.print_plan(console, made.plan)
         halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
@@ -139,6 +142,12 @@ def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *
             f"{len(made.plan.casts):,} Casts; no model was written"
         )
     return made.report()
+
+
+def _dumped(made: Analysis) -> str:
+    """The plan as text, with the FLOPs of the nodes for who reads it without the model."""
+    flops = work.count(made.loaded.model, made.graph.types).flops
+    return plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options, flops)
 
 
 def _hints(model: Path, report: Report) -> Iterator[str]:

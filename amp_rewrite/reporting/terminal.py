@@ -9,14 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from amp_rewrite.colours import Colour, Painting
 from amp_rewrite.element_types import element_name
 from amp_rewrite.plan import Plan
 from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import Step, first_step, label, plural, size
+from amp_rewrite.reporting.sentences import plural, size
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.verification import Output, Verdict
-from amp_rewrite.units import UnitGraph
 
 
 def plain_console(*, quiet: bool = False, stderr: bool = False) -> Console:
@@ -72,29 +70,6 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 def _name(name: str | None) -> str:
     return name or "(unnamed)"
-
-
-def print_units(console: Console, graph: UnitGraph, painting: Painting) -> None:
-    """Every unit with its colour and why, a line each; those in float32 first, in the order of the nodes."""
-    for unit in sorted(graph.units, key=lambda unit: painting.is_half(unit.index)):
-        step = first_step(graph, painting, unit.index)
-        line = _coloured(step)
-        line.append(f"  {label(unit)}: {step.reason}")
-        console.print(line)
-
-
-def print_chain(console: Console, title: str, steps: Iterable[Step]) -> None:
-    """A chain of causes, one step a line, each the cause of the one above."""
-    console.print(Text(title, style="bold"))
-    for depth, step in enumerate(steps):
-        line = Text("  " * (depth + 1))
-        line.append_text(_coloured(step))
-        line.append(f" by rule {step.rule.value}: {step.unit}: {step.reason}")
-        console.print(line)
-
-
-def _coloured(step: Step) -> Text:
-    return Text(step.colour.value, style="green" if step.colour is Colour.HALF else "yellow")
 
 
 SHOWN = 5
