@@ -1,4 +1,4 @@
-"""The decisions in the metadata of a result: what is written is read back, wherever a model has been since."""
+"""The decisions in the metadata of a result: what is written is read back."""
 
 import json
 
@@ -190,8 +190,10 @@ def test_a_damaged_table(damage):
 
 @pytest.mark.parametrize(
     "damage",
-    ["", ";", "1", "x T half allow 0", "0 T half allow 99", "0 T half allow -9 ", "0 T pink allow 0"]
-    + ["0 T half allow 0 x", "cast", "cast added unit x -", "cast added nowhere - -", "0 T half allow"],
+    """
+    |;|1|x T half allow 0|0 T half allow 99|0 T half allow -9|0 T pink allow 0|0 T half allow 0 x|cast
+    |cast added unit x -|cast added nowhere - -|0 T half allow
+    """.split("|"),
 )
 def test_a_damaged_node(damage):
     """Whatever stands in place of a node's row is one line of ours."""
