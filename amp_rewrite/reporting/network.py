@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_rewrite import control, schema
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types, element_name
+from amp_rewrite.kinds import pinned_as
 from amp_rewrite.placing import graph_of
 from amp_rewrite.plan import Cast, Form, Plan
 from amp_rewrite.units import Site, UnitGraph, value_at
@@ -49,7 +50,7 @@ class Box:
     """One thing that is drawn.
 
     `graph` is the position of its graph, `units` are those of its node, `bodies` the graphs that it holds.
-    A node without a name goes by the first value that it makes.
+    A node goes by the name that pins have for it.
     """
 
     graph: int
@@ -113,11 +114,6 @@ def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes) 
     return _Drawer(root, types, decisions, planned).network()
 
 
-def name_of(node: ir.Node) -> str:
-    """The name of a node, or of the first value it makes."""
-    return node.name or next((value.name for value in node.outputs if value.name), "")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leaving:
     """A place among the outputs of a graph."""
@@ -167,9 +163,8 @@ class _Drawer:
         for cast in self._planned.casts:
             if graph_of(cast.value) is graph:
                 maker = cast.value.producer()
-                things.append(
-                    (first.get(cast.value, 0), 1, cast) if maker is None else (place[maker], 3, cast)
-                )
+                behind = (first.get(cast.value, 0), 1) if maker is None else (place[maker], 3)
+                things.append((*behind, cast))
         for port, value in enumerate(graph.outputs):
             maker = value.producer()
             made = len(place) if maker is None else place.get(maker, len(place))
@@ -195,7 +190,7 @@ class _Drawer:
         return Box(
             graph=self._position[held],
             operator=schema.written(node.domain, node.op_type),
-            name=name_of(node),
+            name=pinned_as(node),
             shade=self._shade(node, units),
             units=units,
             reads=tuple(port for i in range(len(node.inputs)) for port in self._read(Site(node, i))),
@@ -299,7 +294,7 @@ def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
 
 def _title(node: ir.Node, number: int, body: ir.Graph) -> str:
     names = (a.name for a in node.attributes.values() if a.value is body)
-    return f"{next(names, f'body {number + 1}')} of {node.op_type} {name_of(node)}".strip()
+    return f"{next(names, f'body {number + 1}')} of {node.op_type} {pinned_as(node)}".strip()
 
 
 def type_text(value: ir.Value, types: Types) -> str:
