@@ -39,7 +39,9 @@ def classify(
     Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
     """
     listed = functools.cache(functools.partial(_listed, lists, half, level, target))
-    entries = [listed(unit.node.domain, listed_as(unit.node), unit.allowed) for unit in graph.units]
+    entries = [
+        listed(unit.node.domain, listed_as(unit.node), unit.allowed, unit.runs) for unit in graph.units
+    ]
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
             entries[index] = _held(entries[index], finding.reason, finding.source)
@@ -59,6 +61,7 @@ def _listed(
     domain: str,
     op_type: str,
     allowed: frozenset[str],
+    runs: bool,
 ) -> Entry:
     if not allowed:
         return Entry(Kind.FIXED, "the operator, or a part of it, is unknown here", source=BY_SCHEMA)
@@ -69,7 +72,7 @@ def _listed(
         entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
     if not any(half.tensor in kind for kind in allowed):
         return _held(entry, f"the schema has no {half.name} here", BY_SCHEMA)
-    if target.lacks(domain, op_type, half.name) and not entry.source.startswith("--"):
+    if not runs and not entry.source.startswith("--"):
         entry = _held(entry, f"{target.name} has no {half.name} kernel", BY_TARGET)
     return _LEVELS[level](entry, op_type)
 

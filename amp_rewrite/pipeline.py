@@ -171,7 +171,7 @@ def _decide(loaded: model_io.Loaded, given: _Given, clock: Stopwatch) -> Analysi
         warning = _settle_functions(loaded.model, options)
         types = shape_inference.types(loaded.model)
         tidy.bypass(loaded.model, types)
-        graph = units.build(loaded.model, types, options.target)
+        graph = units.build(loaded.model, types, options.target, half)
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):

@@ -2,10 +2,10 @@
 
     python benchmarks/html_report.py MODEL|FOLDER [--rounds 5]
 
-The report is that of `amp-rewrite explain MODEL --html`; of a FOLDER, that of its model with the most nodes. Each
-round is a page of its own. Printed are the medians in milliseconds: from the request until all scripts have run
-and the graph is drawn, and of that the layout of the graph. Needs playwright and a Chromium (apt-get install
-chromium).
+The report is that of `amp-rewrite explain MODEL --html`; of a FOLDER, that of its model with the most nodes.
+Each round is a page of its own. Printed are the medians in milliseconds: from the request until all scripts
+have run and the graph is drawn, and of that the layout of the graph. Needs playwright and a Chromium (apt-get
+install chromium).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def opened(browser: Any, report: Path, rounds: int) -> Iterator[tuple[float, flo
 
 def main() -> None:
     """Makes the report, opens it, and prints the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

@@ -55,7 +55,9 @@ def reasons(decisions):
 def test_what_was_decided_is_read_back(options):
     """Every unit of every graph has its colour, rule, kind, reason and causes."""
     proto = text.model(MODEL)
-    assert reasons(carried(rewrite(proto, options).model)) == reasons(analyze(proto, options).decisions())
+    found, decided = carried(rewrite(proto, options).model), analyze(proto, options).decisions()
+    assert reasons(found) == reasons(decided)
+    assert [decision.name for decision in found.all] == [decision.name for decision in decided.all]
 
 
 def test_casts_are_read_back():

@@ -14,6 +14,7 @@ ORDER = [
     "stopwatch",
     "contrib",
     "schema",
+    "kernel_table",
     "attribute_types",
     "control",
     "element_types",

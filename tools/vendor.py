@@ -56,7 +56,7 @@ def keep(library: dict[str, Any], archive: Path, *, record: bool) -> None:
 
 def main() -> None:
     """Fetches all libraries."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", action="store_true", help="write the hashes of the files anew")
     record = parser.parse_args().record
     libraries = json.loads(RECORD.read_text())

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from amp_rewrite import plan_files, writing
+from amp_rewrite import explaining, plan_files, writing
 from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
@@ -26,6 +26,7 @@ from amp_rewrite.options import Level
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
@@ -117,10 +118,8 @@ def _looking(asked: Asked, observe: str) -> Looking:
     """When to look at values; OptionError where they have no say."""
     settled = asked.replay is not None or asked.options.level is Level.UNSAFE_FORCE_ALL
     if settled and observe == Looking.ALWAYS.value:
-        why = (
-            "--plan decides everything" if asked.replay else f"--level {asked.options.level.value} forces all"
-        )
-        raise OptionError(f"{why}, whatever was observed", remedy="leave out --observe")
+        flag = "--plan" if asked.replay else f"--level {asked.options.level.value}"
+        raise OptionError(f"{flag} decides all, whatever is observed", remedy="leave out --observe")
     return Looking.NEVER if settled else Looking(observe)
 
 
@@ -164,18 +163,18 @@ def _tell(console: Console, model: Path, proof: Proof, json_: Path | None, judgi
     """Reports on a result; exit code 1 where it is not valid or not close."""
     report, judged = proof.result.report, proof.judged
     if json_ is not None:
-        _write_json(json_, report, judged)
+        _write_json(json_, report, judged, explaining.advise(proof.result.model, report.half))
     terminal.print_summary(console, report, str(proof.result.model), _hints(model, report))
     _print_verdict(console, judged, judging)
     if not report.ok or (isinstance(judged, Verdict) and not judged.ok):
         raise click.exceptions.Exit(1)
 
 
-def _write_json(path: Path, report: Report, verdict: Judged) -> None:
+def _write_json(path: Path, report: Report, verdict: Judged, advice: Advice) -> None:
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
     if isinstance(verdict, AmpRewriteError):
         judged = {"not_compared": str(verdict)}
-    write_json({**report.to_json(), "verification": judged}, path)
+    write_json({**report.to_json(), "verification": judged, "advice": advice.to_json()}, path)
 
 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
@@ -190,7 +189,7 @@ def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
 def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     """Reports on a plan that is not carried out."""
     if json_ is not None:
-        _write_json(json_, made.report(), None)
+        _write_json(json_, made.report(), None, explaining.advise_planned(made))
     terminal.print_plan(console, made.plan)
     halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
     console.print(

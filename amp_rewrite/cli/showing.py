@@ -15,10 +15,11 @@ from amp_rewrite import explaining, half, pipeline, plan_files, stored, writing
 from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import Dims, Explanation
+from amp_rewrite.explaining import Explanation
 from amp_rewrite.half import Half
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import html_page, network, page, pictures, plots
+from amp_rewrite.reporting.advice.measured import Dims, Measured
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.network import Changes
@@ -123,14 +124,16 @@ def _coverage(model: Path, made: Analysis, dims: Dims) -> Coverage:
 
 def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
     """The page of a model that was rewritten before, from the decisions that it carries."""
-    assert found.model is not None, "only a plan has no model"
-    types = (found.types or {}).values()
-    of_bfloat16 = any(kind.dtype == half.BFLOAT16.dtype for kind in types)
-    decided = _decided(found, found.model, Changes(), half.BFLOAT16 if of_bfloat16 else half.FLOAT16)
+    decided = _decided(found, _measured(found).model, Changes(), half.named(found.half))
     return Page(str(model), None, decided, Evidence(), measuring.measure(model, dims))
 
 
 def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
-    drawn = network.build(model.graph, found.types or {}, found.decisions, planned)
+    drawn = network.build(model.graph, _measured(found).types, found.decisions, planned)
     binades = plots.binades_of_stored(stored.find(model).values())
     return page.decided(drawn, found.decisions, found.causes, binades, to)
+
+
+def _measured(found: Explanation) -> Measured:
+    assert found.measured is not None, "only a plan has no model"
+    return found.measured

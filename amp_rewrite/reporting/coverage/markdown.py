@@ -49,8 +49,8 @@ def _row(cells: Sequence[str]) -> str:
 
 def _text(text: str) -> str:
     """Text from a model as Markdown shows it, letter by letter."""
-    return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in wording.printable(text))
+    return "".join(_ESCAPES.get(c, c) for c in wording.printable(text))
 
 
-_MARKUP = frozenset("\\`*_{}[]<>|&#~@!$")
+_ESCAPES = {c: f"\\{c}" for c in "\\`*_[]"} | {c: f"&#{ord(c)};" for c in "<>|&#~@!$"}
 """What Markdown, HTML or GitHub would read as more than a letter."""
