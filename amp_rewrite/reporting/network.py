@@ -163,8 +163,8 @@ class _Drawer:
         for cast in self._planned.casts:
             if graph_of(cast.value) is graph:
                 maker = cast.value.producer()
-                behind = (first.get(cast.value, 0), 1) if maker is None else (place[maker], 3)
-                things.append((*behind, cast))
+                at, rank = (first.get(cast.value, 0), 1) if maker is None else (place[maker], 3)
+                things.append((at, rank, cast))
         for port, value in enumerate(graph.outputs):
             maker = value.producer()
             made = len(place) if maker is None else place.get(maker, len(place))
