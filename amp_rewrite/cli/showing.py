@@ -129,7 +129,8 @@ def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
 
 
 def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
-    drawn = network.build(model.graph, _measured(found).types, found.decisions, planned)
+    measured = _measured(found)
+    drawn = network.build(model.graph, measured.types, found.decisions, planned, measured.work.flops)
     binades = plots.binades_of_stored(stored.find(model).values())
     return page.decided(drawn, found.decisions, found.causes, binades, to)
 

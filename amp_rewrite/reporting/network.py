@@ -50,7 +50,7 @@ class Box:
     """One thing that is drawn.
 
     `graph` is the position of its graph, `units` are those of its node, `bodies` the graphs that it holds.
-    A node goes by the name that pins have for it.
+    A node goes by the name that pins have for it; `flops` is its arithmetic in one run, None where unknown.
     """
 
     graph: int
@@ -61,6 +61,7 @@ class Box:
     reads: tuple[Port, ...] = ()
     makes: tuple[Port, ...] = ()
     bodies: tuple[int, ...] = ()
+    flops: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,13 @@ def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> Changes:
     return Changes(frozenset((*plan.values, *stored)), frozenset(reads), plan.casts)
 
 
-def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes) -> Network:
+Flops = Mapping[ir.Node, int | None]
+"""The floating-point operations of nodes in one run (arithmetic.work)."""
+
+
+def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes, flops: Flops) -> Network:
     """The network of a model with the Casts that are planned; a rewritten one has its Casts as nodes."""
-    return _Drawer(root, types, decisions, planned).network()
+    return _Drawer(root, types, decisions, planned, flops).network()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,8 +132,11 @@ _Thing = ir.Node | ir.Value | Cast | _Leaving
 
 
 class _Drawer:
-    def __init__(self, root: ir.Graph, types: Types, decisions: Decisions, planned: Changes) -> None:
+    def __init__(
+        self, root: ir.Graph, types: Types, decisions: Decisions, planned: Changes, flops: Flops
+    ) -> None:
         self._types = types
+        self._flops = flops
         self._decisions = decisions
         self._units: dict[object, list[int]] = {}
         for unit, decision in enumerate(decisions.all):
@@ -196,6 +204,7 @@ class _Drawer:
             reads=tuple(port for i in range(len(node.inputs)) for port in self._read(Site(node, i))),
             makes=tuple(self._port(value, half=value in self._planned.values) for value in node.outputs),
             bodies=tuple(self._position[body] for body in control.bodies(node)),
+            flops=self._flops.get(node),
         )
 
     def _shade(self, node: ir.Node, units: tuple[int, ...]) -> Shade:

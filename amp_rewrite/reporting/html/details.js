@@ -16,7 +16,7 @@ const Details = (() => {
   /** Fills the panel; `data` is the page's, `go` selects another box. */
   function show(panel, data, index, go) {
     const box = data.boxes[index];
-    const sections = [decided, casts, compared, reads, makes, bodies, placed];
+    const sections = [decided, casts, arithmetic, compared, reads, makes, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
       el("h2", {}, box.operator),
@@ -106,6 +106,11 @@ const Details = (() => {
     const items = boxes.slice(0, 40).map((box) => el("li", {}, boxLink(data, box, go)));
     if (boxes.length > 40) items.push(el("li", {}, `and ${boxes.length - 40} more`));
     return [el("h3", {}, title), el("ul", { class: "links" }, ...items)];
+  }
+
+  function arithmetic(data, index) {
+    const { flops } = data.boxes[index];
+    return flops ? [el("h3", {}, "Arithmetic"), table([["FLOPs in one run", flops.toLocaleString("en")]])] : [];
   }
 
   function compared(data, index) {
