@@ -22,7 +22,7 @@ const Layout = (() => {
       const blocks = cut(range(network.boxes, index), inside[index]).map((block) =>
         laidOut(block, boxes, memo),
       );
-      return { ...frame, index, blocks, ...newspaper(blocks, aspect, GAP.block, GAP.column) };
+      return { ...frame, blocks, ...newspaper(blocks, aspect, GAP.block, GAP.column) };
     });
     newspaper(frames, aspect, GAP.frame, GAP.frame);
     for (const frame of frames) settle(frame, boxes);

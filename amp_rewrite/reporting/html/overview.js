@@ -17,8 +17,12 @@ const Overview = (() => {
     return [el("section", {}, el("h2", {}, title), ...children)];
   }
 
-  function summary({ summary: lines }) {
+  function summary({ summary: lines, constants }) {
     const rows = lines.flatMap(([term, text]) => [el("dt", {}, term), el("dd", { class: term }, text)]);
+    if (constants) {
+      const said = `${constants.toLocaleString("en")} Constants are not drawn: their readers name them`;
+      rows.push(el("dt", {}, "graph"), el("dd", {}, said));
+    }
     return section("Summary", el("dl", { class: "facts" }, ...rows));
   }
 
