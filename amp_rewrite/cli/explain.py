@@ -65,8 +65,7 @@ def explain(
     question.refuse_nonsense()
     dims = feed_flags.dims(dim)
     found = _explanation(model, asked, dims)
-    if showing.asked:
-        showing.write(_page(model, asked, found, dims))
+    _show(showing, model, asked, found, dims)
     for warning in found.warnings:
         plain_console(stderr=True).print(Text(f"warning  {warning}"))
     told = question.tell(plain_console(), found)
@@ -87,6 +86,11 @@ def _explanation(model: Path, asked: Asked, dims: Mapping[str, int]) -> Explanat
     if asked.decided:
         return explaining.of_analysis(asked.analyze(model), dims, replayed=asked.replay is not None)
     return explaining.of_model(model, dims, lambda: asked.analyze(model))
+
+
+def _show(showing: Showing, model: Path, asked: Asked, found: Explanation, dims: Dims) -> None:
+    if showing.asked:
+        showing.write(_page(model, asked, found, dims))
 
 
 def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> Page:
