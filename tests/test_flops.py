@@ -350,6 +350,20 @@ def test_a_sum_of_squares_over_an_open_ended_value_is_followed():
     assert found["Add"] == 5 * 4
 
 
+def test_a_node_that_onnx_dies_of_costs_nothing_but_itself():
+    """An axis out of all bounds ends the process that infers (onnx 1.23); the next node is asked too."""
+    found = counted(
+        onnx.parser.parse_model(
+            f"""{NEWEST} g (float[2,3] x, float[3] s) => (y, float[2,3] z) {{
+              y, m, d = LayerNormalization <axis=2147483648> (x, s)
+              u = Transpose (x)
+              z = Exp (u)
+            }}"""
+        )
+    )
+    assert list(found.flops.values()) == [None, 0, 6]
+
+
 def test_every_operator_is_counted_one_way():
     """No operator stands in two tables."""
     moved, counted_by, unknown = flops.MOVEMENT, set(flops.FORMULAS), flops.UNCOUNTED
