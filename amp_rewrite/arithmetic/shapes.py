@@ -19,6 +19,9 @@ from amp_rewrite.contrib import CONTRIB
 SMALL = 4096
 """Up to so many elements a value is computed where it can be: shapes, and what shapes are made from."""
 
+FEW = 16
+"""Up to so many floats are: the scales of a Resize, the ends of a Range."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
@@ -80,8 +83,7 @@ class _Walk:
 
     def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         self.types[value] = protos.tensor(tensor.dtype, tensor.shape.numpy())
-        fixed = not (self._overridable and value.is_graph_input())
-        if tensor.size <= SMALL and fixed and tensor.dtype != ir.DataType.STRING:
+        if not (self._overridable and value.is_graph_input()) and _is_small(tensor.dtype, tensor.size):
             self.values[value] = tensor.numpy()
 
     def _declare(self, value: ir.Value) -> None:
@@ -134,11 +136,10 @@ class _Walk:
         if not self._computable(node, reads):
             return
         for value, made in zip(node.outputs, one_node.values(node, reads, self._imports), strict=True):
-            if made is not None and made.size <= SMALL:
+            kind = self._elements.get(value)
+            if made is not None and kind is not None and _is_small(kind.dtype, made.size):
                 self.values[value] = made
-                kind = self._elements.get(value)
-                if kind is not None:
-                    self.types[value] = protos.tensor(kind.dtype, made.shape)
+                self.types[value] = protos.tensor(kind.dtype, made.shape)
 
     def _stand_in(self, read: Read | None) -> Read | None:
         """A value of the same shape that takes no memory: all that Shape and Size look at."""
@@ -184,6 +185,13 @@ class _Walk:
         for i in border.outputs:
             if i < len(node.outputs):
                 self._set(node.outputs[i], found)
+
+
+def _is_small(dtype: ir.DataType, count: int) -> bool:
+    """Whether a shape may follow from so many values."""
+    if dtype == ir.DataType.STRING:
+        return False
+    return count <= (FEW if dtype.is_floating_point() else SMALL)
 
 
 def _is(node: ir.Node, *operators: str) -> bool:
