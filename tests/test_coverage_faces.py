@@ -33,8 +33,11 @@ def coverage():
 
 @pytest.fixture(scope="module")
 def evil():
-    """The same model with names that are more than names."""
-    proto = text.model(SOURCE)
+    """The same model, and an operator that nobody knows, with names that are more than names."""
+    proto = text.unchecked(
+        f"""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        {SOURCE.replace("float[2, 4] y", "float[2, 4] y, u").replace("}", "[odd] u = mine.Odd (y) }")}"""
+    )
     for node in proto.graph.node:
         node.name = EVIL + node.name
     return measure(proto)
@@ -102,6 +105,7 @@ def test_names_from_a_model_are_only_names(evil):
     shown = terminal(evil, checks)
     assert not re.search(r"[\x00\x1b]", shown)
     assert not re.search(r"(?m)^::", shown)
+    assert "mine:Odd" in evil.assumptions[0]
     for line in commands(evil, checks, "m.onnx"):
         assert not re.search(r"[\n\r\x00\x1b]", line)
         assert re.match(r"::(error|warning|notice) file=m\.onnx,title=", line)
