@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx.backend.test.case.node import collect_testcases
 
-from amp_rewrite import pipeline
+from amp_rewrite import measure_coverage, pipeline
 from amp_rewrite.options import Level, Options
 from tests.sessions import Runtime
 
@@ -137,3 +137,11 @@ def close(before, after):
     if not isinstance(before, np.ndarray) or before.dtype.kind != "f":
         return np.array_equal(before, after)
     return np.allclose(after, before, rtol=CLOSE, atol=CLOSE, equal_nan=True)
+
+
+@pytest.mark.slow
+def test_every_case_is_counted(cases):
+    """Coverage knows no case that it fails on, and counts each node of it once."""
+    for case in cases:
+        found = measure_coverage(case.model)
+        assert found.nodes.total == sum(row.nodes.total for row in found.rows) == len(found.parts), case.name
