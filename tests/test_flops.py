@@ -281,6 +281,22 @@ def test_a_node_of_unknown_shape_has_no_flops_rather_than_none():
     assert list(found.flops.values()) == [None, None]
 
 
+def test_a_name_alone_is_no_operator():
+    """A Gelu of somebody's own domain is not onnxruntime's, and channels that come last are not first."""
+    header = '<ir_version: 8, opset_import: ["" : 17, "mine" : 1, "com.microsoft" : 1]>'
+    found = counted(onnx.parser.parse_model(f"{header} g (float[2, 3] x) => (y) {{ y = mine.Gelu (x) }}"))
+    assert (list(found.flops.values()), found.shapes.of(next(iter(found.flops)).outputs[0])) == ([None], None)
+    line = """g (uint8[1,8,8,4] x, float s, uint8 z, uint8[6,4,3,3] w) => (y)
+    { y = com.microsoft.QLinearConv <channels_last=1> (x, s, z, w, s, z, s, z) }"""
+    assert of_one(line) is None
+
+
+def test_a_shape_beyond_all_memory_is_only_a_shape():
+    """What would be computed is as large as its shape says, and shapes may say anything."""
+    line = "g (float[1] x) => (y) <int64[2] s = {4294967296, 4294967296}> { y = ConstantOfShape (s) }"
+    assert of_one(line) == 0
+
+
 def test_a_declared_shape_helps_where_nothing_is_known_of_the_maker():
     """The value_info of what a custom operator makes is believed."""
     source = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,6 @@ from amp_rewrite.arithmetic import bodies, contrib_shapes, one_node, protos
 from amp_rewrite.arithmetic.one_node import Array, Read
 from amp_rewrite.arithmetic.opened import Opened
 from amp_rewrite.arithmetic.protos import Shape
-from amp_rewrite.contrib import CONTRIB
 
 SMALL = 4096
 """Up to so many elements a value is computed where it can be: shapes, and what shapes are made from."""
@@ -116,8 +116,8 @@ class _Walk:
         return None if value is None else Read(self.types.get(value), self.values.get(value))
 
     def _types(self, node: ir.Node, reads: Sequence[Read | None]) -> Sequence[onnx.TypeProto | None]:
-        like = contrib_shapes.STANDARD.get(node.op_type) if node.domain == CONTRIB else None
-        if like is not None:
+        like = contrib_shapes.standard(node)
+        if like:
             return one_node.types(node, reads, self._imports, like)
         found = one_node.types(node, reads, self._imports)
         if any(proto is not None for proto in found):
@@ -155,7 +155,7 @@ class _Walk:
         if any(read is not None and read.data is None for read in reads):
             return False
         shapes = [protos.shape(self.types.get(value)) for value in node.outputs if value.name]
-        return _is(node, *_OPEN_ENDED) or all(s is not None and np.prod(s) <= SMALL for s in shapes)
+        return _is(node, *_OPEN_ENDED) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
 
     def _control(self, node: ir.Node, borders: tuple[control.Border, ...]) -> None:
         flow = bodies.flow(node, self._read)
@@ -199,7 +199,7 @@ def _is(node: ir.Node, *operators: str) -> bool:
 
 
 _OPEN_ENDED = ("NonZero", "Compress", "Unique")
-"""Operators whose output is as large as the values of their input say, and never larger than a few inputs."""
+"""Operators whose output is as large as what their input holds says, and never much larger than it."""
 
 _CHANCE = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial Dropout".split()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amp_rewrite import schema
-from amp_rewrite.contrib import CONTRIB
 from amp_rewrite.errors import OptionError
+from amp_rewrite.reporting.coverage import known_operators
 from amp_rewrite.reporting.coverage.counts import Counts, Coverage, Part
 from amp_rewrite.reporting.coverage.precision import Precision
 from amp_rewrite.reporting.sentences import plural
@@ -75,7 +73,7 @@ def check(coverage: Coverage, rules: Rules) -> tuple[Check, ...]:
     A share of nothing (a model without floats, or without the operator) breaks no rule. Raises OptionError
     for an operator that neither the model nor any schema has, and for a baseline of other dimensions.
     """
-    _refuse_unknown(coverage, (*rules.require, *rules.forbid_half))
+    known_operators.refuse_others(coverage, (*rules.require, *rules.forbid_half))
     return tuple(_checks(coverage, rules))
 
 
@@ -190,19 +188,3 @@ def percent(share: float | None) -> str:
 
 def _dims(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims.items()) or "none given"
-
-
-def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
-    """A misspelt operator would be a rule that nothing can break."""
-    for operator in operators:
-        domain, _, name = operator.rpartition(":")
-        if coverage.row(operator) is None and name not in schema.known_operators(domain):
-            near = _near(coverage, operator)
-            offer = f"did you mean {near}?" if near else "write it as in MatMul or com.microsoft:FusedMatMul"
-            raise OptionError(f"no operator is called {operator}", remedy=offer)
-
-
-def _near(coverage: Coverage, operator: str) -> str | None:
-    theirs = [f"{CONTRIB}:{name}" for name in schema.known_operators(CONTRIB)]
-    words = {*schema.known_operators(""), *theirs, *(row.operator for row in coverage.rows)}
-    return next(iter(difflib.get_close_matches(operator, sorted(words), n=1)), None)
