@@ -122,9 +122,11 @@ class _Reader:
         self._positions: dict[int, int] = {}
 
     def decisions(self, nodes: Sequence[ir.Node]) -> Decisions:
-        """What the nodes say, with positions for the numbers that they were written with."""
+        """What the nodes say, in the order of the numbers that they were written with."""
         rows = [(node, row.split()) for node in nodes for row in node.metadata_props[KEY].split("; ")]
-        units = [(node, row) for node, row in rows if row[0] != "cast"]
+        units = sorted(
+            ((node, row) for node, row in rows if row[0] != "cast"), key=lambda unit: int(unit[1][0])
+        )
         self._positions = {int(row[0]): position for position, (_, row) in enumerate(units)}
         casts = tuple(self._crossing(node, row) for node, row in rows if row[0] == "cast")
         return Decisions(tuple(self._decision(node, row) for node, row in units), casts)

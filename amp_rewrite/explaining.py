@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx_ir as ir
-
 from amp_rewrite import annotations, model_io, plan_files, saved_decisions, shape_inference
-from amp_rewrite.arithmetic import work
-from amp_rewrite.arithmetic.work import Work
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.half import BFLOAT16, FLOAT16
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import causes, remedies
+from amp_rewrite.reporting.advice import advice
+from amp_rewrite.reporting.advice.advice import Advice
+from amp_rewrite.reporting.advice.capability import Capability, of_this_machine
+from amp_rewrite.reporting.advice.measured import Dims, Measured, measure
 from amp_rewrite.reporting.causes import RootCause
-
-Dims = Mapping[str, int]
-"""Sizes for dimensions that a model leaves open, by symbol or as `input:axis`; others count as 1."""
 
 
 class Source(enum.Enum):
@@ -35,22 +33,31 @@ class Source(enum.Enum):
 class Explanation:
     """Why each part of a model is half or float32.
 
-    `model` and `work` are None where only a plan is at hand. `warnings` say what a reader should know.
+    `half` is the half type. `measured` is None where only a plan is at hand. `warnings` say what a reader
+    should know.
     """
 
     source: Source
+    half: str
     decisions: Decisions
     causes: tuple[RootCause, ...]
-    model: ir.Model | None = None
-    types: Types | None = None
-    work: Work | None = None
+    measured: Measured | None = None
     warnings: tuple[str, ...] = ()
+
+    def advice(self, capability: Capability | None) -> Advice:
+        """How it could run faster on a device of that capability; OptionError for a plan alone."""
+        if self.measured is None:
+            raise OptionError(
+                "a plan alone says nothing of shapes", remedy="ask for advice on the model, with --plan"
+            )
+        return advice.give(self.measured, self.decisions, self.half, capability)
 
 
 def of_plan(path: Path) -> Explanation:
     """What a saved plan says without its model; PlanError when it is missing or damaged."""
-    saved = saved_decisions.of(plan_files.load(path))
-    return Explanation(Source.PLAN, saved.decisions, _guessed(saved.decisions, saved.flops))
+    plan = plan_files.load(path)
+    saved = saved_decisions.of(plan)
+    return Explanation(Source.PLAN, plan.half.name, saved.decisions, _guessed(saved.decisions, saved.flops))
 
 
 def of_analysis(made: Analysis, dims: Dims, *, replayed: bool = False) -> Explanation:
@@ -58,12 +65,11 @@ def of_analysis(made: Analysis, dims: Dims, *, replayed: bool = False) -> Explan
 
     Raises OptionError when `dims` names what is not open.
     """
-    model, types = made.loaded.model, made.graph.types
-    counted = work.count(model, types, dims)
-    decisions = made.decisions()
-    found = _guessed(decisions, counted.flops) if replayed else made.causes(counted.flops)
+    measured = measure(made.loaded.model, made.graph.types, dims)
+    decisions, flops = made.decisions(), measured.work.flops
+    found = _guessed(decisions, flops) if replayed else made.causes(flops)
     source = Source.PLAN if replayed else Source.ANALYSIS
-    return Explanation(source, decisions, found, model, types, counted, made.warnings)
+    return Explanation(source, made.options.half.name, decisions, found, measured, made.warnings)
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
@@ -81,9 +87,28 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return replace(made, warnings=(*made.warnings, f"{error}; what follows is a new analysis"))
     if found is None:
         return of_analysis(analyze(), dims)
-    types = shape_inference.types(model)
-    counted = work.count(model, types, dims)
-    return Explanation(Source.METADATA, found, _guessed(found, counted.flops), model, types, counted)
+    measured = measure(model, shape_inference.types(model), dims)
+    causes_ = _guessed(found, measured.work.flops)
+    return Explanation(Source.METADATA, _half(measured.types), found, causes_, measured)
+
+
+def advise(path: Path, half: str) -> Advice:
+    """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
+    model = model_io.load(path).model
+    measured = measure(model, shape_inference.types(model), {})
+    return advice.give(measured, Decisions(()), half, of_this_machine())
+
+
+def advise_planned(made: Analysis) -> Advice:
+    """Advice on what an analysis decided, for the device of this machine if it has one."""
+    measured = measure(made.loaded.model, made.graph.types, {})
+    return advice.give(measured, made.decisions(), made.options.half.name, of_this_machine())
+
+
+def _half(types: Types) -> str:
+    """The half type of a rewritten model."""
+    has_bfloat16 = any(kind.dtype == BFLOAT16.dtype for kind in types.values())
+    return (BFLOAT16 if has_bfloat16 else FLOAT16).name
 
 
 def _mentions_us(path: Path) -> bool:

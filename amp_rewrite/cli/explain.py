@@ -19,6 +19,8 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation, Source
 from amp_rewrite.names import graphs
 from amp_rewrite.reporting import cast_stories, explained
+from amp_rewrite.reporting.advice import words
+from amp_rewrite.reporting.advice.capability import of_this_machine, parse
 from amp_rewrite.reporting.coverage.assumptions import assumptions
 from amp_rewrite.reporting.sentences import chain, first_step
 from amp_rewrite.reporting.terminal import plain_console
@@ -32,6 +34,12 @@ PLAN = ".json"
 @click.argument("node", required=False)
 @click.option("--all", "all_", is_flag=True, help="Every part of the model with its reason, a line each.")
 @click.option("--why-cast", metavar="VALUE", help="Why a Cast of this value, or one that makes it, stands.")
+@click.option("--advice", is_flag=True, help="What would make half faster on Tensor Cores, and at what cost.")
+@click.option(
+    "--device-capability",
+    metavar="X.Y",
+    help="With --advice: the compute capability of the device; that of this machine if it has one.",
+)
 @click.option(
     "--dim",
     multiple=True,
@@ -45,6 +53,8 @@ def explain(
     node: str | None,
     all_: bool,
     why_cast: str | None,
+    advice: bool,
+    device_capability: str | None,
     dim: tuple[str, ...],
     json_: Path | None,
     asked: Asked,
@@ -54,12 +64,16 @@ def explain(
     MODEL is a model, one that was rewritten (it carries its reasons), or a saved plan. Nothing is written.
     NODE is a node's name, or that of a value it makes.
     """
-    _refuse_two_questions(node, why_cast, all_=all_)
+    _refuse_two_questions(node, why_cast, all_=all_, advice=advice)
+    if device_capability is not None and not advice:
+        raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
     console = plain_console()
     found = _explanation(model, asked, feed_flags.dims(dim))
     for warning in found.warnings:
         plain_console(stderr=True).print(Text(f"warning  {warning}"))
-    if all_:
+    if advice:
+        told = _tell_advice(console, found, device_capability)
+    elif all_:
         told = _tell_all(console, found)
     elif why_cast is not None:
         told = _tell_cast(console, found, why_cast)
@@ -71,8 +85,8 @@ def explain(
         write_json({"model": str(model), "from": found.source.value, **told}, json_)
 
 
-def _refuse_two_questions(node: str | None, why_cast: str | None, *, all_: bool) -> None:
-    asked = [("NODE", node), ("--why-cast", why_cast), ("--all", all_ or None)]
+def _refuse_two_questions(node: str | None, why_cast: str | None, *, all_: bool, advice: bool) -> None:
+    asked = [("NODE", node), ("--why-cast", why_cast), ("--all", all_ or None), ("--advice", advice or None)]
     given = [name for name, value in asked if value is not None]
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)} are two questions", remedy="ask one at a time")
@@ -105,7 +119,7 @@ def _tell_all(console: Console, found: Explanation) -> Told:
 
 def _tell_causes(console: Console, found: Explanation) -> Told:
     explained.print_causes(console, found.causes)
-    rests = [] if found.work is None else list(assumptions(found.work))
+    rests = [] if found.measured is None else list(assumptions(found.measured.work))
     if found.causes:
         for line in (*rests, *_ABOUT_FLAGS[found.source]):
             console.print(Text(line, style="dim"))
@@ -117,6 +131,14 @@ _ABOUT_FLAGS = {
     Source.METADATA: ("the flags are for a rewrite of the original",),
     Source.PLAN: ("the flags are for a new plan: beside --plan none is taken",),
 }
+
+
+def _tell_advice(console: Console, found: Explanation, asked: str | None) -> Told:
+    capability = parse(asked) if asked is not None else of_this_machine()
+    given = found.advice(capability)
+    for line in words.lines(given):
+        console.print(Text(line))
+    return {"advice": given.to_json()}
 
 
 def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
@@ -162,7 +184,7 @@ def _no_node(found: Explanation, name: str) -> OptionError:
 
 
 def _without_units(found: Explanation) -> Iterator[str | None]:
-    for graph in graphs(found.model.graph) if found.model is not None else ():
+    for graph in graphs(found.measured.model.graph) if found.measured is not None else ():
         for node in graph:
             yield node.name
             yield from (value.name for value in node.outputs)

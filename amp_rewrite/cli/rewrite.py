@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from amp_rewrite import model_io, pipeline, plan_files, writing
+from amp_rewrite import explaining, model_io, pipeline, plan_files, writing
 from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
@@ -21,6 +21,7 @@ from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.sessions import Runnable
@@ -75,7 +76,7 @@ def rewrite(
     if dry_run or save_plan is not None:
         planned = _plan(console, model, asked, save_plan, show=dry_run)
         if dry_run and json_ is not None:
-            _write_json(json_, planned, None)
+            _write_json(json_, planned.report(), None, explaining.advise_planned(planned))
     if dry_run:
         return
     options = replace(asked.options, check=not no_check, metadata=not no_metadata)
@@ -89,7 +90,8 @@ def rewrite(
             tell(progress, "verify")
             verdict = judging.try_to_judge(original, result.model, data, options.borders)
     if json_ is not None:
-        _write_json(json_, result.report, verdict)
+        advice = explaining.advise(result.model, result.report.half)
+        _write_json(json_, result.report, verdict, advice)
     terminal.print_summary(console, result.report, str(result.model), _hints(model, result.report))
     _print_verdict(console, verdict, judging)
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
@@ -112,11 +114,11 @@ def _original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
     return model_io.load_proto(model)
 
 
-def _write_json(path: Path, report: Report, verdict: Judged) -> None:
+def _write_json(path: Path, report: Report, verdict: Judged, advice: Advice) -> None:
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
     if isinstance(verdict, AmpRewriteError):
         judged = {"not_compared": str(verdict)}
-    write_json({**report.to_json(), "verification": judged}, path)
+    write_json({**report.to_json(), "verification": judged, "advice": advice.to_json()}, path)
 
 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
@@ -128,8 +130,8 @@ def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
         terminal.print_verdict(loud, verdict, per_node=judging.per_node)
 
 
-def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool) -> Report:
-    """Makes the plan alone, to print it or to save it, and reports on it."""
+def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *, show: bool) -> Analysis:
+    """Makes the plan alone, to print it or to save it."""
     with shown_progress(quiet=console.quiet) as progress:
         made = asked.analyze(model, progress)
     if save_plan is not None:
@@ -141,7 +143,7 @@ def _plan(console: Console, model: Path, asked: Asked, save_plan: Path | None, *
             f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "
             f"{len(made.plan.casts):,} Casts; no model was written"
         )
-    return made.report()
+    return made
 
 
 def _dumped(made: Analysis) -> str:

@@ -132,7 +132,7 @@ def _key(root: Decision) -> Hashable:
         return "by hand"
     if entry.source in (BY_PIN, BY_RANGE):
         return entry.source, _without_places(entry.reason) if entry.source == BY_RANGE else entry.reason
-    if root.paint.rule is Rule.LEFT and entry.kind is Kind.CLEAR:
+    if root.paint.rule is Rule.LEFT and (entry.kind is Kind.CLEAR or root.operator == "Cast"):
         return Kind.CLEAR
     return root.operator, entry.kind, entry.source, entry.reason
 

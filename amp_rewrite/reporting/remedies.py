@@ -47,9 +47,10 @@ def tried(cause: RootCause, graph: UnitGraph, painting: Painting, options: Optio
 def untried(cause: RootCause) -> Remedy:
     """What helps as a rule, where the model is not at hand: what is allowed is half."""
     hopeless = _without_trying(cause)
-    if hopeless or "Cast" in cause.operators:
-        return Remedy(why=hopeless or _NO_LIST)
-    return Remedy(tuple(_flag(Kind.ALLOW, operator) for operator in cause.operators))
+    operators = [operator for operator in cause.operators if operator != "Cast"]
+    if hopeless or not operators:
+        return Remedy(why=hopeless or "no list moves a Cast; --force-half does")
+    return Remedy(tuple(_flag(Kind.ALLOW, operator) for operator in operators))
 
 
 def _without_trying(cause: RootCause) -> str:
@@ -73,7 +74,6 @@ _HOPELESS = {
     BY_SCHEMA: "nothing: it can only be float32 here",
     BY_PIN: "leave out the --keep-full that names it",
 }
-_NO_LIST = "no list moves a Cast; --force-half does"
 
 
 def _trials(cause: RootCause, graph: UnitGraph, painting: Painting, level: Level) -> Iterator[_Trial]:
@@ -101,11 +101,11 @@ def _of_nodes(nodes: Sequence[ir.Node], graph: UnitGraph, painting: Painting) ->
 
 
 def _of_operators(nodes: Sequence[ir.Node], graph: UnitGraph, painting: Painting, kind: Kind) -> _Trial:
-    """A flag for the operator of each node; it holds for all of that operator."""
-    operators = tuple(dict.fromkeys(map(_operator, nodes)))
+    """A flag for the operator of each node; it holds for all of that operator. No list moves a Cast."""
+    operators = tuple(operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast")
     asked = Entry(kind, ASKED, source=f"--{kind.value}")
     entries = (
-        _asked(before, asked) if operator in operators and operator != "Cast" else before
+        _asked(before, asked) if operator in operators else before
         for operator, before in zip(
             (_operator(unit.node) for unit in graph.units), painting.entries, strict=True
         )
