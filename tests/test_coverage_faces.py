@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from amp_rewrite.reporting.coverage.annotations import commands
+from amp_rewrite.reporting.coverage.checks import check
 from amp_rewrite.reporting.coverage.junit import junit
 from amp_rewrite.reporting.coverage.markdown import markdown
 from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import Rules, check
+from amp_rewrite.reporting.coverage.rules import Rules
 from amp_rewrite.reporting.coverage.table import print_checks, print_coverage
 from amp_rewrite.reporting.coverage.wording import flops, printable
 from tests import text
