@@ -32,6 +32,7 @@ ORDER = [
     "output_paths",
     "writing",
     "inlining",
+    "unfusing",
     "units",
     "ranges",
     "observed",
