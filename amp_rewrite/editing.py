@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite import attribute_types, placing
 from amp_rewrite import half as halves
+from amp_rewrite.blocks import Change, Changed
 from amp_rewrite.element_types import Types, element_name, tensor
 from amp_rewrite.half import Half
 from amp_rewrite.names import Names
@@ -179,28 +176,15 @@ def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:
     stored.node.attributes["value"] = ir.AttrTensor("value", converted)
 
 
-Change = Callable[[NDArray[np.float32]], NDArray[Any]]
-"""What becomes of stored numbers."""
-
-
 def _tensor(change: Change, dtype: ir.DataType, stored: Stored, name: str | None) -> ir.TensorProtocol:
     """What is stored, changed: now if it is small, and when it is written if not."""
     like = stored.tensor
-    known = dict(like.metadata_props)
-    if like.nbytes < LAZY_FROM:
-        changed = _changed(change, stored)
-        return ir.Tensor(changed, dtype=dtype, name=name, doc_string=like.doc_string, metadata_props=known)
-    return ir.LazyTensor(
-        lambda: ir.Tensor(_changed(change, stored), dtype=dtype, name=name),
+    if like.nbytes >= LAZY_FROM:
+        return Changed(like, change, dtype, name)
+    return ir.Tensor(
+        change(like.numpy()),
         dtype=dtype,
-        shape=ir.Shape(like.shape.numpy()),
         name=name,
         doc_string=like.doc_string,
-        metadata_props=known,
+        metadata_props=dict(like.metadata_props),
     )
-
-
-def _changed(change: Change, stored: Stored) -> NDArray[Any]:
-    changed = change(stored.array())
-    stored.release()
-    return changed

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite import control
 
@@ -23,16 +21,6 @@ class Stored:
     value: ir.Value
     tensor: ir.TensorProtocol
     node: ir.Node | None = None
-
-    def array(self) -> NDArray[np.float32]:
-        """The numbers; memory-mapped where the tensor is external."""
-        return self.tensor.numpy()
-
-    def release(self) -> None:
-        """Gives the pages of an external tensor back; they are mapped again when they are read again."""
-        if isinstance(self.tensor, ir.ExternalTensor):
-            with contextlib.suppress(BufferError):  # somebody else still looks at them
-                self.tensor.release()
 
 
 def find(model: ir.Model) -> dict[ir.Value, Stored]:

@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import external
+from amp_rewrite import blocks, external
 from amp_rewrite.errors import ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
 from amp_rewrite.names import graphs
@@ -147,7 +147,12 @@ def _save_with_data(loaded: Loaded, path: Path, spared: frozenset[Path]) -> byte
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as folder:
         new = Path(folder, path.name)
         ir.external_data.unload_from_model(
-            loaded.model, folder, beside.name, max_workers=2, max_in_flight_bytes=_IN_FLIGHT
+            loaded.model,
+            folder,
+            beside.name,
+            size_threshold_bytes=_INSIDE_UP_TO,
+            max_workers=blocks.WORKERS,
+            max_in_flight_bytes=_IN_FLIGHT,
         )
         data = to_proto(loaded).SerializeToString()
         new.write_bytes(data)
@@ -168,8 +173,13 @@ def _move_both(model: Path, model_to: Path, data: Path, data_to: Path) -> None:
         raise
 
 
-_IN_FLIGHT = 1 << 28
-"""How many bytes of tensors are in memory at once while external data is written; one may be larger."""
+_INSIDE_UP_TO = 1 << 10
+"""Tensors of up to so many bytes stay in the model, as onnx.save keeps them: shapes and axes are among them,
+and onnx's shape inference reads no other file.
+"""
+
+_IN_FLIGHT = 1 << 62
+"""No bound on what onnx-ir holds while it writes: what is large is not held, but written block by block."""
 
 
 def _free_data(path: Path) -> Path:

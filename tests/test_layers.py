@@ -25,6 +25,7 @@ ORDER = [
     "targets",
     "options",
     "stored",
+    "blocks",
     "external",
     "model_io",
     "output_paths",
