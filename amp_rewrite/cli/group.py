@@ -5,6 +5,7 @@ error of ours is one line and exit code 2.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ class DefaultGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; what goes wrong becomes one line on standard error."""
+        logging.getLogger("onnx_ir").setLevel(
+            logging.CRITICAL
+        )  # it would warn line by line of what we refuse
         try:
             return super().invoke(ctx)
         except AmpRewriteError as error:
