@@ -43,6 +43,7 @@ def load(source: Source) -> Loaded:
     Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.
     """
     if isinstance(source, ir.Model):
+        external.check(source)
         return Loaded(source.clone(), external.size_of(source), external.files(source))
     if isinstance(source, bytes):
         loaded = _from_proto(_parse(source, "the given bytes"), len(source))
@@ -108,12 +109,8 @@ def _from_path(path: Path) -> Loaded:
     loaded = _from_proto(proto, len(data), path)
     if external.KEY not in data:
         return loaded
-    for graph in loaded.model.graphs():
-        ir.external_data.set_base_dir(graph, path.parent)
-    outside = sum(external.sizes(loaded.model, path))
-    files = external.files(loaded.model)
-    external.take_in_attributes(loaded.model)
-    return replace(loaded, size=loaded.size + outside, external=files)
+    files = external.settle(loaded.model, path)
+    return replace(loaded, size=loaded.size + sum(files.values()), external=frozenset(files))
 
 
 def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
