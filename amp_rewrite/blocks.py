@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import half as halves
+from amp_rewrite import stored
 from amp_rewrite.errors import ModelError
 from amp_rewrite.half import CHUNK, Fit, Half
 
@@ -37,7 +38,7 @@ def read(tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None) -> 
     if isinstance(tensor, ir.ExternalTensor):
         yield from _from_file(tensor, start, sizes)
         return
-    flat = tensor.numpy().reshape(-1)
+    flat = stored.numbers(tensor).reshape(-1)
     yield from (flat[at : min(at + CHUNK, stop)] for at in range(start, stop, CHUNK))
 
 

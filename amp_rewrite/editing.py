@@ -16,7 +16,7 @@ from amp_rewrite.names import Names
 from amp_rewrite.placing import Placer, graph_of, redirect
 from amp_rewrite.plan import Cast, Form, Plan, Retyped, Storing
 from amp_rewrite.ranges import fill_of
-from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored
+from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored, numbers
 
 LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
@@ -38,9 +38,12 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> None:
 
 
 def _import_casts(model: ir.Model) -> None:
-    """A model of other domains alone imports the default one for its Casts, as new as its IR admits."""
+    """A model of other domains alone imports the default one for its Casts, as new as its IR admits.
+
+    One that has nodes of the default domain and forgets to import it gets none: runtimes take what is newest.
+    """
     imports = model.graph.opset_imports
-    if "" in imports or "ai.onnx" in imports:
+    if "" in imports or "ai.onnx" in imports or any(not node.domain for node in model.graph.all_nodes()):
         return
     oldest = onnx.helper.find_min_ir_version_for
     versions = range(_NEWEST_CAST_NEEDED, _OLDEST_TYPED_CAST - 1, -1)
@@ -182,7 +185,7 @@ def _tensor(change: Change, dtype: ir.DataType, stored: Stored, name: str | None
     if like.nbytes >= LAZY_FROM:
         return Changed(like, change, dtype, name)
     return ir.Tensor(
-        change(like.numpy()),
+        change(numbers(like)),
         dtype=dtype,
         name=name,
         doc_string=like.doc_string,

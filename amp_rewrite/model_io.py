@@ -25,7 +25,7 @@ class Loaded:
     """A model that is ours to change.
 
     `size` is that of the model with its external data, in bytes; `external` are the files that hold it.
-    `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot, `rest`
+    `declared` names the values that had a value_info; `odd` holds the types that onnx-ir cannot, `rest`
     the parts of a model that it does not know: sparse initializers and training information.
     """
 
@@ -33,7 +33,7 @@ class Loaded:
     size: int
     external: frozenset[Path] = frozenset()
     declared: frozenset[str] | None = None
-    maps: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
+    odd: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
     rest: onnx.ModelProto = field(default_factory=onnx.ModelProto)
 
 
@@ -121,21 +121,23 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
         raise ModelError(
             "is no ONNX model, or only a part of one", where=where, remedy=external.EXPORT_AGAIN
         ) from error
-    if not proto.ir_version or not proto.HasField("graph"):
+    if not (proto.HasField("ir_version") and proto.HasField("graph")):
         raise ModelError("is no ONNX model", where=where, remedy=external.EXPORT_AGAIN)
     return proto
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
-    maps, rest = dict(_take_maps(proto.graph)), _take_rest(proto)
-    declared = frozenset(_declared(proto.graph))
+    rest, odd, declared = _take_rest(proto), dict[str, onnx.TypeProto](), set[str]()
+    for graph in _graphs(proto.graph):
+        odd.update(_take_odd(graph))
+        declared.update(info.name for info in graph.value_info)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
         raise ModelError(
             f"cannot be understood ({root_cause(error)})", where=where, remedy=external.EXPORT_AGAIN
         ) from error
-    return Loaded(model, size, declared=declared, maps=maps, rest=rest)
+    return Loaded(model, size, declared=frozenset(declared), odd=odd, rest=rest)
 
 
 def _take_rest(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -148,12 +150,18 @@ def _take_rest(proto: onnx.ModelProto) -> onnx.ModelProto:
     return rest
 
 
-def _declared(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from (info.name for info in graph.value_info)
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and the graphs below it.
+
+    Attributes are taken at their word on the way: outside of a function there is nothing that one could refer
+    to, and runtimes read the value that it has beside the reference.
+    """
+    yield graph
     for node in graph.node:
         for attribute in node.attribute:
+            attribute.ClearField("ref_attr_name")
             if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _declared(attribute.g)
+                yield from _graphs(attribute.g)
 
 
 def root_cause(error: BaseException) -> str:
@@ -163,20 +171,25 @@ def root_cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
-def _take_maps(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
-    """Takes out the types that hold maps: onnx-ir cannot read them, and they never concern us."""
+def _take_odd(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
+    """Takes out the types that onnx-ir cannot read: they hold maps, or what is no element type. They never
+    concern us.
+    """
     for info in (*graph.input, *graph.output, *graph.value_info):
-        if _holds_map(info.type):
+        if _is_odd(info.type):
             kept = onnx.TypeProto()
             kept.CopyFrom(info.type)
             info.ClearField("type")
             yield info.name, kept
 
 
-def _holds_map(kind: onnx.TypeProto) -> bool:
+def _is_odd(kind: onnx.TypeProto) -> bool:
     which = kind.WhichOneof("value")
-    if which == "map_type":
-        return True
+    if which in ("tensor_type", "sparse_tensor_type"):
+        return getattr(kind, which).elem_type not in _ELEMENT_TYPES
     if which in ("sequence_type", "optional_type"):
-        return _holds_map(getattr(kind, which).elem_type)
-    return False
+        return _is_odd(getattr(kind, which).elem_type)
+    return which is not None
+
+
+_ELEMENT_TYPES = frozenset(map(int, ir.DataType))

@@ -13,7 +13,7 @@ from amp_rewrite import blocks
 from amp_rewrite import half as halves
 from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
-from amp_rewrite.stored import Stored
+from amp_rewrite.stored import Stored, numbers
 from amp_rewrite.units import UnitGraph
 
 _SOFTMAX = frozenset(("Softmax", "LogSoftmax"))
@@ -57,7 +57,7 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ra
 def fill_of(node: ir.Node) -> NDArray[np.float32]:
     """The one value of a ConstantOfShape node that fills with float32."""
     attribute = node.attributes.get("value")
-    return attribute.as_tensor().numpy() if attribute is not None else np.zeros(1, np.float32)
+    return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
 
 
 _SCALES = frozenset(("Div", "Mul", "Pow"))

@@ -7,7 +7,7 @@ import glob
 import itertools
 import os
 import tempfile
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,10 +107,23 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
     graph = proto.graph
     proto.training_info.extend(loaded.rest.training_info)
     graph.sparse_initializer.extend(loaded.rest.graph.sparse_initializer)
-    for info in (*graph.input, *graph.output, *graph.value_info) if loaded.maps else ():
-        if info.name in loaded.maps:
-            info.type.CopyFrom(loaded.maps[info.name])
+    _put_back(loaded.odd, graph)
+    for function in proto.functions:
+        function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
     return proto
+
+
+def _put_back(odd: Mapping[str, onnx.TypeProto], graph: onnx.GraphProto) -> None:
+    """Gives values the types again that were taken out on the way in."""
+    if not odd:
+        return
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        if info.name in odd:
+            info.type.CopyFrom(odd[info.name])
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _put_back(odd, attribute.g)
 
 
 def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
