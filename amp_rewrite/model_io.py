@@ -153,8 +153,8 @@ def _take_rest(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph and the graphs below it.
 
-    Attributes are taken at their word on the way: outside of a function there is nothing that one could refer
-    to, and runtimes read the value that it has beside the reference.
+    Attributes are taken on the way as runtimes take them: by what they hold, and not by what they refer to,
+    since outside of a function there is nothing; and a tensor that is there does not lie elsewhere.
     """
     yield graph
     for node in graph.node:
@@ -162,6 +162,8 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             attribute.ClearField("ref_attr_name")
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield from _graphs(attribute.g)
+            elif attribute.t.HasField("raw_data"):
+                attribute.t.ClearField("data_location")
 
 
 def root_cause(error: BaseException) -> str:

@@ -101,14 +101,20 @@ def rewrite(
     Raises ModelError, ListError, OptionError, PlanError and OutputError.
     """
     options = _settled(options, replay)
-    target = output_paths.choose(source, output, options.half, in_place=in_place)
+    target = output_paths.choose(source, output, options, in_place=in_place)
     clock = Stopwatch(progress)
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         analysis = _analyze(source, options, replay, clock)
         planned = analysis.report()
         carried_out = _carry_out(analysis, planned, clock)
         with clock.stage("write"):
-            made = writing.hand_back(source, analysis.loaded, target, changed=planned.changed)
+            made = writing.hand_back(
+                source,
+                analysis.loaded,
+                target,
+                changed=planned.changed,
+                external_data=options.external_data,
+            )
         with clock.stage("check"):
             checked = _check(source, made, carried_out, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))

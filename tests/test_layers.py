@@ -29,6 +29,7 @@ ORDER = [
     "external",
     "model_io",
     "output_paths",
+    "data_files",
     "writing",
     "inlining",
     "units",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ class DefaultGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; what goes wrong becomes one line on standard error."""
-        logging.getLogger("onnx_ir").setLevel(
-            logging.CRITICAL
-        )  # it would warn line by line of what we refuse
+        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # others would say in many lines what we say in one
+                return super().invoke(ctx)
         except AmpRewriteError as error:
             _reraise_if_asked()
             raise _OneLine(str(error)) from error

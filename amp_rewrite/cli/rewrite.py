@@ -17,7 +17,9 @@ from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.cli.storage_flag import external_data_flag
 from amp_rewrite.errors import AmpRewriteError, ModelError
+from amp_rewrite.options import ExternalData
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
@@ -43,6 +45,7 @@ from amp_rewrite.running.verification import Verdict
     help="Write the plan as JSON; --plan carries it out again.",
 )
 @json_flag("report")
+@external_data_flag
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -56,6 +59,7 @@ def rewrite(
     dry_run: bool,
     save_plan: Path | None,
     json_: Path | None,
+    external_data: ExternalData,
     no_check: bool,
     no_verify: bool,
     quiet: bool,
@@ -74,7 +78,7 @@ def rewrite(
             _write_json(json_, planned, None)
     if dry_run:
         return
-    options = replace(asked.options, check=not no_check)
+    options = replace(asked.options, check=not no_check, external_data=external_data)
     verdict: Judged = None
     with shown_progress(quiet=quiet) as progress:
         original = model if no_verify else _original(model, in_place=in_place)
