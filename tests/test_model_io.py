@@ -452,8 +452,8 @@ def test_weights_in_several_files(tmp_path):
     kinds = ", ".join(f"float[32,32] w{i}" for i in range(5))
     nodes = " ".join(f"h{i + 1} = MatMul(h{i}, w{i})" for i in range(5))
     proto = text.model(f"g (float[32,32] h0) => (float[32,32] h5) <{kinds}> {{ {nodes} }}")
-    save_external(proto, tmp_path / "m.onnx", "m.onnx.data")
     expected = [numpy_helper.to_array(t).astype(np.float16) for t in proto.graph.initializer]
+    save_external(proto, tmp_path / "m.onnx", "m.onnx.data")
     for again in ("m.onnx", "m.onnx.1"):
         options = Options(external_data=ExternalData(Beside.ALWAYS, 5000), borders=Borders.HALF)
         made = rewrite(tmp_path / "m.onnx", options, in_place=True).model
@@ -464,7 +464,7 @@ def test_weights_in_several_files(tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_too_large_for_one_file(model, external, tmp_path, monkeypatch):
+def test_too_large_for_one_file(model, external, monkeypatch):
     """NEVER, bytes and protos beyond protobuf's limit are one clear error, and nothing is written."""
     monkeypatch.setattr(writing, "PROTOBUF_LIMIT", 16)
     before = names(external.parent)
@@ -621,10 +621,11 @@ def full_disk(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_is_too_large_for_one_file_gets_external_data(model, tmp_path, monkeypatch):
+def test_what_is_too_large_for_one_file_gets_external_data(tmp_path, monkeypatch):
     """Beyond protobuf's limit the weights go beside the model, though the input had them inside."""
     monkeypatch.setattr(writing, "PROTOBUF_LIMIT", 16)
-    onnx.save(model, tmp_path / "m.onnx")
+    proto = text.model("g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x, w) }")
+    onnx.save(proto, tmp_path / "m.onnx")
     made = rewrite(tmp_path / "m.onnx").model
     assert (tmp_path / "m_fp16.onnx.data").is_file()
     assert onnx.load(made).graph.initializer[0].data_type == TensorProto.FLOAT16

@@ -46,9 +46,7 @@ class DefaultGroup(click.Group):
         """Runs the command; what goes wrong becomes one line on standard error."""
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         try:
-            with warnings.catch_warnings(
-                action="ignore"
-            ):  # others would say in many lines what we say in one
+            with warnings.catch_warnings(action="ignore"):  # others say in many lines what we say in one
                 return super().invoke(ctx)
         except AmpRewriteError as error:
             _reraise_if_asked()
