@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from amp_rewrite import external
+from amp_rewrite import external, oddities, wiring
 from amp_rewrite.errors import MissingPackageError, ModelError
+from amp_rewrite.oddities import Kept
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -25,16 +25,15 @@ class Loaded:
     """A model that is ours to change.
 
     `size` is that of the model with its external data, in bytes; `external` are the files that hold it.
-    `declared` names the values that had a value_info; `odd` holds the types that onnx-ir cannot, `rest`
-    the parts of a model that it does not know: sparse initializers and training information.
+    `kept` is what onnx-ir cannot read, None for a model that it made; `warnings` say what was read otherwise
+    than it is written.
     """
 
     model: ir.Model
     size: int
     external: frozenset[Path] = frozenset()
-    declared: frozenset[str] | None = None
-    odd: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
-    rest: onnx.ModelProto = field(default_factory=onnx.ModelProto)
+    kept: Kept | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def load(source: Source) -> Loaded:
@@ -44,7 +43,9 @@ def load(source: Source) -> Loaded:
     """
     if isinstance(source, ir.Model):
         external.check(source)
-        return Loaded(source.clone(), external.size_of(source), external.files(source))
+        model = source.clone()
+        wiring.settle(model, "the given model")
+        return Loaded(model, external.size_of(source), external.files(source))
     if isinstance(source, bytes):
         loaded = _from_proto(_parse(source, "the given bytes"), len(source))
         return _complete(loaded) if external.KEY in source else loaded
@@ -127,43 +128,19 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
-    rest, odd, declared = _take_rest(proto), dict[str, onnx.TypeProto](), set[str]()
-    for graph in _graphs(proto.graph):
-        odd.update(_take_odd(graph))
-        declared.update(info.name for info in graph.value_info)
+    warnings = (_ILLEGIBLE,) if oddities.make_legible(proto) else ()
+    kept = oddities.take_out(proto)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
         raise ModelError(
             f"cannot be understood ({root_cause(error)})", where=where, remedy=external.EXPORT_AGAIN
         ) from error
-    return Loaded(model, size, declared=frozenset(declared), odd=odd, rest=rest)
+    wiring.settle(model, where, kept.sparse_names)
+    return Loaded(model, size, kept=kept, warnings=warnings)
 
 
-def _take_rest(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Takes out what onnx-ir would lose; what reads a sparse initializer finds a value of unknown type."""
-    rest = onnx.ModelProto()
-    rest.training_info.extend(proto.training_info)
-    rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
-    del proto.training_info[:]
-    del proto.graph.sparse_initializer[:]
-    return rest
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and the graphs below it.
-
-    Attributes are taken on the way as runtimes take them: by what they hold, and not by what they refer to,
-    since outside of a function there is nothing; and a tensor that is there does not lie elsewhere.
-    """
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            attribute.ClearField("ref_attr_name")
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
-            elif attribute.t.HasField("raw_data"):
-                attribute.t.ClearField("data_location")
+_ILLEGIBLE = "names that are no UTF-8 were read as Latin-1"
 
 
 def root_cause(error: BaseException) -> str:
@@ -171,27 +148,3 @@ def root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}"[:200]
-
-
-def _take_odd(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
-    """Takes out the types that onnx-ir cannot read: they hold maps, or what is no element type. They never
-    concern us.
-    """
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if _is_odd(info.type):
-            kept = onnx.TypeProto()
-            kept.CopyFrom(info.type)
-            info.ClearField("type")
-            yield info.name, kept
-
-
-def _is_odd(kind: onnx.TypeProto) -> bool:
-    which = kind.WhichOneof("value")
-    if which in ("tensor_type", "sparse_tensor_type"):
-        return getattr(kind, which).elem_type not in _ELEMENT_TYPES
-    if which in ("sequence_type", "optional_type"):
-        return _is_odd(getattr(kind, which).elem_type)
-    return which is not None
-
-
-_ELEMENT_TYPES = frozenset(map(int, ir.DataType))

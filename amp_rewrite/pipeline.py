@@ -153,7 +153,7 @@ def _decide(
     with clock.stage("plan"):
         plan.check_names(graph, options.keep_io, options.borders)
         made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
-    warnings = tuple(filter(None, (warning, _old_opset(loaded.model, half))))
+    warnings = (*loaded.warnings, *filter(None, (warning, _old_opset(loaded.model, half))))
     return Analysis(loaded, graph, painting, made, options, warnings)
 
 

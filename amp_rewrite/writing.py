@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import data_files, external
+from amp_rewrite import data_files, external, oddities
 from amp_rewrite.errors import ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
 from amp_rewrite.names import graphs
@@ -106,9 +106,9 @@ def checkable(source: Source) -> Checkable:
 
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
-    """The model as a ModelProto, with the types put back that were taken out on the way in."""
-    if loaded.declared is not None:
-        _forget_undeclared(loaded.model, loaded.declared)
+    """The model as a ModelProto, with what was taken out on the way in."""
+    if loaded.kept is not None:
+        _forget_undeclared(loaded.model, loaded.kept.declared)
     try:
         proto = ir.to_proto(loaded.model)
     except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
@@ -117,26 +117,11 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
             where="the given model",
             remedy=external.EXPORT_AGAIN,
         ) from error
-    graph = proto.graph
-    proto.training_info.extend(loaded.rest.training_info)
-    graph.sparse_initializer.extend(loaded.rest.graph.sparse_initializer)
-    _put_back(loaded.odd, graph)
+    if loaded.kept is not None:
+        oddities.put_back(loaded.kept, proto)
     for function in proto.functions:
         function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
     return proto
-
-
-def _put_back(odd: Mapping[str, onnx.TypeProto], graph: onnx.GraphProto) -> None:
-    """Gives values the types again that were taken out on the way in."""
-    if not odd:
-        return
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.name in odd:
-            info.type.CopyFrom(odd[info.name])
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                _put_back(odd, attribute.g)
 
 
 def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:

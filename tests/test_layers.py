@@ -27,6 +27,8 @@ ORDER = [
     "stored",
     "blocks",
     "external",
+    "oddities",
+    "wiring",
     "model_io",
     "output_paths",
     "data_files",
