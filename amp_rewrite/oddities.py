@@ -47,7 +47,7 @@ def take_out(proto: onnx.ModelProto) -> Kept:
         kept.declared.update(info.name for info in graph.value_info)
         for attribute in _attributes(graph.node):
             attribute.ClearField("ref_attr_name")
-            if attribute.t.HasField("raw_data"):
+            if attribute.t.data_location and _is_there(attribute.t):
                 attribute.t.ClearField("data_location")
             elif attribute.type in _SPARSE:
                 _take_sparse(attribute, kept)
@@ -72,6 +72,11 @@ def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
         _put_back_sparse(kept, function.node)
 
 
+def _is_there(tensor: onnx.TensorProto) -> bool:
+    return tensor.HasField("raw_data") or any(len(getattr(tensor, name)) for name in _DATA)
+
+
+_DATA = "float_data int32_data string_data int64_data double_data uint64_data".split()
 _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
 _NOTE = b"amp-rewrite: sparse tensor %d"
 
