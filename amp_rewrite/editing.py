@@ -7,13 +7,13 @@ import functools
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, placing
+from amp_rewrite import attribute_types, element_types, placing
 from amp_rewrite import half as halves
 from amp_rewrite.blocks import Change, Changed
 from amp_rewrite.element_types import Types, element_name, tensor
 from amp_rewrite.half import Half
 from amp_rewrite.names import Names
-from amp_rewrite.placing import Placer, graph_of, redirect
+from amp_rewrite.placing import FIRST_TYPED_CAST, Placer, graph_of, redirect
 from amp_rewrite.plan import Cast, Form, Plan, Retyped, Storing
 from amp_rewrite.ranges import fill_of
 from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored, numbers
@@ -46,13 +46,12 @@ def _import_casts(model: ir.Model) -> None:
     if "" in imports or "ai.onnx" in imports or any(not node.domain for node in model.graph.all_nodes()):
         return
     oldest = onnx.helper.find_min_ir_version_for
-    versions = range(_NEWEST_CAST_NEEDED, _OLDEST_TYPED_CAST - 1, -1)
+    versions = range(_NEWEST_CAST_NEEDED, FIRST_TYPED_CAST - 1, -1)
     admitted = (v for v in versions if oldest([onnx.helper.make_opsetid("", v)]) <= model.ir_version)
-    imports[""] = next(admitted, _OLDEST_TYPED_CAST)
+    imports[""] = next(admitted, FIRST_TYPED_CAST)
 
 
 _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
-_OLDEST_TYPED_CAST = 6  # the first whose `to` is a number
 
 
 class _Editor:
@@ -60,6 +59,7 @@ class _Editor:
         self._half = half
         self._types = types
         self._root = model.graph
+        self._opset = element_types.newest(model.graph.opset_imports)
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
         self._names = Names(model)
         self._placer = Placer()
@@ -140,7 +140,7 @@ class _Editor:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
         name = self._names.of_node(f"{value.name or 'value'}__{element_name(cast.dtype)}")
-        node = placing.cast(value, cast.dtype, name)
+        node = placing.cast(value, cast.dtype, name, self._opset)
         made = node.outputs[0]
         self._types[made] = tensor(cast.dtype)
         if any(site.holder is self._root for site in cast.reads):

@@ -88,7 +88,7 @@ class _Emulator:
         self._unrounded: set[ir.Value] = set()
         self._root = model.graph
         self._types = element_types.infer(model)
-        self._opset = element_types.versions(model.graph.opset_imports)("")
+        self._opset = element_types.newest(model.graph.opset_imports)
         self._names = Names(model)
         self._placer = Placer()
         self._leaving: dict[ir.Value, list[Site]] = {}
@@ -174,7 +174,7 @@ class _Emulator:
         name = self._names.of_value(value, suffix)
         kind = self._types.get(value)  # a Cast of ours is not among them
         if kind is None or isinstance(kind, ir.TensorType):
-            cast = placing.cast(value, dtype, self._names.of_node(name))
+            cast = placing.cast(value, dtype, self._names.of_node(name), self._opset)
         else:
             cast = self._map(value, kind, dtype, name)
         cast.outputs[0].name = name
@@ -191,7 +191,7 @@ class _Emulator:
             )
         was = kind.elem_type if dtype == ir.DataType.FLOAT else element_types.tensor(ir.DataType.FLOAT)
         element = ir.Value(name=self._names.of_value(value, "element"), type=was)
-        cast = placing.cast(element, dtype, self._names.of_node(f"{name}__element"))
+        cast = placing.cast(element, dtype, self._names.of_node(f"{name}__element"), self._opset)
         made = cast.outputs[0]
         made.name = self._names.of_value(element, "cast")
         body = ir.AttrGraph("body", ir.Graph([element], [made], nodes=[cast], name=f"{name}__body"))
