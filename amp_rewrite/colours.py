@@ -10,7 +10,8 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite.kinds import BY_PIN, BY_RANGE, BY_SCHEMA
+from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
+from amp_rewrite.kinds import BY_PIN, BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
 from amp_rewrite.options import Level
 from amp_rewrite.units import UnitGraph
@@ -243,7 +244,7 @@ class _Rules:
 def _is_held(entry: Entry) -> bool:
     """Whether more than a list holds a unit in float32: a range, the schema, a pin or a flag."""
     asked = entry.kind is Kind.FIXED and entry.source.startswith("--")
-    return asked or entry.source in (BY_RANGE, BY_SCHEMA, BY_PIN)
+    return asked or entry.source in (BY_RANGE, BY_OBSERVATION, BY_SCHEMA, BY_PIN)
 
 
 class _Ties:

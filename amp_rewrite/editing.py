@@ -22,8 +22,8 @@ LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
 
 
-def apply(plan: Plan, model: ir.Model, types: Types) -> None:
-    """Changes `model`, and `types` with it, as the plan says."""
+def apply(plan: Plan, model: ir.Model, types: Types) -> tuple[ir.Node, ...]:
+    """Changes `model`, and `types` with it, as the plan says; returns a node for each of its Casts."""
     if plan.casts:
         _import_casts(model)
     editor = _Editor(plan.half, model, types)
@@ -33,8 +33,7 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> None:
         editor.retype(value)
     for retyped in plan.attributes:
         editor.set_attribute(retyped)
-    for cast in plan.casts:
-        editor.cast(cast)
+    return tuple(map(editor.cast, plan.casts))
 
 
 def _import_casts(model: ir.Model) -> None:
@@ -136,7 +135,7 @@ class _Editor:
         converted = halves.convert(array, self._half, saturate=bool(retyped.saturates))
         return ir.Tensor(converted, dtype=retyped.dtype)
 
-    def cast(self, cast: Cast) -> None:
+    def cast(self, cast: Cast) -> ir.Node:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
         name = self._names.of_node(f"{value.name or 'value'}__{element_name(cast.dtype)}")
@@ -147,8 +146,9 @@ class _Editor:
             self._leave(value, made)
         else:
             made.name = self._names.of_value(value, element_name(cast.dtype))
-        self._placer.behind(node, value)
+        self._placer.behind([node], value)
         redirect(cast.reads, made)
+        return node
 
     def _leave(self, value: ir.Value, made: ir.Value) -> None:
         """`made` is the output of the model that `value` was: it takes over all that callers know of it."""

@@ -42,7 +42,7 @@ def versions(imports: Mapping[str, int]) -> Callable[[str], int]:
 
 
 def newest(imports: Mapping[str, int]) -> int:
-    """The version of the default domain that runtimes go by: a huge number, for newest, where none is said."""
+    """The version of the default domain that runtimes go by: where none is said, the newest that there is."""
     return imports.get("", imports.get("ai.onnx", 1 << 30))
 
 

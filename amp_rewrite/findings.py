@@ -28,12 +28,19 @@ _SCATTERS = frozenset(("ScatterElements", "ScatterND"))
 _REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
+BY_RANGE = "range"
+BY_OBSERVATION = "observation"
+"""Where a finding comes from: what stands in the model, or a run of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Why a unit must stay float32, in words that finish the sentence "stays float32: ...".
 
     `always` holds when a runtime would refuse the result or crash on it: then force-all yields too.
+    `source` is who says so.
     """
 
     reason: str
     always: bool = False
+    source: str = BY_RANGE

@@ -50,16 +50,20 @@ def take_out(proto: onnx.ModelProto) -> Kept:
             _hold_once(tensor)
         for attribute in _attributes(graph.node):
             attribute.ClearField("ref_attr_name")
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                _hold_once(attribute.t)
-            if attribute.t.data_location and _is_there(attribute.t):
-                attribute.t.ClearField("data_location")
-            elif attribute.type in _SPARSE:
-                _take_sparse(attribute, kept)
+            _settle_attribute(attribute, kept)
     for attribute in (a for function in proto.functions for a in _attributes(function.node)):
         if attribute.type in _SPARSE:
             _take_sparse(attribute, kept)
     return kept
+
+
+def _settle_attribute(attribute: onnx.AttributeProto, kept: Kept) -> None:
+    if attribute.type in _SPARSE:
+        _take_sparse(attribute, kept)
+    elif attribute.type == onnx.AttributeProto.TENSOR:
+        _hold_once(attribute.t)
+        if attribute.t.data_location and _is_there(attribute.t):
+            attribute.t.ClearField("data_location")
 
 
 def _import_once(proto: onnx.ModelProto) -> None:
@@ -101,7 +105,7 @@ def _is_there(tensor: onnx.TensorProto) -> bool:
 
 
 _DATA = "float_data int32_data string_data int64_data double_data uint64_data".split()
-_FIELDS = {
+_FIELDS: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float_data",
     onnx.TensorProto.INT64: "int64_data",
     onnx.TensorProto.DOUBLE: "double_data",

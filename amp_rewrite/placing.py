@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -16,19 +16,19 @@ class Placer:
     def __init__(self) -> None:
         self._first: dict[ir.Graph, ir.Node | None] = {}
 
-    def behind(self, node: ir.Node, value: ir.Value) -> None:
-        """Right behind the maker of `value`; behind inputs and weights is the beginning of the graph."""
+    def behind(self, nodes: Sequence[ir.Node], value: ir.Value) -> None:
+        """In order, right behind the maker of `value`; behind inputs and weights is the graph's beginning."""
         maker, graph = value.producer(), graph_of(value)
         if maker is not None:
-            graph.insert_after(maker, node)
+            graph.insert_after(maker, nodes)
             return
         if graph not in self._first:
             self._first[graph] = next(iter(graph), None)
         first = self._first[graph]
         if first is None:
-            graph.append(node)
+            graph.extend(nodes)
         else:
-            graph.insert_before(first, node)
+            graph.insert_before(first, nodes)
 
 
 def cast(value: ir.Value, dtype: ir.DataType, name: str, opset: int) -> ir.Node:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from amp_rewrite.element_types import Types
 from amp_rewrite.findings import Finding, acts_as
-from amp_rewrite.units import Unit, UnitGraph
+from amp_rewrite.units import UnitGraph
 
 _CRASH = "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
 _REDUCES = "it sums into its data, for which onnxruntime's CPU provider has no half kernel"
 _FUNCTION = "onnxruntime runs it as a function with float32 constants, and refuses half"
 _SHOWS_MASK = "it gives its masked scores away, and fills them with the lowest number of the type"
+_CLASHES = "onnxruntime's CPU provider puts a Cast in its way that clashes with its attribute output_datatype"
 _NO_KERNEL = "onnxruntime has no half kernel for it at all"
 
 
@@ -21,24 +23,44 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
     found: dict[int, Finding] = {}
     for unit in graph.units:
         fault = _FAULTS.get(unit.node.op_type)
-        if fault is not None and unit.node.domain == "" and (reason := fault(unit)):
+        if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
             found[unit.index] = Finding(reason, always=True)
     return found
 
 
-def _transpose(unit: Unit) -> str:
-    return _CRASH if _moves_first(unit.node) and _feeds_product(unit.node.outputs[0]) else ""
+def _transpose(node: ir.Node, _: Types) -> str:
+    return _CRASH if _moves_first(node) and _feeds_product(node.outputs[0]) else ""
 
 
-def _attention(unit: Unit) -> str:
-    """The fourth output are the scores after masking: -3.4e38 in float32 would be -65504 in half."""
-    outputs = unit.node.outputs
+def _attention(node: ir.Node, types: Types) -> str:
+    """The fourth output may be the scores after masking: -3.4e38 in float32 would be -65504 in half."""
+    outputs = node.outputs
     shown = len(outputs) > 3 and bool(outputs[3].uses() or outputs[3].is_graph_output())
-    return _SHOWS_MASK if shown else ""
+    masked = _says(node, "qk_matmul_output_mode") not in _UNMASKED and _fills(node, types)
+    return _SHOWS_MASK if shown and masked else ""
 
 
-def _scatter(unit: Unit) -> str:
-    return "" if acts_as(unit.node) == unit.node.op_type else _REDUCES
+_UNMASKED = (0, 3)
+"""The modes of that output that show the raw product and the softmax; those between moved with the opset."""
+
+
+def _fills(node: ir.Node, types: Types) -> bool:
+    """Whether an Attention fills scores itself: later ones, those a truth value hides, and padding."""
+    mask, *more = *node.inputs[3:], None
+    hides = mask is not None and types[mask].dtype == ir.DataType.BOOL
+    return hides or _says(node, "is_causal") != 0 or any(value is not None for value in more[2:])
+
+
+def _says(node: ir.Node, name: str) -> int:
+    """An integer attribute that is 0 by default; -1 where the caller of a function says it."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return 0
+    return -1 if attribute.is_ref() else attribute.as_int()
+
+
+def _scatter(node: ir.Node, _: Types) -> str:
+    return "" if acts_as(node) == node.op_type else _REDUCES
 
 
 def _moves_first(node: ir.Node) -> bool:
@@ -61,10 +83,11 @@ def _feeds_product(value: ir.Value) -> bool:
     )
 
 
-_FAULTS: Mapping[str, Callable[[Unit], str]] = {
+_FAULTS: Mapping[str, Callable[[ir.Node, Types], str]] = {
     "Attention": _attention,
-    "EyeLike": lambda _unit: _NO_KERNEL,
-    "MeanVarianceNormalization": lambda _unit: _FUNCTION,
+    "EyeLike": lambda *_: _NO_KERNEL,
+    "MeanVarianceNormalization": lambda *_: _FUNCTION,
+    "MelWeightMatrix": lambda *_: _CLASHES,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
     "Transpose": _transpose,

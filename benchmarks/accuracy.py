@@ -23,7 +23,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import rewrite
+from amp_rewrite import observe, rewrite
+from amp_rewrite.half import FLOAT16
+from amp_rewrite.proving import Looking, Steps, prove
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verification import verify
@@ -33,15 +35,17 @@ HEADING = """# Accuracy on real models
 
 Each model is rewritten to float16 at the defaults and compared with the original on inputs of its own:
 float32 on onnxruntime's CPU provider against half emulated there (every half value is rounded behind the
-node that makes it). Within the default tolerances: {good} of {all}; errors beyond them are bold. The last
-column names the node to look at: the first that makes something infinite, or the one that adds most error.
+node that makes it); where the two are too far apart, the values are looked at and the model is rewritten
+once more, as `amp-rewrite MODEL` does it ("observed": how many units are in float32 for what was seen).
+Within the default tolerances: {good} of {all}; errors beyond them are bold. The last column names the node
+to look at: the first that makes something infinite, or the one that adds most error.
 
 Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
 is part of this repository; `benchmarks/accuracy.py` says what they look like, so that you can take your own.
 
-| model | nodes with half | Casts added | worst relative L2 | not finite | worst node |
-|---|--:|--:|--:|--:|---|
+| model | nodes with half | Casts added | observed | worst relative L2 | not finite | worst node |
+|---|--:|--:|--:|--:|--:|---|
 """
 
 
@@ -50,8 +54,14 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     original = folder / entry["file"]
     feeds = feeds_module(tools).feeds(entry, str(folder))
     with tempfile.TemporaryDirectory() as scratch:
-        result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
-        verdict = verify(original, result.model, [feeds], device=Device.CPU)
+        target = Path(scratch) / "rewritten.onnx"
+        steps = Steps(
+            rewrite=lambda seen: rewrite(original, output=target, seen=seen),
+            judge=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
+            observe=lambda: observe(original, [feeds], device=Device.CPU),
+        )
+        proof = prove(steps, FLOAT16, Looking.ON_FAILURE)
+        result, verdict = proof.result, proof.judged
         changed = result.report.changed
         worst = blame(original, result.model, feeds, device=Device.CPU).worst if changed else None
     nodes, floats = result.report.nodes, [output.metrics for output in verdict.outputs]
@@ -59,6 +69,7 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
         "half": nodes.half + nodes.mixed,
         "nodes": nodes.half + nodes.mixed + nodes.full,
         "casts": result.report.casts_added,
+        "observed": result.report.observed,
         "error": max((m.relative_l2 for m in floats), default=0.0),
         "non_finite": sum(m.non_finite for m in floats),
         "ok": verdict.ok,
@@ -102,10 +113,11 @@ def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
 
 def _line(name: str, row: dict[str, Any]) -> str:
     if "failed" in row:
-        return f"| {name} | | | | | {row['failed'].replace('|', '/')} |"
+        return f"| {name} | | | | | | {row['failed'].replace('|', '/')} |"
     share = f"{row['half']} of {row['nodes']}"
     error = f"{row['error']:.1e}" if row["ok"] else f"**{row['error']:.1e}**"
-    return f"| {name} | {share} | {row['casts']} | {error} | {row['non_finite']} | {row['worst']} |"
+    seen = row["observed"] or ""
+    return f"| {name} | {share} | {row['casts']} | {seen} | {error} | {row['non_finite']} | {row['worst']} |"
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ def feeds(entry, folder):
 MODELS = {
     "close": {"to": 1},
     "too_large": {"to": 1000},
+    "too_small": {"to": 1e-5},
     "odd": {},
     "killed": {},
     "left_out": {"runs": False},
@@ -46,7 +47,7 @@ def table(tmp_path):
         check=True,
         capture_output=True,
     )
-    heading, _, rows = (tmp_path / "table.md").read_text().partition("|---|--:|--:|--:|--:|---|\n")
+    heading, _, rows = (tmp_path / "table.md").read_text().partition("|---|--:|--:|--:|--:|--:|---|\n")
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
     return heading, {name: rest for name, *rest in cells}
 
@@ -54,12 +55,14 @@ def table(tmp_path):
 def test_every_model_has_a_row(table):
     """What runs is measured and names its worst node; what fails says why; what does not run is left out."""
     heading, rows = table
-    assert "1 of 4" in heading
+    assert "2 of 5" in heading
     assert set(rows) == set(MODELS) - {"left_out"}
     assert rows["close"][0] == "2 of 2"
     assert rows["close"][-1] in ("MatMul `first`", "MatMul `second`")
-    assert rows["too_large"][2].startswith("**")
-    assert rows["too_large"][-1] == "MatMul `first`"
+    assert rows["close"][2] == ""
+    assert rows["too_large"][:4] == ["0 of 2", "0", "2", "0.0e+00"]
+    assert rows["too_small"][3].startswith("**")
+    assert rows["too_small"][-1] == "MatMul `first`"
     assert rows["odd"][-1] == "ValueError: nothing / fits"
     assert rows["killed"][-1] == "the process crashed"
 

@@ -15,8 +15,7 @@ from amp_rewrite.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import terminal
-from amp_rewrite.running import blame as blaming
-from amp_rewrite.running import sessions, verification
+from amp_rewrite.running import inner_values, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 
@@ -168,9 +167,7 @@ def _opened(monkeypatch, feeds, length):
     """How many sessions blame opens for a chain."""
     opened = []
     plain = sessions.open_plain_session
-    monkeypatch.setattr(
-        blaming.sessions, "open_plain_session", lambda *given: opened.append(1) or plain(*given)
-    )
+    monkeypatch.setattr(sessions, "open_plain_session", lambda *given: opened.append(1) or plain(*given))
     made = _chain(length)
     assert len(blame(made, made, feeds, device=Device.CPU).nodes) == length
     return len(opened)
@@ -178,14 +175,14 @@ def _opened(monkeypatch, feeds, length):
 
 def test_chunks_of_small_values_grow(monkeypatch):
     """While values are small each chunk is twice the last, so that few sessions see a long graph."""
-    monkeypatch.setattr(blaming, "CHUNK", 1)
+    monkeypatch.setattr(inner_values, "CHUNK", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
 
 
 def test_chunks_of_large_values_do_not_grow(monkeypatch):
     """Where a chunk takes much memory, the next is no larger."""
-    monkeypatch.setattr(blaming, "CHUNK", 1)
-    monkeypatch.setattr(blaming, "_SMALL", 1)
+    monkeypatch.setattr(inner_values, "CHUNK", 1)
+    monkeypatch.setattr(inner_values, "_SMALL", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
 
 

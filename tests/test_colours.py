@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from amp_rewrite import kinds
+from amp_rewrite import findings, kinds
 from amp_rewrite.colours import Colour, Paint, Painting, Rule, paint, reach
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import Level
@@ -282,7 +282,9 @@ def test_a_cast_that_is_an_output_stays() -> None:
     assert _cast_colour("FIXED ALLOW", leaving=[0]) == "FULL"
 
 
-@pytest.mark.parametrize("source", [kinds.BY_RANGE, kinds.BY_SCHEMA, kinds.BY_PIN, "--fixed"])
+@pytest.mark.parametrize(
+    "source", [findings.BY_RANGE, findings.BY_OBSERVATION, kinds.BY_SCHEMA, kinds.BY_PIN, "--fixed"]
+)
 def test_a_cast_that_must_stay_stays(source: str) -> None:
     """A range, the schema, a pin or a flag holds a Cast in float32 among half readers."""
     assert _cast_colour("FIXED ALLOW", source=source) == "FULL"

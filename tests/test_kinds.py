@@ -7,7 +7,7 @@ import onnx.parser
 import pytest
 
 import amp_rewrite
-from amp_rewrite import kinds, lists, targets
+from amp_rewrite import findings, kinds, lists, targets
 from amp_rewrite.errors import OptionError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.lists import Entry, Kind
@@ -246,7 +246,7 @@ def test_levels(level: Level) -> None:
     model = _model(EVERY_KIND)
     chosen = Options(lists=lists.load("tensorflow"), level=level)
     without_ranges = [
-        entry.kind.name if entry.source != kinds.BY_RANGE else "FIXED"
+        entry.kind.name if entry.source != findings.BY_RANGE else "FIXED"
         for entry in amp_rewrite.analyze(model, chosen).painting.entries
     ]
     assert " ".join(without_ranges) == LEVELS[level]

@@ -67,16 +67,31 @@ def test_a_scatter_that_reduces_stays(reduction, stays):
     assert ("s" in in_half(before)) != stays
 
 
-ATTENTION = """<ir_version: 11, opset_import: ["": 23]> g (float[1,2,4,4] x) => (float[1,2,4,4] z{0}) {{
-    [attend] z{1} = Attention <is_causal = 1> (x, x, x) }}"""
+ATTENTION = """<ir_version: 11, opset_import: ["": 24]>
+g (float[1,2,4,4] x, {mask}[4,4] m, int64[1] n) => (float[1,2,4,4] z, float[1,2,4,4] y) {{
+    [attend] {made} = Attention <qk_matmul_output_mode = {mode}, is_causal = {causal}> ({read}) }}"""
+SHOWN = {"made": "z, p, q, y", "mode": 2, "causal": 1, "mask": "float", "read": "x, x, x"}
+MASKED = {"causal": 0, "read": "x, x, x, m"}
+PADDED = {"causal": 0, "read": "x, x, x, , , , n"}
 
 
 @pytest.mark.parametrize(
-    ("shown", "made", "stays"), [("", "", False), (", float[1,2,4,4] y", ", p, q, y", True)]
+    ("said", "stays"),
+    [
+        ({}, True),
+        ({"mode": 1}, True),
+        ({"mode": 0}, False),
+        ({"mode": 3}, False),
+        ({"made": "z"}, False),
+        ({"causal": 0}, False),
+        (MASKED, False),
+        (MASKED | {"mask": "bool"}, True),
+        (PADDED, True),
+    ],
 )
-def test_an_attention_that_shows_its_masked_scores_stays(shown, made, stays):
+def test_an_attention_that_shows_its_masked_scores_stays(said, stays):
     """Its fourth output holds the lowest number of the type; nobody who reads it would know that of half."""
-    found = analyze(onnx.parser.parse_model(ATTENTION.format(shown, made)))
+    found = analyze(onnx.parser.parse_model(ATTENTION.format(**SHOWN | said)))
     halves = [found.painting.is_half(unit.index) for unit in found.graph.units]
     assert any(halves) != stays
 

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.grouping import grouped
-from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
 from amp_rewrite.options import Borders
+from amp_rewrite.proving import Proof
 from amp_rewrite.running import feeds, metrics, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.feeds import Data
@@ -39,27 +39,29 @@ class Judging:
     def judge(
         self, original: Runnable, rewritten: Runnable, data: Data, borders: Borders = Borders.KEEP
     ) -> Verdict:
-        """The verdict, with the blame of the first sample where it is asked for or the verdict is bad.
+        """The verdict on all samples.
 
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
         samples = feeds.feeds(original, data)
-        verdict = verification.verify(original, rewritten, samples, self.bounds, borders=borders)
+        return verification.verify(original, rewritten, samples, self.bounds, borders=borders)
+
+    def with_blame(self, verdict: Verdict, original: Runnable, rewritten: Runnable, data: Data) -> Verdict:
+        """The verdict, with the blame of the first sample where it is asked for or the verdict is bad.
+
+        Raises what `judge` does, and OutputError as `blame` does.
+        """
         if not verdict.outputs or (verdict.ok and not self.per_node):
             return verdict
         first = next(iter(feeds.feeds(original, data)))
         return replace(verdict, blame=blame(original, rewritten, first))
 
-    def try_to_judge(
-        self, original: Runnable | AmpRewriteError, rewritten: Runnable, data: Data, borders: Borders
-    ) -> Verdict | AmpRewriteError:
-        """The verdict, or why there can be none here."""
-        if isinstance(original, AmpRewriteError):
-            return original
-        try:
-            return self.judge(original, rewritten, data, borders)
-        except (MissingPackageError, ModelError, FeedError, OutputError) as error:
-            return error
+    def without_unasked_blame(self, proof: Proof) -> Proof:
+        """The proof as it is told: a good verdict names nodes only where that was asked for."""
+        verdict = proof.judged
+        if self.per_node or not isinstance(verdict, Verdict) or not verdict.ok:
+            return proof
+        return replace(proof, judged=replace(verdict, blame=None))
 
 
 def _judging(flags: Mapping[str, Any]) -> Judging:

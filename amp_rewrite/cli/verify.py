@@ -41,6 +41,7 @@ def verify(
         model_io.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's
     with shown_progress(quiet=False):
         verdict = judging.judge(original, rewritten, data, Borders(io))
+        verdict = judging.with_blame(verdict, original, rewritten, data)
     terminal.print_verdict(terminal.plain_console(), verdict, per_node=judging.per_node)
     if json_ is not None:
         write_json(verdict.to_json(), json_)

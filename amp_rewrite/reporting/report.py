@@ -35,8 +35,8 @@ class Report:
 
     `changed` says whether the result differs from the original at all.
     `saturated` and `flushed` count stored values that were brought into half's range, and that became
-    zero there. `broken` says what is wrong with the result (nothing, or the tool has failed), `warnings`
-    what a user should know.
+    zero there; `observed` counts the units that stay float32 for what a run showed. `broken` says what is
+    wrong with the result (nothing, or the tool has failed), `warnings` what a user should know.
     """
 
     half: str
@@ -47,6 +47,7 @@ class Report:
     stored_both: int
     saturated: int
     flushed: int
+    observed: int = 0
     casts_removed: int = 0
     size_before: int = 0
     size_after: int = 0

@@ -23,7 +23,7 @@ from amp_rewrite.findings import MOVERS, acts_as
 from amp_rewrite.half import HALF_TYPES
 from amp_rewrite.names import Names, graphs
 from amp_rewrite.placing import Placer, redirect
-from amp_rewrite.running import sessions
+from amp_rewrite.running import container_casts, sessions
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.units import Site
 
@@ -38,12 +38,14 @@ _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Tran
 def emulate(source: model_io.Source, *, late: bool = False) -> onnx.ModelProto:
     """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
-    Inputs and outputs keep their types: a weight that can be overridden or is an output stays half, and a
-    sequence is cast element by element. With `late`, a value that only goes through nodes which commute with
-    rounding is rounded behind them: the same numbers, and the runtime can fuse a Conv with its Relu.
-    `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph with half in
-    it, whoever wrote it; it is not changed. Raises ModelError, also where no node can cast what crosses the
-    border: an optional of halves, or a sequence of them below opset 17.
+    Inputs and outputs keep their types: a weight that can be overridden or is an output stays half, a
+    sequence is cast element by element, and an optional where there is something in it. With `late`, a value
+    that only goes through nodes which commute with rounding is rounded behind them: the same numbers, and the
+    runtime can fuse a Conv with its Relu. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
+    onnx_graphsurgeon.Graph with half in it, whoever wrote it; it is not changed.
+
+    Raises ModelError, also where no node can cast what crosses the border: an optional of halves below opset
+    16, or a sequence of them below opset 13.
     """
     return writing.to_proto(_emulation(source, late=late))
 
@@ -174,34 +176,25 @@ class _Emulator:
         name = self._names.of_value(value, suffix)
         kind = self._types.get(value)  # a Cast of ours is not among them
         if kind is None or isinstance(kind, ir.TensorType):
-            cast = placing.cast(value, dtype, self._names.of_node(name), self._opset)
+            nodes = [placing.cast(value, dtype, self._names.of_node(name), self._opset)]
         else:
-            cast = self._map(value, kind, dtype, name)
-        cast.outputs[0].name = name
-        self._placer.behind(cast, value)
-        return cast.outputs[0]
+            nodes = self._container(value, kind, dtype)
+        cast = nodes[-1].outputs[0]
+        cast.name, cast.shape = name, value.shape
+        self._placer.behind(nodes, value)
+        return cast
 
-    def _map(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, name: str) -> ir.Node:
-        """A node that casts every element of a sequence."""
-        if not isinstance(kind, ir.SequenceType) or self._opset < _SEQUENCE_MAP:
+    def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
+        """Nodes that cast a sequence or an optional of the other element type."""
+        since = container_casts.SINCE[type(kind)]
+        if self._opset < since:
             raise ModelError(
                 f"cannot be emulated: no node can cast '{value.name}', which is of the type {kind}",
                 where="the given model",
-                remedy=f"give it tensors there, or a sequence at opset {_SEQUENCE_MAP} or later",
+                remedy=f"give it tensors there, or opset {since} or later (onnx.version_converter)",
             )
-        was = kind.elem_type if dtype == ir.DataType.FLOAT else element_types.tensor(ir.DataType.FLOAT)
-        element = ir.Value(name=self._names.of_value(value, "element"), type=was)
-        cast = placing.cast(element, dtype, self._names.of_node(f"{name}__element"), self._opset)
-        made = cast.outputs[0]
-        made.name = self._names.of_value(element, "cast")
-        body = ir.AttrGraph("body", ir.Graph([element], [made], nodes=[cast], name=f"{name}__body"))
-        node = ir.Node("", "SequenceMap", (value,), (body,), name=self._names.of_node(name))
-        node.outputs[0].type, node.outputs[0].shape = editing.with_element(kind, dtype), value.shape
-        return node
-
-
-_SEQUENCE_MAP = 17
-"""The opset that brought the operator SequenceMap."""
+        was = kind if dtype == ir.DataType.FLOAT else editing.with_element(kind, ir.DataType.FLOAT)
+        return container_casts.nodes(value, was, dtype, self._names)
 
 
 def _widen_attributes(node: ir.Node) -> None:

@@ -48,6 +48,11 @@ class Verdict:
         """Whether nothing is broken."""
         return not self.signature and not any(output.broken for output in self.outputs)
 
+    @property
+    def is_far(self) -> bool:
+        """Whether the outputs are what is wrong: the two models have the same borders, and both run."""
+        return not self.signature and not self.ok
+
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
         return _plain(asdict(self) | {"ok": self.ok})

@@ -1,0 +1,152 @@
+"""Observation: what a run of the float32 model shows, and what that keeps in float32."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import amp_rewrite
+from amp_rewrite import observed
+from amp_rewrite.cli import main
+from amp_rewrite.half import BFLOAT16
+from amp_rewrite.observed import Magnitudes
+from amp_rewrite.options import Options
+from amp_rewrite.running.sessions import Device
+from tests.text import model
+
+pytest.importorskip("onnxruntime")
+GROWS = """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {300, 0, 0, 300}, float[2,2] v = {1, 0, 0, 1}> {
+    [small] a = MatMul (x, w) [large] b = MatMul (a, w) [moved] c = Transpose (b) [last] d = MatMul (c, v)
+    [bounded] y = Tanh (d) }"""
+"""The second product reaches 90000 for an x of 1, which float16 turns into infinity and then into NaN."""
+SAMPLE = {"x": np.eye(2, dtype=np.float32)}
+TINY = {"x": np.eye(2, dtype=np.float32) / 1000}
+
+
+def held(seen, options=None, text=GROWS):
+    """Why parts stay float32 for what was seen: the reasons, by the name of the node."""
+    made = amp_rewrite.analyze(model(text), options, seen=seen)
+    entries = made.painting.entries
+    return {
+        unit.node.name: entries[unit.index].reason
+        for unit in made.graph.units
+        if entries[unit.index].source == "observation"
+    }
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The model as a file, with the inputs on which it overflows beside it."""
+    onnx.save(model(GROWS), tmp_path / "model.onnx")
+    np.savez(tmp_path / "ones.npz", **SAMPLE)
+    return tmp_path / "model.onnx"
+
+
+def run(path, *arguments):
+    """The main job on the inputs beside the model, in this process."""
+    flags = ("--data", path.with_name("ones.npz"), *arguments)
+    return CliRunner().invoke(main, [str(path), *map(str, flags)])
+
+
+# ---- looking
+
+
+def test_magnitudes_of_all_floats_over_all_samples():
+    """Inputs and inner values, with the smallest number that is not zero and the largest that is finite."""
+    seen = amp_rewrite.observe(model(GROWS), [SAMPLE, TINY], device=Device.CPU)
+    assert seen.keys() == {"x", "a", "b", "c", "d", "y"}
+    assert seen["x"] == Magnitudes(pytest.approx(1e-3), 1)
+    assert seen["b"] == Magnitudes(pytest.approx(90), 90000)
+
+
+def test_what_is_not_finite_or_zero_has_no_magnitude():
+    """Infinities are no numbers to make room for, and zero is none that could vanish."""
+    array = np.float32([0, -3, np.inf, np.nan, -np.inf, 2])
+    assert observed.magnitudes(array) == Magnitudes(2, 3)
+    assert observed.magnitudes(np.float32([0, np.inf])) is None
+
+
+# ---- deciding
+
+
+def test_who_reads_or_makes_what_is_too_large_stays():
+    """Maker, mover and reader of 90000 stay float32 and say why; what is beside them does not."""
+    reasons = held(amp_rewrite.observe(model(GROWS), [SAMPLE], device=Device.CPU))
+    assert reasons.keys() == {"large", "moved", "last", "bounded"}
+    assert reasons["large"] == "9e+04 was seen in 'b', and float16 ends at 65504"
+
+
+@pytest.mark.parametrize(("most", "stays"), [(32000, False), (33000, True)])
+def test_there_is_headroom_for_other_inputs(most, stays):
+    """A number that fits only just may not fit with the next inputs: it needs a binade of room."""
+    assert ("large" in held({"b": Magnitudes(1, most)})) == stays
+
+
+def test_bfloat16_has_room_for_all_of_float32():
+    """What is too large for float16 is not for bfloat16."""
+    assert held({"b": Magnitudes(1, 1e30)}, Options(half=BFLOAT16)) == {}
+
+
+def test_a_mask_may_be_huge():
+    """A fill on its way to a softmax saturates, seen or not; a product on another way stays float32."""
+    text = """g (float[2,2] x, bool[2,2] k) => (float[2,2] y) <float[2,2] w, float fill = {-3.4e38}> {
+        [scores] s = MatMul (x, w) [mask] a = Where (k, s, fill) [soft] p = Softmax (a)
+        [last] y = MatMul (p, w) }"""
+    assert held({"a": Magnitudes(1, 3.4e38), "s": Magnitudes(1, 5)}, text=text) == {}
+    assert held({"y": Magnitudes(1, 1e5)}, text=text).keys() == {"last"}
+
+
+# ---- the main job
+
+
+def test_a_failed_verdict_is_mended(path):
+    """Where the comparison fails the values are looked at, and the second result is close."""
+    result = run(path, "--json", path.with_name("report.json"))
+    assert result.exit_code == 0, result.output
+    assert "observed 4 units in float32 for values that a run showed to be too large" in result.output
+    report = json.loads(path.with_name("report.json").read_text())
+    assert (report["observed"], report["nodes"]["half"], report["verification"]["ok"]) == (4, 1, True)
+
+
+def test_nobody_looks_when_told_not_to(path):
+    """With --observe never the verdict stands."""
+    result = run(path, "--observe", "never")
+    assert result.exit_code == 1
+    assert "--keep-full large" in result.output
+
+
+def test_looking_first_needs_no_verdict(path):
+    """With --observe always the plan itself knows what was seen, and nothing needs to be compared."""
+    assert "units in float16" in run(path, "--observe", "always", "--dry-run").output
+    result = run(path, "--observe", "always", "--no-verify")
+    assert result.exit_code == 0
+    assert "observed 4 units" in result.output
+
+
+def test_in_place_is_mended_too(path):
+    """What was overwritten is remembered, looked at, and overwritten again."""
+    beside = path.with_name("beside.onnx")
+    run(path, "-o", beside)
+    assert run(path, "--in-place").exit_code == 0
+    assert path.read_bytes() == beside.read_bytes()
+
+
+def test_the_saved_plan_is_that_of_the_result(path):
+    """Carried out again, without a look at anything, it makes the same bytes."""
+    first, again, plan = (path.with_name(name) for name in ("first.onnx", "again.onnx", "plan.json"))
+    assert run(path, "--save-plan", plan, "-o", first).exit_code == 0
+    assert run(path, "--plan", plan, "-o", again).exit_code == 0
+    assert again.read_bytes() == first.read_bytes()
+
+
+@pytest.mark.parametrize("flags", [("--level", "unsafe-force-all"), ("--plan", "plan.json")])
+def test_looking_where_all_is_decided_is_refused(path, flags, monkeypatch):
+    """A flag that could change nothing is one line and exit code 2."""
+    monkeypatch.chdir(path.parent)
+    run(path, "--save-plan", "plan.json")
+    result = run(path, "--observe", "always", *flags)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"amp-rewrite: {flags[0]}")
+    assert "leave out --observe" in result.stderr
