@@ -157,4 +157,4 @@ def root_cause(error: BaseException) -> str:
     """What was at the bottom of an error, shortened."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return f"{type(error).__name__}: {error}"[:200]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
