@@ -22,13 +22,13 @@ WORKERS = min(4, os.cpu_count() or 1)
 _SPAN = 1 << 24
 """How many values a thread looks at before it takes the next: 64 MiB, so that one huge tensor is shared."""
 
-Floats = NDArray[np.float32]
+Floats = NDArray[Any]
 Change = Callable[[Floats], NDArray[Any]]
 """What becomes of stored numbers, one by one."""
 
 
 def read(tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None) -> Iterator[Floats]:
-    """The float32 values of a tensor from `start` to `stop` in its flat order, a block at a time.
+    """The values of a tensor from `start` to `stop` in its flat order, a block at a time: float32 or half.
 
     What lies in a file is read, not mapped: mapped pages count as memory, and a file that shrinks meanwhile
     is an error, not the end of the process. Raises ModelError when it cannot be read.
@@ -45,18 +45,15 @@ def read(tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None) -> 
 def _from_file(tensor: ir.ExternalTensor, start: int, sizes: Iterable[int]) -> Iterator[Floats]:
     try:
         with open(tensor.path, "rb", buffering=0) as file:  # noqa: PTH123 - onnx-ir's path is text
-            file.seek((tensor.offset or 0) + start * _LITTLE.itemsize)
+            little = tensor.dtype.numpy().newbyteorder("<")  # on every machine
+            file.seek((tensor.offset or 0) + start * little.itemsize)
             for size in sizes:
-                block = np.fromfile(file, _LITTLE, size)
+                block = np.fromfile(file, little, size)
                 if block.size < size:
                     raise _unreadable(tensor, "it ends too early")
                 yield block
     except OSError as error:
         raise _unreadable(tensor, error.strerror or str(error)) from error
-
-
-_LITTLE = np.dtype("<f4")
-"""ONNX stores little-endian numbers on every machine."""
 
 
 def _unreadable(tensor: ir.ExternalTensor, why: str) -> ModelError:
@@ -92,7 +89,7 @@ def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:
 
 
 class Changed(ir.LazyTensor):
-    """A stored float32 tensor with other numbers: changed when it is written, block by block."""
+    """A stored tensor of float32 or half with other numbers: changed when it is written, block by block."""
 
     __slots__ = ("_change", "_source")
 

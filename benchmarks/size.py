@@ -8,7 +8,8 @@ its start to its end, and its memory the high-water mark that Linux keeps, mappe
 `cp` (no reflinks) of the same files into the same folder. Both read from the disk: the source is dropped from
 the page cache before; neither waits until what it wrote is on the disk. They take turns; the best of the
 rounds counts. Seconds of processors are there because rewriting computes and copying does not: on a machine
-that is shared they say what is left of the difference on one that is not. The folder needs room for three times the weights.
+that is shared they say what is left of the difference on one that is not. The folder needs room for three
+times the weights.
 """
 
 from __future__ import annotations

@@ -53,6 +53,17 @@ def test_blocks_are_the_whole(shape, tmp_path):
         np.testing.assert_array_equal(changed.numpy(), expected)
 
 
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_halves_are_read_as_well(half, tmp_path):
+    """What is half in a file is read as what it is: an emulation widens it."""
+    kind = ir.DataType[half.upper()]
+    array = np.arange(7, dtype=np.float32).astype(kind.numpy())
+    (tmp_path / "data").write_bytes(array.tobytes())
+    lies = ir.ExternalTensor(tmp_path / "data", 0, 14, kind, shape=ir.Shape((7,)), name="w")
+    wide = blocks.Changed(lies, lambda a: a.astype(np.float32), ir.DataType.FLOAT, "w")
+    np.testing.assert_array_equal(wide.numpy(), np.arange(7))
+
+
 def test_a_file_that_is_gone(tmp_path):
     """It is named, with the tensor that it held."""
     _, lies = tensors(np.ones(3, np.float32), tmp_path)

@@ -12,12 +12,14 @@ import contextlib
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
-from amp_rewrite import attribute_types, editing, element_types, inlining, model_io, placing, writing
+from amp_rewrite import attribute_types, blocks, editing, element_types, inlining, model_io, placing, writing
 from amp_rewrite.errors import ModelError
 from amp_rewrite.findings import MOVERS, acts_as
 from amp_rewrite.half import HALF_TYPES
@@ -220,4 +222,10 @@ def _widen_attributes(node: ir.Node) -> None:
 def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if tensor.dtype not in HALF_TYPES:
         return tensor
-    return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+    if tensor.nbytes < editing.LAZY_FROM:
+        return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
+    return blocks.Changed(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
+
+
+def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    return array.astype(np.float32)
