@@ -7,9 +7,10 @@ from pathlib import Path
 
 from amp_rewrite.model_io import Source
 from amp_rewrite.reporting.coverage import baselines
+from amp_rewrite.reporting.coverage.checks import check
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import TOLERANCE, Check, Rules, check
+from amp_rewrite.reporting.coverage.rules import TOLERANCE, Check, Rules
 from amp_rewrite.reporting.coverage.table import nodes
 
 

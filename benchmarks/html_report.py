@@ -22,10 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from graphs import Transformer
 from playwright.sync_api import sync_playwright
 
 DRAWN = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(
     [performance.now(), performance.getEntriesByName("layout")[0].duration]))))"""
+
+
+def chosen(asked: str, scratch: Path) -> Path:
+    """The model that is asked for; one of a number of nodes is made."""
+    if asked.isdigit():
+        onnx.save(Transformer(int(asked)).model(), scratch / "transformer.onnx")
+        return scratch / "transformer.onnx"
+    return largest(Path(asked)) if Path(asked).is_dir() else Path(asked)
 
 
 def largest(folder: Path) -> Path:
@@ -52,20 +61,20 @@ def opened(browser: Any, report: Path, rounds: int) -> Iterator[tuple[float, flo
 def main() -> None:
     """Makes the report, opens it, and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    model = largest(arguments.model) if arguments.model.is_dir() else arguments.model
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
-        report = Path(scratch) / "report.html"
+        model, report = chosen(arguments.model, Path(scratch)), Path(scratch) / "report.html"
         command = [sys.executable, "-m", "amp_rewrite", "explain", str(model), "--html", str(report)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
         drawn, layout = map(statistics.median, zip(*opened(browser, report, arguments.rounds), strict=True))
         browser.close()
         size = report.stat().st_size / 1e6
-    print(f"{model}: {nodes(model):,} nodes, {size:.1f} MB, {drawn:.0f} ms, layout {layout:.0f} ms")
+        print(f"{model.parent.name}/{model.name}: {nodes(model):,} nodes, {size:.1f} MB")
+    print(f"drawn after {drawn:.0f} ms, of which layout {layout:.0f} ms")
 
 
 if __name__ == "__main__":

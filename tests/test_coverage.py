@@ -85,6 +85,7 @@ def test_a_model_of_another_converter_is_counted_as_it_stands(source, casts, ele
     assert found.flops == Counts(half=NORM + FIRST + 2 * ACROSS + SECOND, full=ACROSS + SOFT)
     assert found.weights == Counts(half=2 * WEIGHTS)
     assert (len(found.casts), found.cast_bytes) == (casts, 6 * elements)
+    assert found.nodes.share == 5 / 7
 
 
 def test_what_onnxruntimes_converter_makes_is_what_stands_above():
@@ -256,6 +257,23 @@ def test_rows_add_up_to_the_whole():
         assert sum(getattr(row.nodes, what) for row in found.rows) == getattr(found.nodes, what)
         assert sum(getattr(row.flops, what) for row in found.rows) == getattr(found.flops, what)
     assert json.loads(json.dumps(found.to_json()))["flops"]["half"] == found.flops.half
+
+
+def test_only_casts_between_half_and_float32_are_casts():
+    """Not from integers, not to what it is already, not between wide floats."""
+    found = measure(
+        text.model(
+            """g (int64[2] i, float[2] x) => (float16[2] a, float[2] b, double[2] c, float16[2] d) {
+              a = Cast <to = 10> (i)
+              b = Cast <to = 1> (x)
+              c = Cast <to = 11> (x)
+              d = Cast <to = 10> (x)
+            }"""
+        )
+    )
+    assert [(cast.name, cast.before, cast.after, cast.moved) for cast in found.casts] == [
+        ("d", "float32", "float16", 12)
+    ]
 
 
 def test_nothing_in_floats_has_no_share():

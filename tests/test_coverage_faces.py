@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from amp_rewrite.reporting.coverage.annotations import commands
+from amp_rewrite.reporting.coverage.checks import check
 from amp_rewrite.reporting.coverage.junit import junit
 from amp_rewrite.reporting.coverage.markdown import markdown
 from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import Rules, check
+from amp_rewrite.reporting.coverage.rules import Rules
 from amp_rewrite.reporting.coverage.table import print_checks, print_coverage
 from amp_rewrite.reporting.coverage.wording import flops, printable
 from tests import text
@@ -33,8 +34,11 @@ def coverage():
 
 @pytest.fixture(scope="module")
 def evil():
-    """The same model with names that are more than names."""
-    proto = text.model(SOURCE)
+    """The same model, and an operator that nobody knows, with names that are more than names."""
+    proto = text.unchecked(
+        f"""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        {SOURCE.replace("float[2, 4] y", "float[2, 4] y, u").replace("}", "[odd] u = mine.Odd (y) }")}"""
+    )
     for node in proto.graph.node:
         node.name = EVIL + node.name
     return measure(proto)
@@ -102,6 +106,7 @@ def test_names_from_a_model_are_only_names(evil):
     shown = terminal(evil, checks)
     assert not re.search(r"[\x00\x1b]", shown)
     assert not re.search(r"(?m)^::", shown)
+    assert "mine:Odd" in evil.assumptions[0]
     for line in commands(evil, checks, "m.onnx"):
         assert not re.search(r"[\n\r\x00\x1b]", line)
         assert re.match(r"::(error|warning|notice) file=m\.onnx,title=", line)

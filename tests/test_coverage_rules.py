@@ -6,8 +6,9 @@ import pytest
 
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
 from amp_rewrite.reporting.coverage import baselines, rule_files
+from amp_rewrite.reporting.coverage.checks import check
 from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import Rules, check, percent
+from amp_rewrite.reporting.coverage.rules import Rules, percent
 from tests import text
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
@@ -62,6 +63,16 @@ def test_a_rule_on_what_is_not_there_is_kept(coverage):
     assert only(coverage, forbid_half=("com.microsoft:FusedMatMul",)).ok
     integers = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
     assert only(integers, min_flops=1.0).ok
+
+
+def test_what_is_not_known_is_not_kept():
+    """A product of unknown shape has FLOPs, however many: none of them counts as in half."""
+    source = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+    g (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { a = mine.Magic (x) y = MatMul (a, w) }"""
+    unknown = measure(text.unchecked(source))
+    found = only(unknown, min_flops=0.1)
+    assert not found.ok
+    assert found.found.endswith("not counting 2 nodes whose FLOPs are not known")
 
 
 @pytest.mark.parametrize("rules", [Rules(require={"MatMull": 1.0}), Rules(forbid_half=("MatMull",))])

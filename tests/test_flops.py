@@ -227,7 +227,7 @@ def test_a_node_has_the_flops_that_were_counted_by_hand(line, count):
 def test_old_operators_count_as_new_ones():
     """Opset 7 infers no shape behind a negative axis or a Relu of opset 1: the newest schema is asked."""
     old = '<ir_version: 3, opset_import: ["" : 9]>'
-    line = "g (float[2,3] a, float[2,4] b) => (float[2,7] y) { c = Concat <axis=-1> (a, b) y = Relu (c) }"
+    line = "g (float[2,3] a, float[2,4] b) => (y) { c = Concat <axis=-1> (a, b) y = Relu (c) }"
     found = counted(onnx.parser.parse_model(f"{old} {line}"))
     assert [found.flops[n] for n in found.flops] == [0, 14]
 
@@ -279,6 +279,22 @@ def test_a_node_of_unknown_shape_has_no_flops_rather_than_none():
         g (float[2, 3] x, float[3, 4] w) => (y) { a = mine.Magic (x) y = MatMul (a, w) }"""
     found = counted(onnx.parser.parse_model(source))
     assert list(found.flops.values()) == [None, None]
+
+
+def test_a_name_alone_is_no_operator():
+    """A Gelu of somebody's own domain is not onnxruntime's, and channels that come last are not first."""
+    header = '<ir_version: 8, opset_import: ["" : 17, "mine" : 1, "com.microsoft" : 1]>'
+    found = counted(onnx.parser.parse_model(f"{header} g (float[2, 3] x) => (y) {{ y = mine.Gelu (x) }}"))
+    assert (list(found.flops.values()), found.shapes.of(next(iter(found.flops)).outputs[0])) == ([None], None)
+    line = """g (uint8[1,8,8,4] x, float s, uint8 z, uint8[6,4,3,3] w) => (y)
+    { y = com.microsoft.QLinearConv <channels_last=1> (x, s, z, w, s, z, s, z) }"""
+    assert of_one(line) is None
+
+
+def test_a_shape_beyond_all_memory_is_only_a_shape():
+    """What would be computed is as large as its shape says, and shapes may say anything."""
+    line = "g (float[1] x) => (y) <int64[2] s = {4294967296, 4294967296}> { y = ConstantOfShape (s) }"
+    assert of_one(line) == 0
 
 
 def test_a_declared_shape_helps_where_nothing_is_known_of_the_maker():
@@ -348,6 +364,20 @@ def test_a_sum_of_squares_over_an_open_ended_value_is_followed():
         }"""
     )
     assert found["Add"] == 5 * 4
+
+
+def test_a_node_that_onnx_dies_of_costs_nothing_but_itself():
+    """An axis out of all bounds ends the process that infers (onnx 1.23); the next node is asked too."""
+    found = counted(
+        onnx.parser.parse_model(
+            f"""{NEWEST} g (float[2,3] x, float[3] s) => (y, z) {{
+              y, m, d = LayerNormalization <axis=2147483648> (x, s)
+              u = Transpose (x)
+              z = Exp (u)
+            }}"""
+        )
+    )
+    assert list(found.flops.values()) == [None, 0, 6]
 
 
 def test_every_operator_is_counted_one_way():

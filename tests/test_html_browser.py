@@ -253,6 +253,25 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
         assert shown.complaints == []
 
 
+SHARED = Path(__file__).parents[2] / "shared" / "models"
+ODD_ONES = """gtcrn_stream_raw onnx_loop13_seq onnx_sequence_model4 onnxscript_nested_functions pcb_aoi_opset1
+silero_vad_v6 skl_random_forest swin2sr_x2.legacy trt_gs_initializer_is_output trt_scan""".split()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared models are not here")
+@pytest.mark.parametrize("name", ODD_ONES)
+def test_real_models_open_without_a_complaint(browser, tmp_path, name):
+    """The largest, those with bodies, sequences and functions, and some that are hardly ONNX."""
+    report = tmp_path / "report.html"
+    result = CliRunner().invoke(main, ["explain", str(SHARED / name / "model.onnx"), "--html", str(report)])
+    assert result.exit_code == 0, result.output
+    with Shown(browser, report) as shown:
+        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        assert overlaps(np.array(boxes)) == 0
+        assert shown.complaints == []
+
+
 def overlaps(boxes):
     """How many pairs of boxes lie on each other; sorted by place, so that only near ones are compared."""
     boxes = boxes[np.argsort(boxes[:, 1])]

@@ -4,6 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import annotations, shape_inference
+from amp_rewrite.arithmetic import work
 from amp_rewrite.demo import network as demo_network
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import network
@@ -29,7 +30,8 @@ def of_analysis(analysis):
     """The network of an analysis."""
     graph, decisions = analysis.graph, analysis.decisions()
     planned = network.changes(graph, decisions, analysis.plan)
-    return network.build(graph.root, graph.types, decisions, planned)
+    flops = work.count(analysis.loaded.model, graph.types).flops
+    return network.build(graph.root, graph.types, decisions, planned, flops)
 
 
 def titles(found):
@@ -79,6 +81,7 @@ def test_ports_say_what_is_half_afterwards():
     assert (cast.reads[0].half, cast.makes[0].half) == (True, False)
     assert boxes["y"].reads[0].half is False
     assert boxes["product"].reads[0].type == "float32[4, 4]"
+    assert boxes["product"].flops == 2 * 4 * 4 * 4
 
 
 def test_what_is_stored_is_named_and_not_drawn():
@@ -163,7 +166,7 @@ def test_a_rewritten_model_is_drawn_as_it_was_planned():
     planned = drawn(MIXED)
     result = ir.from_proto(rewrite(model(MIXED)).model)
     types = shape_inference.types(result)
-    found = network.build(result.graph, types, annotations.read(result), Changes())
+    found = network.build(result.graph, types, annotations.read(result), Changes(), {})
     assert [box.shade for box in found.boxes].count(Shade.CAST) == 5
     shades = {box.name: box.shade for box in planned.boxes if box.units}
     assert {box.name: box.shade for box in found.boxes if box.units} == shades

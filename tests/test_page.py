@@ -23,7 +23,9 @@ def made(proto, evidence=None):
     analysis = analyze(proto)
     found = explaining.of_analysis(analysis, {})
     planned = network.changes(analysis.graph, found.decisions, analysis.plan)
-    drawn = network.build(analysis.graph.root, analysis.graph.types, found.decisions, planned)
+    drawn = network.build(
+        analysis.graph.root, analysis.graph.types, found.decisions, planned, found.measured.work.flops
+    )
     binades = plots.binades_of_stored(stored.find(analysis.loaded.model).values())
     decided = page.decided(drawn, found.decisions, found.causes, binades, analysis.plan.half)
     result = rewrite(proto)

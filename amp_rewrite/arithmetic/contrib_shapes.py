@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.arithmetic.protos import Shape
+from amp_rewrite.contrib import CONTRIB
 
 Shapes = Sequence[Shape | None]
 """The shapes of a node's inputs, as far as they are known."""
@@ -19,7 +20,7 @@ Shapes = Sequence[Shape | None]
 
 def outputs(node: ir.Node, read: Shapes) -> tuple[Shape | None, ...]:
     """The shape of every output of a node of onnxruntime's; None where it is not known."""
-    rule = _RULES.get(node.op_type)
+    rule = _RULES.get(node.op_type) if node.domain in ("", CONTRIB) else None
     nothing = (None,) * len(node.outputs)
     if rule is None:
         return nothing
@@ -192,11 +193,17 @@ _RULES: dict[str, Callable[[ir.Node, Shapes], Shapes]] = {
     "Crop": _crop,
 }
 
-STANDARD = {
+
+def standard(node: ir.Node) -> str:
+    """The operator of onnx that a node of onnxruntime's has the shapes and inputs of; or nothing."""
+    own = node.domain == CONTRIB and not attribute(node, "channels_last")
+    return _STANDARD.get(node.op_type, "") if own else ""
+
+
+_STANDARD = {
     "FusedConv": "Conv",
     "FusedGemm": "Gemm",
     "QLinearConv": "QLinearConv",
     "GridSample": "GridSample",
     "DynamicQuantizeLSTM": "LSTM",
 }
-"""Operators whose shapes are those of one of onnx's, given the same inputs in the same places."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,12 @@ from amp_rewrite.arithmetic import bodies, contrib_shapes, one_node, protos
 from amp_rewrite.arithmetic.one_node import Array, Read
 from amp_rewrite.arithmetic.opened import Opened
 from amp_rewrite.arithmetic.protos import Shape
-from amp_rewrite.contrib import CONTRIB
 
 SMALL = 4096
 """Up to so many elements a value is computed where it can be: shapes, and what shapes are made from."""
+
+FEW = 16
+"""Up to so many floats are: the scales of a Resize, the ends of a Range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,7 @@ class _Walk:
 
     def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         self.types[value] = protos.tensor(tensor.dtype, tensor.shape.numpy())
-        fixed = not (self._overridable and value.is_graph_input())
-        if tensor.size <= SMALL and fixed and tensor.dtype != ir.DataType.STRING:
+        if not (self._overridable and value.is_graph_input()) and _is_small(tensor.dtype, tensor.size):
             self.values[value] = tensor.numpy()
 
     def _declare(self, value: ir.Value) -> None:
@@ -114,8 +116,8 @@ class _Walk:
         return None if value is None else Read(self.types.get(value), self.values.get(value))
 
     def _types(self, node: ir.Node, reads: Sequence[Read | None]) -> Sequence[onnx.TypeProto | None]:
-        like = contrib_shapes.STANDARD.get(node.op_type) if node.domain == CONTRIB else None
-        if like is not None:
+        like = contrib_shapes.standard(node)
+        if like:
             return one_node.types(node, reads, self._imports, like)
         found = one_node.types(node, reads, self._imports)
         if any(proto is not None for proto in found):
@@ -134,11 +136,10 @@ class _Walk:
         if not self._computable(node, reads):
             return
         for value, made in zip(node.outputs, one_node.values(node, reads, self._imports), strict=True):
-            if made is not None and made.size <= SMALL:
+            kind = self._elements.get(value)
+            if made is not None and kind is not None and _is_small(kind.dtype, made.size):
                 self.values[value] = made
-                kind = self._elements.get(value)
-                if kind is not None:
-                    self.types[value] = protos.tensor(kind.dtype, made.shape)
+                self.types[value] = protos.tensor(kind.dtype, made.shape)
 
     def _stand_in(self, read: Read | None) -> Read | None:
         """A value of the same shape that takes no memory: all that Shape and Size look at."""
@@ -154,7 +155,7 @@ class _Walk:
         if any(read is not None and read.data is None for read in reads):
             return False
         shapes = [protos.shape(self.types.get(value)) for value in node.outputs if value.name]
-        return _is(node, *_OPEN_ENDED) or all(s is not None and np.prod(s) <= SMALL for s in shapes)
+        return _is(node, *_OPEN_ENDED) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
 
     def _control(self, node: ir.Node, borders: tuple[control.Border, ...]) -> None:
         flow = bodies.flow(node, self._read)
@@ -186,12 +187,19 @@ class _Walk:
                 self._set(node.outputs[i], found)
 
 
+def _is_small(dtype: ir.DataType, count: int) -> bool:
+    """Whether a shape may follow from so many values."""
+    if dtype == ir.DataType.STRING:
+        return False
+    return count <= (FEW if dtype.is_floating_point() else SMALL)
+
+
 def _is(node: ir.Node, *operators: str) -> bool:
     return not node.domain and node.op_type in operators
 
 
 _OPEN_ENDED = ("NonZero", "Compress", "Unique")
-"""Operators whose output is as large as the values of their input say, and never larger than a few inputs."""
+"""Operators whose output is as large as what their input holds says, and never much larger than it."""
 
 _CHANCE = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial Dropout".split()

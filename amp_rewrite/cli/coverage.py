@@ -11,7 +11,7 @@ import click
 from amp_rewrite import writing
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
-from amp_rewrite.reporting.coverage import baselines, rules
+from amp_rewrite.reporting.coverage import baselines, checks
 from amp_rewrite.reporting.coverage.annotations import commands
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.junit import junit
@@ -56,7 +56,7 @@ def coverage(
     Exit code 1 when a rule is broken; the files are written all the same.
     """
     found = measure(model, asked.dims)
-    checked = Checked(model, found, rules.check(found, asked.rules))
+    checked = Checked(model, found, checks.check(found, asked.rules))
     if json_ is not None:
         write_json(checked.to_json(), json_)
     if markdown_ is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import click
 import onnx_ir as ir
 
-from amp_rewrite import explaining, half, model_io, pipeline, stored, writing
+from amp_rewrite import explaining, half, pipeline, plan_files, stored, writing
 from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.errors import OptionError
@@ -104,12 +105,21 @@ class Sketch:
 
 
 def of_plan(model: Path, made: Analysis, asked: Asked, dims: Dims) -> Page:
-    """The page of what is decided and not written; its coverage is that of a result in memory."""
+    """The page of what is decided and not written; its coverage is that of a result that is thrown away."""
     sketch = Sketch(asked, dims)
     sketch.draw(made)
-    options = replace(asked.options, check=False, metadata=False)
-    result = pipeline.rewrite(model_io.load(model).model, options, replay=asked.replay)
-    return sketch.page(model, made.report(), Evidence(), measuring.measure(result.model, dims))
+    return sketch.page(model, made.report(), Evidence(), _coverage(model, made, dims))
+
+
+def _coverage(model: Path, made: Analysis, dims: Dims) -> Coverage:
+    """How much is half once the decisions of an analysis are carried out."""
+    plan = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
+    options = replace(made.options, check=False, metadata=False)
+    with tempfile.TemporaryDirectory() as scratch:
+        saved, result = (Path(scratch) / name for name in ("plan.json", "result.onnx"))
+        writing.write(plan.encode(), saved)
+        pipeline.rewrite(model, options, output=result, replay=plan_files.load(str(saved)))
+        return measuring.measure(result, dims)
 
 
 def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
@@ -119,7 +129,8 @@ def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
 
 
 def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
-    drawn = network.build(model.graph, _measured(found).types, found.decisions, planned)
+    measured = _measured(found)
+    drawn = network.build(model.graph, measured.types, found.decisions, planned, measured.work.flops)
     binades = plots.binades_of_stored(stored.find(model).values())
     return page.decided(drawn, found.decisions, found.causes, binades, to)
 

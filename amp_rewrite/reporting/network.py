@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_rewrite import control, schema
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types, element_name
+from amp_rewrite.kinds import pinned_as
 from amp_rewrite.placing import graph_of
 from amp_rewrite.plan import Cast, Form, Plan
 from amp_rewrite.units import Site, UnitGraph, value_at
@@ -49,7 +50,7 @@ class Box:
     """One thing that is drawn.
 
     `graph` is the position of its graph, `units` are those of its node, `bodies` the graphs that it holds.
-    A node without a name goes by the first value that it makes.
+    A node goes by the name that pins have for it; `flops` is its arithmetic in one run, None where unknown.
     """
 
     graph: int
@@ -60,6 +61,7 @@ class Box:
     reads: tuple[Port, ...] = ()
     makes: tuple[Port, ...] = ()
     bodies: tuple[int, ...] = ()
+    flops: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,13 @@ def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> Changes:
     return Changes(frozenset((*plan.values, *stored)), frozenset(reads), plan.casts)
 
 
-def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes) -> Network:
+Flops = Mapping[ir.Node, int | None]
+"""The floating-point operations of nodes in one run (arithmetic.work)."""
+
+
+def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes, flops: Flops) -> Network:
     """The network of a model with the Casts that are planned; a rewritten one has its Casts as nodes."""
-    return _Drawer(root, types, decisions, planned).network()
-
-
-def name_of(node: ir.Node) -> str:
-    """The name of a node, or of the first value it makes."""
-    return node.name or next((value.name for value in node.outputs if value.name), "")
+    return _Drawer(root, types, decisions, planned, flops).network()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,8 +132,11 @@ _Thing = ir.Node | ir.Value | Cast | _Leaving
 
 
 class _Drawer:
-    def __init__(self, root: ir.Graph, types: Types, decisions: Decisions, planned: Changes) -> None:
+    def __init__(
+        self, root: ir.Graph, types: Types, decisions: Decisions, planned: Changes, flops: Flops
+    ) -> None:
         self._types = types
+        self._flops = flops
         self._decisions = decisions
         self._units: dict[object, list[int]] = {}
         for unit, decision in enumerate(decisions.all):
@@ -167,9 +171,8 @@ class _Drawer:
         for cast in self._planned.casts:
             if graph_of(cast.value) is graph:
                 maker = cast.value.producer()
-                things.append(
-                    (first.get(cast.value, 0), 1, cast) if maker is None else (place[maker], 3, cast)
-                )
+                at, rank = (first.get(cast.value, 0), 1) if maker is None else (place[maker], 3)
+                things.append((at, rank, cast))
         for port, value in enumerate(graph.outputs):
             maker = value.producer()
             made = len(place) if maker is None else place.get(maker, len(place))
@@ -195,12 +198,13 @@ class _Drawer:
         return Box(
             graph=self._position[held],
             operator=schema.written(node.domain, node.op_type),
-            name=name_of(node),
+            name=pinned_as(node),
             shade=self._shade(node, units),
             units=units,
             reads=tuple(port for i in range(len(node.inputs)) for port in self._read(Site(node, i))),
             makes=tuple(self._port(value, half=value in self._planned.values) for value in node.outputs),
             bodies=tuple(self._position[body] for body in control.bodies(node)),
+            flops=self._flops.get(node),
         )
 
     def _shade(self, node: ir.Node, units: tuple[int, ...]) -> Shade:
@@ -299,7 +303,7 @@ def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
 
 def _title(node: ir.Node, number: int, body: ir.Graph) -> str:
     names = (a.name for a in node.attributes.values() if a.value is body)
-    return f"{next(names, f'body {number + 1}')} of {node.op_type} {name_of(node)}".strip()
+    return f"{next(names, f'body {number + 1}')} of {node.op_type} {pinned_as(node)}".strip()
 
 
 def type_text(value: ir.Value, types: Types) -> str:

@@ -197,6 +197,7 @@ def _plain_box(box: Box) -> dict[str, Any]:
         "reads": list(map(_plain_port, box.reads)),
         "makes": list(map(_plain_port, box.makes)),
         "bodies": box.bodies,
+        "flops": box.flops,
     }
 
 

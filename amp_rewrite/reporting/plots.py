@@ -77,7 +77,8 @@ def _grid(powers: Iterable[int], height: float) -> Iterator[Shape]:
     for power in powers:
         y = _height(power, height)
         yield Line(_LEFT, y, WIDTH - _RIGHT, y, Tone.SHADE)
-        yield Text(_LEFT - 8, y + 4, f"1e{power}", Anchor.END, tone=Tone.MUTED)
+        label = f"1e{power}" if power > _LEAST else f"≤1e{power}"
+        yield Text(_LEFT - 8, y + 4, label, Anchor.END, tone=Tone.MUTED)
 
 
 Binades = Mapping[int, int]

@@ -5,7 +5,7 @@ from collections import Counter
 import onnx
 import pytest
 
-from amp_rewrite import pipeline
+from amp_rewrite import measure_coverage, pipeline
 from amp_rewrite.options import Level, Options
 from tests.conformance import cases as suite
 from tests.conformance.judging import Outcome, complaint, judge
@@ -120,3 +120,11 @@ def test_all_when_everything_is_forced(rooms, least, judged, request):
     assert far == wrong(found).keys() == found.keys() & BEYOND_HALF
     good = sum(case.outcome is Outcome.GOOD for case in found.values())
     assert good + len(far) >= least
+
+
+@pytest.mark.slow
+def test_every_case_is_counted(node_cases):
+    """Coverage knows no case that it fails on, and counts each node of it once."""
+    for case in node_cases:
+        found = measure_coverage(case.proto)
+        assert found.nodes.total == sum(row.nodes.total for row in found.rows) == len(found.parts), case.name

@@ -16,7 +16,7 @@ const Details = (() => {
   /** Fills the panel; `data` is the page's, `go` selects another box. */
   function show(panel, data, index, go) {
     const box = data.boxes[index];
-    const sections = [decided, casts, compared, reads, makes, bodies, placed];
+    const sections = [decided, casts, arithmetic, compared, reads, makes, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
       el("h2", {}, box.operator),
@@ -60,13 +60,27 @@ const Details = (() => {
   function step(data, unit, depth, go) {
     const { box, unit: unitName, colour, rule, kind, reason } = data.reasons[unit];
     const link = !depth ? null : box === null ? name(unitName) : boxLink(data, box, go);
-    const facts = el("span", { class: "rule" }, `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`);
-    return el("li", { class: colour }, ...[link, facts, el("span", { class: "reason" }, name(reason))].filter(Boolean));
+    const facts = el(
+      "span",
+      { class: "rule" },
+      `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`,
+    );
+    return el(
+      "li",
+      { class: colour },
+      ...[link, facts, el("span", { class: "reason" }, name(reason))].filter(Boolean),
+    );
   }
 
   function boxLink(data, index, go) {
     const { operator, name: called } = data.boxes[index];
-    return el("button", { type: "button", class: "link", onclick: () => go(index) }, operator, " ", name(called));
+    return el(
+      "button",
+      { type: "button", class: "link", onclick: () => go(index) },
+      operator,
+      " ",
+      name(called),
+    );
   }
 
   /** Between which boxes a Cast stands. */
@@ -94,14 +108,25 @@ const Details = (() => {
     return [el("h3", {}, title), el("ul", { class: "links" }, ...items)];
   }
 
+  function arithmetic(data, index) {
+    const { flops } = data.boxes[index];
+    return flops ? [el("h3", {}, "Arithmetic"), table([["FLOPs in one run", flops.toLocaleString("en")]])] : [];
+  }
+
   function compared(data, index) {
     const found = data.misfits.filter((misfit) => misfit.box === index);
     if (!found.length) return [];
-    return [el("h3", {}, "Compared with the original"), ...found.map((misfit) => measured(misfit, found.length > 1))];
+    return [
+      el("h3", {}, "Compared with the original"),
+      ...found.map((misfit) => measured(misfit, found.length > 1)),
+    ];
   }
 
   function measured(misfit, isOneOfSeveral) {
-    const rows = [["relative L2 error", misfit.error], ["added here", misfit.added]];
+    const rows = [
+      ["relative L2 error", misfit.error],
+      ["added here", misfit.added],
+    ];
     if (misfit.lost) rows.push(["made infinite or NaN", misfit.lost.toLocaleString("en")]);
     if (misfit.reads) rows.push(["reads", misfit.reads]);
     const title = isOneOfSeveral ? el("p", { class: "unit" }, name(misfit.value)) : null;
@@ -129,7 +154,11 @@ const Details = (() => {
   function portLine(data, port) {
     const after = port.half ? el("span", { class: "chip half" }, data.half) : null;
     const stored = port.stored ? el("span", { class: "stored" }, "stored") : null;
-    return el("li", {}, ...[name(port.name), el("span", { class: "type" }, port.type), stored, after].filter(Boolean));
+    return el(
+      "li",
+      {},
+      ...[name(port.name), el("span", { class: "type" }, port.type), stored, after].filter(Boolean),
+    );
   }
 
   function bodies(data, index, go) {
@@ -137,7 +166,11 @@ const Details = (() => {
     return data.boxes[index].bodies.flatMap((body, i) => {
       const heading = i ? [] : [el("h3", {}, "Bodies")];
       const open = () => go(first(body));
-      const link = el("button", { type: "button", class: "link", onclick: open }, name(data.frames[body].title));
+      const link = el(
+        "button",
+        { type: "button", class: "link", onclick: open },
+        name(data.frames[body].title),
+      );
       return [...heading, el("p", {}, first(body) < 0 ? name(data.frames[body].title) : link)];
     });
   }

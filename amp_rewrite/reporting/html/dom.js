@@ -19,7 +19,12 @@ const Dom = (() => {
       if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
       else if (value !== null && value !== undefined) element.setAttribute(name, value);
     }
-    element.append(...children.flat().filter((child) => child !== null).map(asNode));
+    element.append(
+      ...children
+        .flat()
+        .filter((child) => child !== null)
+        .map(asNode),
+    );
     return element;
   }
 

@@ -5,7 +5,21 @@ const Drawing = (() => {
   const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // screen pixels per unit, from which on
   const FAR = 0.3; // from so far away, wires between blocks only hint
   const HEADING = { least: 12, most: 30 }; // pixels
-  const NAMES = ["half", "full", "other", "border", "cast", "ink", "muted", "wire", "paper", "frame", "select", "error-low", "error-high"];
+  const NAMES = [
+    "half",
+    "full",
+    "other",
+    "border",
+    "cast",
+    "ink",
+    "muted",
+    "wire",
+    "paper",
+    "frame",
+    "select",
+    "error-low",
+    "error-high",
+  ];
   const KINDS = ["allow", "infer", "clear", "deny", "fixed"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
@@ -42,8 +56,10 @@ const Drawing = (() => {
 
   function isSeen(seen, box) {
     return (
-      box.x + box.w / 2 > seen.left && box.x - box.w / 2 < seen.right &&
-      box.y + box.h / 2 > seen.top && box.y - box.h / 2 < seen.bottom
+      box.x + box.w / 2 > seen.left &&
+      box.x - box.w / 2 < seen.right &&
+      box.y + box.h / 2 > seen.top &&
+      box.y - box.h / 2 < seen.bottom
     );
   }
 
@@ -86,7 +102,8 @@ const Drawing = (() => {
   function trace(context, seen, points) {
     const [first, last] = [points[0], points.at(-1)];
     if (last[1] < seen.top || first[1] > seen.bottom) return;
-    if (Math.max(first[0], last[0]) < seen.left - 400 || Math.min(first[0], last[0]) > seen.right + 400) return;
+    if (Math.max(first[0], last[0]) < seen.left - 400 || Math.min(first[0], last[0]) > seen.right + 400)
+      return;
     curve.context(context)(points);
   }
 
@@ -127,7 +144,11 @@ const Drawing = (() => {
     const round = box.shade === "cast" || box.shade === "border" ? box.h / 2 : 7;
     context.beginPath();
     context.roundRect(
-      box.x - box.w / 2 - margin, box.y - box.h / 2 - margin, box.w + 2 * margin, box.h + 2 * margin, round + margin,
+      box.x - box.w / 2 - margin,
+      box.y - box.h / 2 - margin,
+      box.w + 2 * margin,
+      box.h + 2 * margin,
+      round + margin,
     );
   }
 
@@ -169,7 +190,8 @@ const Drawing = (() => {
     context.font = `600 ${small ? 11 : 13}px ${FONT}`;
     const words = box.shade === "cast" ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
-    write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink);
+    const keep = label.includes(":") ? "end" : "start"; // a domain says less than the operator
+    write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink, keep);
     if (!named) return;
     context.font = `10.5px ${FONT}`;
     write(context, box.name, box.x, box.y + 12, room, "center", ink, "end");

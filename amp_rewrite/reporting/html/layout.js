@@ -19,8 +19,10 @@ const Layout = (() => {
     const inside = wiresInside(network.boxes, wires);
     const memo = new Map();
     const frames = network.frames.map((frame, index) => {
-      const blocks = cut(range(network.boxes, index), inside[index]).map((block) => laidOut(block, boxes, memo));
-      return { ...frame, index, blocks, ...newspaper(blocks, aspect, GAP.block, GAP.column) };
+      const blocks = cut(range(network.boxes, index), inside[index]).map((block) =>
+        laidOut(block, boxes, memo),
+      );
+      return { ...frame, blocks, ...newspaper(blocks, aspect, GAP.block, GAP.column) };
     });
     newspaper(frames, aspect, GAP.frame, GAP.frame);
     for (const frame of frames) settle(frame, boxes);
@@ -61,8 +63,10 @@ const Layout = (() => {
       crossing[Math.max(maker, reader) - start + 1]--;
     }
     for (let i = 1; i < crossing.length; i++) crossing[i] += crossing[i - 1];
+    if (start === end) return [];
     const cuts = [start];
-    while (end - cuts.at(-1) > 1.5 * size) cuts.push(bestCut(cuts.at(-1), size, (at) => crossing[at - start]));
+    while (end - cuts.at(-1) > 1.5 * size)
+      cuts.push(bestCut(cuts.at(-1), size, (at) => crossing[at - start]));
     const blocks = cuts.map((from, i) => ({ from, to: cuts[i + 1] ?? end, wires: [] }));
     const blockOf = (box) => blocks[d3.bisectRight(cuts, box) - 1];
     for (const wire of wires) {
@@ -74,7 +78,10 @@ const Layout = (() => {
   /** The place, about `size` boxes on, that the fewest wires cross. */
   function bestCut(from, size, crossing) {
     const places = d3.range(from + Math.ceil(size / 2), from + Math.ceil(1.5 * size));
-    return d3.least(places, (a, b) => crossing(a) - crossing(b) || Math.abs(a - from - size) - Math.abs(b - from - size));
+    return d3.least(
+      places,
+      (a, b) => crossing(a) - crossing(b) || Math.abs(a - from - size) - Math.abs(b - from - size),
+    );
   }
 
   function laidOut(block, boxes, memo) {
@@ -105,11 +112,18 @@ const Layout = (() => {
 
   /** What the names of most nodes of a block begin with: `/layers.3/attn`. */
   function scope(boxes) {
-    const names = boxes.filter((box) => !(box.shade in SIZES)).map((box) => box.name).filter((name) => /[/.]/.test(name));
-    if (names.length < boxes.length / 2) return "";
+    const names = boxes
+      .filter((box) => !(box.shade in SIZES))
+      .map((box) => box.name)
+      .filter((name) => /[/.]/.test(name));
+    if (!names.length || names.length < boxes.length / 2) return "";
     let prefix = "";
     for (;;) {
-      const next = d3.rollup(names, (same) => same.length, (name) => step(name, prefix));
+      const next = d3.rollup(
+        names,
+        (same) => same.length,
+        (name) => step(name, prefix),
+      );
       const [best, count] = d3.greatest(next, ([, n]) => n);
       if (best === null || count < 0.7 * names.length) return prefix.replace(/[/.]$/, "");
       prefix = best;

@@ -67,12 +67,20 @@
 
   function chainOf(index) {
     const units = data.boxes[index].units;
-    return units.length ? Details.chainOf(data, units[0]).map((unit) => data.reasons[unit].box).filter((box) => box !== null) : [];
+    return units.length
+      ? Details.chainOf(data, units[0])
+          .map((unit) => data.reasons[unit].box)
+          .filter((box) => box !== null)
+      : [];
   }
 
   /** How bad the error of each box is, in powers of ten from 1e-5 to 0.1; null for what was not compared. */
   function errors() {
-    const worst = d3.rollup(data.misfits, (all) => d3.max(all, (m) => (m.lost ? 1 : m.size)), (m) => m.box);
+    const worst = d3.rollup(
+      data.misfits,
+      (all) => d3.max(all, (m) => (m.lost ? 1 : m.size)),
+      (m) => m.box,
+    );
     const scale = d3.scaleLog([1e-5, 0.1], [0, 1]).clamp(true);
     return (index) => (worst.has(index) ? scale(worst.get(index) || 1e-9) : null);
   }

@@ -8,15 +8,21 @@ const Overview = (() => {
 
   /** The sections that there is something to say in, in the order in which people ask. */
   function sections(data, go, mark) {
-    return [summary, coverage, causes, verification, misfits, pictures].flatMap((section) => section(data, go, mark));
+    return [summary, coverage, causes, verification, misfits, pictures].flatMap((section) =>
+      section(data, go, mark),
+    );
   }
 
   function section(title, ...children) {
     return [el("section", {}, el("h2", {}, title), ...children)];
   }
 
-  function summary({ summary: lines }) {
+  function summary({ summary: lines, constants }) {
     const rows = lines.flatMap(([term, text]) => [el("dt", {}, term), el("dd", { class: term }, text)]);
+    if (constants) {
+      const said = `${constants.toLocaleString("en")} Constants are not drawn: their readers name them`;
+      rows.push(el("dt", {}, "graph"), el("dd", {}, said));
+    }
     return section("Summary", el("dl", { class: "facts" }, ...rows));
   }
 
@@ -39,7 +45,11 @@ const Overview = (() => {
       {},
       name(cells[0]),
       el("span", { class: ok ? "number good" : "number bad" }, cells.at(-1)),
-      el("p", { class: "metrics" }, ...metrics.map((i) => el("span", {}, `${columns[i]} `, el("b", {}, cells[i])))),
+      el(
+        "p",
+        { class: "metrics" },
+        ...metrics.map((i) => el("span", {}, `${columns[i]} `, el("b", {}, cells[i]))),
+      ),
     );
   }
 
@@ -47,7 +57,9 @@ const Overview = (() => {
     if (!data.misfits.length) return [];
     const seen = new Set();
     const first = data.misfits.filter(({ box }) => !seen.has(box) && seen.add(box));
-    const items = first.slice(0, WORST).map((misfit) => el("li", {}, Details.boxLink(data, misfit.box, go), " ", added(misfit)));
+    const items = first
+      .slice(0, WORST)
+      .map((misfit) => el("li", {}, Details.boxLink(data, misfit.box, go), " ", added(misfit)));
     return section("Nodes that add most error", el("ol", { class: "worst" }, ...items));
   }
 
@@ -58,8 +70,14 @@ const Overview = (() => {
 
   /** How much runs in half: in all, and operator by operator. */
   function coverage({ coverage: found, half }) {
-    const totals = [["nodes", found.nodes], ["FLOPs", found.flops], ["weights", found.weights]];
-    const whole = totals.filter(([, counts]) => floats(counts)).map(([title, counts]) => coverageRow(title, counts));
+    const totals = [
+      ["nodes", found.nodes],
+      ["FLOPs", found.flops],
+      ["weights", found.weights],
+    ];
+    const whole = totals
+      .filter(([, counts]) => floats(counts))
+      .map(([title, counts]) => coverageRow(title, counts));
     if (!whole.length) return [];
     const assumptions = found.assumptions.map((text) => el("p", { class: "note" }, name(text)));
     return section(
@@ -95,12 +113,19 @@ const Overview = (() => {
     const more = el("button", { type: "button", class: "more" }, `all ${all.length} operators`);
     let [count, by] = [OPERATORS, "nodes"];
     const render = () => {
-      const rows = d3.sort(all.filter(([, row]) => floats(row[by])), ([, row]) => -floats(row[by]));
+      const rows = d3.sort(
+        all.filter(([, row]) => floats(row[by])),
+        ([, row]) => -floats(row[by]),
+      );
       const shown = rows.slice(0, count);
-      list.replaceChildren(...shown.map(([operator, row]) => coverageRow(operator, row[by], amount(by, row[by]))));
+      list.replaceChildren(
+        ...shown.map(([operator, row]) => coverageRow(operator, row[by], amount(by, row[by]))),
+      );
       more.hidden = rows.length <= count;
     };
-    const choices = ["nodes", "flops"].map((unit) => choice("unit", unit, unit === by, () => (by = unit) && render()));
+    const choices = ["nodes", "flops"].map((unit) =>
+      choice("unit", unit, unit === by, () => (by = unit) && render()),
+    );
     more.addEventListener("click", () => {
       count = all.length;
       render();
@@ -134,7 +159,11 @@ const Overview = (() => {
   }
 
   function causeOf({ weight, origin, reason, remedy, boxes }, mark) {
-    const show = el("button", { type: "button", class: "link", onclick: () => mark(boxes) }, el("b", {}, weight));
+    const show = el(
+      "button",
+      { type: "button", class: "link", onclick: () => mark(boxes) },
+      el("b", {}, weight),
+    );
     return el(
       "div",
       { class: "cause" },

@@ -33,7 +33,14 @@ const Search = (() => {
       const box = data.boxes[index];
       const chosen = () => choose(position);
       const chip = el("span", { class: `dot ${box.shade}` });
-      return el("li", { role: "option", onmousedown: chosen }, chip, el("b", {}, box.operator), " ", name(box.name));
+      return el(
+        "li",
+        { role: "option", onmousedown: chosen },
+        chip,
+        el("b", {}, box.operator),
+        " ",
+        name(box.name),
+      );
     }
 
     function mark() {

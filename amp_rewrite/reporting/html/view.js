@@ -10,7 +10,14 @@ const View = (() => {
    * that of the box under the pointer, with its place.
    */
   function open(canvas, scene, onselect, onhover) {
-    const look = { selected: null, chain: [], found: null, weigh: null, colours: null, wiresAt: wiresAt(scene) };
+    const look = {
+      selected: null,
+      chain: [],
+      found: null,
+      weigh: null,
+      colours: null,
+      wiresAt: wiresAt(scene),
+    };
     const selection = d3.select(canvas);
     let transform = d3.zoomIdentity;
     let waiting = false;
@@ -26,10 +33,13 @@ const View = (() => {
       Drawing.draw(canvas, scene, transform, look);
     }
 
-    const zoom = d3.zoom().scaleExtent([ZOOM.out, ZOOM.in]).on("zoom", (event) => {
-      transform = event.transform;
-      redraw();
-    });
+    const zoom = d3
+      .zoom()
+      .scaleExtent([ZOOM.out, ZOOM.in])
+      .on("zoom", (event) => {
+        transform = event.transform;
+        redraw();
+      });
 
     function resize() {
       const ratio = window.devicePixelRatio || 1;
@@ -66,13 +76,18 @@ const View = (() => {
     function focus(index) {
       const box = scene.boxes[index];
       const k = Math.max(transform.k, ZOOM.focus);
-      go(d3.zoomIdentity.translate(canvas.clientWidth / 2 - k * box.x, canvas.clientHeight / 2 - k * box.y).scale(k));
+      go(
+        d3.zoomIdentity
+          .translate(canvas.clientWidth / 2 - k * box.x, canvas.clientHeight / 2 - k * box.y)
+          .scale(k),
+      );
     }
 
     /** Brings a box into view that has left it, or that the panel has pushed out of it. */
     function reveal(index) {
       const [x, y] = locate(index);
-      if (x < 0 || y < EDGE.top || x > canvas.clientWidth || y > canvas.clientHeight - EDGE.bottom) focus(index);
+      if (x < 0 || y < EDGE.top || x > canvas.clientWidth || y > canvas.clientHeight - EDGE.bottom)
+        focus(index);
     }
 
     function set(change) {
@@ -101,7 +116,10 @@ const View = (() => {
 
     start();
     return {
-      focus, locate, reveal, set,
+      focus,
+      locate,
+      reveal,
+      set,
       scale: () => transform.k,
       fit: () => go(fit()),
       zoomBy: (factor) => zoom.scaleBy(selection.transition().duration(200), factor),

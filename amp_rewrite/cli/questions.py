@@ -1,0 +1,140 @@
+"""What can be asked of an explanation, and the answers: printed, and as plain data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining import Explanation, Source
+from amp_rewrite.names import graphs
+from amp_rewrite.reporting import cast_stories, explained
+from amp_rewrite.reporting.advice import words
+from amp_rewrite.reporting.advice.capability import of_this_machine, parse
+from amp_rewrite.reporting.coverage.assumptions import assumptions
+from amp_rewrite.reporting.sentences import chain, first_step
+
+Told = dict[str, Any]
+"""What was told, as plain data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One of: a node, a Cast, all units, advice (for a device of a capability); none asks for the causes."""
+
+    node: str | None
+    why_cast: str | None
+    all_: bool
+    advice: bool
+    capability: str | None
+
+    def refuse_nonsense(self) -> None:
+        """OptionError for two questions at once, and for a device where no advice is asked for."""
+        asked = [("NODE", self.node), ("--why-cast", self.why_cast)]
+        asked += [("--all", self.all_ or None), ("--advice", self.advice or None)]
+        given = [name for name, value in asked if value is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} are two questions", remedy="ask one at a time")
+        if self.capability is not None and not self.advice:
+            raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
+
+    def tell(self, console: Console, found: Explanation) -> Told:
+        """The answer; OptionError where there is none."""
+        if self.advice:
+            return _tell_advice(console, found, self.capability)
+        if self.all_:
+            return _tell_all(console, found)
+        if self.why_cast is not None:
+            return _tell_cast(console, found, self.why_cast)
+        return (
+            _tell_node(console, found, self.node) if self.node is not None else _tell_causes(console, found)
+        )
+
+
+def _tell_all(console: Console, found: Explanation) -> Told:
+    explained.print_units(console, found.decisions)
+    units = range(len(found.decisions.all))
+    return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
+
+
+def _tell_causes(console: Console, found: Explanation) -> Told:
+    explained.print_causes(console, found.causes)
+    rests = [] if found.measured is None else list(assumptions(found.measured.work))
+    if found.causes:
+        for line in (*rests, *_ABOUT_FLAGS[found.source]):
+            console.print(Text(line, style="dim"))
+    return {"causes": [cause.to_json() for cause in found.causes], "assumptions": rests}
+
+
+_ABOUT_FLAGS = {
+    Source.ANALYSIS: (),
+    Source.METADATA: ("the flags are for a rewrite of the original",),
+    Source.PLAN: ("the flags are for a new plan: beside --plan none is taken",),
+}
+
+
+def _tell_advice(console: Console, found: Explanation, asked: str | None) -> Told:
+    capability = parse(asked) if asked is not None else of_this_machine()
+    given = found.advice(capability)
+    for line in words.lines(given):
+        console.print(Text(line))
+    return {"advice": given.to_json()}
+
+
+def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
+    stories = cast_stories.about(found.decisions, name)
+    if not stories:
+        raise _no_cast(found, name)
+    for story in stories:
+        explained.print_story(console, story)
+    return {"casts": [story.to_json() for story in stories]}
+
+
+def _no_cast(found: Explanation, name: str) -> OptionError:
+    if any(name in _names_of(found, unit) for unit in range(len(found.decisions.all))):
+        return OptionError(f"no Cast of '{name}'", remedy="who makes it and who reads it have one type")
+    known = [known for crossing in found.decisions.crossings for known in crossing.names]
+    return OptionError(f"no Cast of '{name}'", remedy=_near(name, known, "the model has or gets none"))
+
+
+def _tell_node(console: Console, found: Explanation, name: str) -> Told:
+    units = [unit for unit in range(len(found.decisions.all)) if name in _names_of(found, unit)]
+    if not units and cast_stories.about(found.decisions, name):
+        return _tell_cast(console, found, name)
+    if not units:
+        raise _no_node(found, name)
+    chains = [chain(found.decisions, unit) for unit in units]
+    for steps in chains:
+        explained.print_chain(console, steps)
+    told = [{"unit": steps[0].unit, "chain": [step.to_json() for step in steps]} for steps in chains]
+    return {"node": name, "units": told}
+
+
+def _names_of(found: Explanation, unit: int) -> tuple[str, ...]:
+    decision = found.decisions.all[unit]
+    return (decision.name, *decision.made)
+
+
+def _no_node(found: Explanation, name: str) -> OptionError:
+    if name in _without_units(found):
+        return OptionError(f"'{name}' has no float32 in it", remedy="there is nothing to decide")
+    known = (known for unit in range(len(found.decisions.all)) for known in _names_of(found, unit))
+    offer = "leave it out to see what holds nodes back, or say --all"
+    return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
+
+
+def _without_units(found: Explanation) -> Iterator[str | None]:
+    for graph in graphs(found.measured.model.graph) if found.measured is not None else ():
+        for node in graph:
+            yield node.name
+            yield from (value.name for value in node.outputs)
+
+
+def _near(name: str, known: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name, dict.fromkeys(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

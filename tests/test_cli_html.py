@@ -1,0 +1,168 @@
+"""--html, --plots and --latency: what they write, and what they refuse."""
+
+import json
+import re
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from amp_rewrite import demo
+from amp_rewrite.cli import main
+from amp_rewrite.reporting import pictures
+from tests.text import RUNS
+
+needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
+
+
+@pytest.fixture
+def model(tmp_path):
+    """The demo in a folder of its own."""
+    onnx.save(demo.network(), tmp_path / "demo.onnx")
+    return tmp_path / "demo.onnx"
+
+
+def run(*arguments):
+    """Runs the command line in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def data_of(path):
+    """What the script of a page would read."""
+    pattern = rb'<script type="application/json" id="data">(.*?)</script>'
+    return json.loads(re.search(pattern, path.read_bytes(), re.DOTALL)[1])
+
+
+@needs_runs
+def test_a_rewrite_shows_the_comparison_and_what_each_node_adds(model, tmp_path):
+    """The page has verdict and errors; the terminal says no more than without the page."""
+    plain = run(model, "-o", tmp_path / "a.onnx").output
+    result = run(model, "-o", tmp_path / "a.onnx", "--html", tmp_path / "r.html")
+    assert result.exit_code == 0, result.output
+    assert result.output == plain
+    data = data_of(tmp_path / "r.html")
+    assert data["verification"]["ok"] is True
+    assert len(data["misfits"]) > 40
+    assert [picture["title"] for picture in data["pictures"]] == [
+        "Error of each node, relative L2",
+        "Magnitudes against the limits of float16",
+    ]
+
+
+@needs_runs
+def test_what_is_overwritten_is_shown_as_it_was(model, tmp_path):
+    """With --in-place the page still has the original, compared with what took its place."""
+    before = data_of_a_rewrite(model, tmp_path / "a.html", "-o", tmp_path / "a.onnx")
+    after = data_of_a_rewrite(model, tmp_path / "b.html", "--in-place")
+    assert [box["name"] for box in after["boxes"]] == [box["name"] for box in before["boxes"]]
+    assert after["verification"] == before["verification"]
+
+
+def data_of_a_rewrite(model, html, *flags):
+    """The page's data of a rewrite that goes well."""
+    result = run(model, *flags, "--html", html)
+    assert result.exit_code == 0, result.output
+    return data_of(html)
+
+
+@needs_runs
+def test_the_json_of_a_good_verdict_has_no_blame_that_nobody_asked_for(model, tmp_path):
+    """A page changes nothing in what else is written."""
+    paths = [tmp_path / "with.json", tmp_path / "without.json"]
+    run(model, "-o", tmp_path / "a.onnx", "--json", paths[0], "--html", tmp_path / "r.html")
+    run(model, "-o", tmp_path / "a.onnx", "--json", paths[1])
+    found = [json.loads(path.read_text()) for path in paths]
+    assert found[0]["verification"] == found[1]["verification"]
+    assert found[0]["verification"]["blame"] is None
+
+
+def test_without_a_comparison_the_page_says_so(model, tmp_path):
+    """--no-verify leaves the decisions, and a word on why there is no verdict."""
+    result = run(model, "-o", tmp_path / "a.onnx", "--no-verify", "--html", tmp_path / "r.html")
+    assert result.exit_code == 0, result.output
+    data = data_of(tmp_path / "r.html")
+    assert data["verification"]["ok"] is None
+    assert "not compared" in data["verification"]["how"]
+    assert len(data["reasons"]) > 40
+
+
+def test_a_dry_run_and_explain_show_the_same_page(model, tmp_path):
+    """What is decided and not done: one page, whichever command makes it, and no model is written."""
+    assert run(model, "--dry-run", "--html", tmp_path / "dry.html").exit_code == 0
+    assert run("explain", model, "--html", tmp_path / "explained.html").exit_code == 0
+    assert data_of(tmp_path / "dry.html") == data_of(tmp_path / "explained.html")
+    assert {path.name for path in tmp_path.iterdir()} == {"demo.onnx", "dry.html", "explained.html"}
+
+
+def test_the_coverage_of_a_plan_is_that_of_its_result(model, tmp_path):
+    """What explain shows before is what the rewrite reaches after."""
+    run("explain", model, "--html", tmp_path / "before.html")
+    run(model, "-o", tmp_path / "a.onnx", "--no-verify", "--html", tmp_path / "after.html")
+    before, after = (data_of(tmp_path / f"{name}.html")["coverage"] for name in ("before", "after"))
+    assert before == after
+    assert before["flops"]["share"] > 0.9
+
+
+def test_flags_decide_what_the_page_shows(model, tmp_path):
+    """The page is of the rewrite that was asked for."""
+    run("explain", model, "--deny", "Softmax", "--to", "bfloat16", "--html", tmp_path / "r.html")
+    data = data_of(tmp_path / "r.html")
+    assert data["half"] == "bfloat16"
+    shades = {box["name"]: box["shade"] for box in data["boxes"]}
+    assert shades["score_softmax"] == "full"
+
+
+def test_a_saved_plan_is_shown_on_its_model(model, tmp_path):
+    """With --plan the page has the plan's decisions; a plan alone has no graph."""
+    run(model, "--dry-run", "--save-plan", tmp_path / "plan.json", "--deny", "Softmax")
+    run("explain", model, "--plan", tmp_path / "plan.json", "--html", tmp_path / "r.html")
+    shades = {box["name"]: box["shade"] for box in data_of(tmp_path / "r.html")["boxes"]}
+    assert shades["score_softmax"] == "full"
+    refused = run("explain", tmp_path / "plan.json", "--html", tmp_path / "s.html")
+    assert refused.exit_code == 2
+    assert "no graph to draw" in refused.stderr
+
+
+@needs_runs
+def test_plots_are_files_of_their_own(model, tmp_path):
+    """SVG always, PNG where matplotlib is."""
+    assert run(model, "-o", tmp_path / "a.onnx", "--plots", tmp_path / "plots").exit_code == 0
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
+    kinds = ("svg", "png") if pictures.has_png() else ("svg",)
+    assert names == {f"{name}.{kind}" for name in ("errors", "ranges") for kind in kinds}
+
+
+@needs_runs
+def test_latency_is_a_plot_too(model, tmp_path, monkeypatch):
+    """Both models are timed, in the order before and after."""
+    monkeypatch.setattr("amp_rewrite.running.latency.Effort.__init__.__defaults__", (5, 0, 0.0))
+    result = run(model, "-o", tmp_path / "a.onnx", "--latency", "--html", tmp_path / "r.html")
+    assert result.exit_code == 0, result.output
+    (chart,) = [p for p in data_of(tmp_path / "r.html")["pictures"] if p["title"].startswith("Latency")]
+    labels = [shape["text"] for shape in chart["shapes"] if shape["shape"] == "text"][::2]
+    assert [label.split("/")[-1] for label in labels] == ["demo.onnx", "a.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--latency"], "--latency is for --html and --plots"),
+        (["--latency", "--html", "r.html", "--dry-run"], "two models"),
+        (["--latency", "--html", "r.html", "--in-place"], "two models"),
+        (["--html", "."], "is a folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(model, flags, said):
+    """In one line, and nothing is written."""
+    refused = run(model, *flags)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+    assert [path.name for path in model.parent.iterdir()] == ["demo.onnx"]
+
+
+def test_plots_where_no_folder_can_be(model, tmp_path):
+    """A file in the way is one line, not a traceback."""
+    (tmp_path / "plots").write_text("")
+    refused = run("explain", model, "--plots", tmp_path / "plots")
+    assert refused.exit_code == 2
+    assert "plots" in refused.stderr
