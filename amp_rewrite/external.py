@@ -46,11 +46,15 @@ def settle(model: ir.Model, path: Path) -> dict[Path, int]:
 
 
 def check(model: ir.Model) -> None:
-    """Raises ModelError, as `settle` does, for a model in memory whose tensors know their folders."""
+    """Raises ModelError, as `settle` does, for a model in memory; a tensor that knows no folder of its own may
+    lie anywhere: whoever made it chose the path.
+    """
     for tensor in tensors(model):
         if isinstance(tensor, ir.ExternalTensor):
             folder = Path(tensor.base_dir)
-            _placed(tensor, folder, frozenset((folder.resolve(),)), "the given model")
+            anywhere = Path(tensor.path).resolve().parents
+            roots = (folder.resolve(),) if tensor.base_dir else anywhere
+            _placed(tensor, folder, frozenset(roots), "the given model")
 
 
 def files(model: ir.Model) -> frozenset[Path]:

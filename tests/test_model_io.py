@@ -402,6 +402,18 @@ def test_a_model_in_memory_may_not_climb_out(tmp_path):
     assert "outside the model's folder" in refused(source)
 
 
+def test_a_tensor_without_a_folder_may_lie_anywhere(external):
+    """An onnx_ir.Model whose tensors name their files in full, and no folder, is rewritten."""
+    source = ir.from_proto(onnx.load(external))
+    (value,) = source.graph.initializers.values()
+    where, shape = external.with_name("m.onnx.data"), ir.Shape((LARGE, LARGE))
+    value.const_value = ir.ExternalTensor(
+        where, 0, where.stat().st_size, ir.DataType.FLOAT, shape=shape, name="w"
+    )
+    (made,) = rewrite(source).model.graph.initializers.values()
+    assert made.const_value.numpy().dtype == np.float16
+
+
 def test_data_that_shrinks_meanwhile(external, monkeypatch):
     """A file that is cut off after it was looked at is an error in one line, not the end of the process."""
     settle = external_module.settle
