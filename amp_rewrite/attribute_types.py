@@ -55,6 +55,8 @@ def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
         return None
     if attribute.type == ir.AttributeType.TENSOR:
         return attribute.value.dtype
+    if attribute.type == ir.AttributeType.STRING:  # as Cast had it before opset 6
+        return ir.DataType.__members__.get(attribute.as_string())
     return _numbered(int(attribute.value))
 
 

@@ -41,6 +41,11 @@ def versions(imports: Mapping[str, int]) -> Callable[[str], int]:
     return lambda domain: imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
 
 
+def newest(imports: Mapping[str, int]) -> int:
+    """The version of the default domain that runtimes go by: where none is said, the newest that there is."""
+    return imports.get("", imports.get("ai.onnx", 1 << 30))
+
+
 @functools.cache
 def tensor(dtype: ir.DataType) -> ir.TensorType:
     """The type of a dense tensor of that element type."""

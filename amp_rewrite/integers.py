@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite import attribute_types
 from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
-from amp_rewrite.stored import constant
+from amp_rewrite.stored import constant, numbers
 from amp_rewrite.units import UnitGraph, value_at
 
 _TRIGONOMETRY = frozenset(("Sin", "Cos"))
@@ -166,8 +167,9 @@ def _is_integer(dtype: ir.DataType) -> bool:
 
 
 def _casts_to_integer(node: ir.Node) -> bool:
-    to = node.attributes.get("to") if node.op_type == "Cast" and node.domain == "" else None
-    return to is not None and not to.is_ref() and ir.DataType(to.as_int()).is_integer()
+    typed = attribute_types.of(node) if node.op_type == "Cast" else None
+    to = attribute_types.said(node, typed) if typed is not None else None
+    return to is not None and to.is_integer()
 
 
 def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], depth: int = 12) -> float:
@@ -183,7 +185,7 @@ def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], de
     if tensor is None and node is not None and node.op_type == "Constant":
         tensor = constant(node)
     if tensor is not None:
-        return float(np.abs(tensor.numpy()).max(initial=0)) if _is_number(tensor.dtype) else math.inf
+        return float(np.abs(numbers(tensor)).max(initial=0)) if _is_number(tensor.dtype) else math.inf
     rule = _BOUNDS.get(node.op_type) if node is not None and node.domain == "" else None
     if rule is None or node is None or any(value is None for value in node.inputs):
         return math.inf

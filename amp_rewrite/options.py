@@ -30,6 +30,28 @@ class Borders(enum.Enum):
     HALF = "half"
 
 
+class Beside(enum.Enum):
+    """When a result that is a file has its weights in files beside it.
+
+    AUTO: where the model had, and where one file cannot hold them (2 GiB). ALWAYS. NEVER.
+    """
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """Where a result that is a file keeps its weights.
+
+    With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
+    """
+
+    beside: Beside = Beside.AUTO
+    largest: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Pins:
     """Nodes that the user decides, by name or by a regular expression that matches the whole name."""
@@ -47,6 +69,7 @@ class Options:
     and what follows it in one piece. `borders` types the inputs and outputs, save those in `keep_io`.
     `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
     them. `check` has onnx check the result, `metadata` leaves the decisions in the metadata of the result.
+    `external_data` says where a result that is a file keeps its weights.
     """
 
     half: Half = FLOAT16
@@ -60,6 +83,7 @@ class Options:
     keep_functions: bool = False
     check: bool = True
     metadata: bool = True
+    external_data: ExternalData = ExternalData()
 
     def operator_lists(self) -> OpLists:
         """The lists to go by; ListError when a shipped one is damaged."""

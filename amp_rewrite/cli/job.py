@@ -13,7 +13,7 @@ from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
 from amp_rewrite.observed import Observed
-from amp_rewrite.options import Options
+from amp_rewrite.options import ExternalData, Options
 from amp_rewrite.pipeline import Analysis, Result
 from amp_rewrite.plan_files import SavedPlan
 from amp_rewrite.proving import Judged, Looking, Proof, Steps, prove
@@ -101,7 +101,7 @@ class Job:
         overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
-            self.options,
+            replace(self.options, external_data=ExternalData()) if overwritten else self.options,
             output=self.output,
             in_place=self.in_place and not overwritten,
             replay=self.replay,
@@ -111,7 +111,7 @@ class Job:
         )
         if not overwritten:
             return result
-        writing.write(result.model.SerializeToString(), self.model)
+        writing.save(model_io.load(result.model), self.model, self.options.external_data)
         return replace(result, model=self.model)
 
     def _judge(self, result: Result) -> Judged:

@@ -21,8 +21,9 @@ from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
+from amp_rewrite.cli.storage_flag import external_data_flag
 from amp_rewrite.errors import AmpRewriteError, OptionError
-from amp_rewrite.options import Level
+from amp_rewrite.options import ExternalData, Level
 from amp_rewrite.pipeline import Analysis, Result
 from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
@@ -51,6 +52,7 @@ from amp_rewrite.running.verification import Verdict
     help="Write the plan as JSON; --plan carries it out again.",
 )
 @json_flag("report")
+@external_data_flag
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
 @click.option(
     "--observe",
@@ -74,6 +76,7 @@ def rewrite(
     dry_run: bool,
     save_plan: Path | None,
     json_: Path | None,
+    external_data: ExternalData,
     no_check: bool,
     observe: str,
     no_metadata: bool,
@@ -96,7 +99,9 @@ def rewrite(
         job = Job(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
-            options=replace(asked.options, check=not no_check, metadata=not no_metadata),
+            options=replace(
+                asked.options, check=not no_check, metadata=not no_metadata, external_data=external_data
+            ),
             replay=asked.replay,
             output=output,
             in_place=in_place,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from amp_rewrite import blocks
 from amp_rewrite.half import Half
 from amp_rewrite.observed import Observed
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Shape, Text, Tone
@@ -88,8 +89,8 @@ def binades_of_stored(stored: Iterable[Stored]) -> Binades:
     """Of all stored numbers; zeros and what is not finite are no part of it."""
     found = np.zeros(_EXPONENTS, np.int64)
     for held in stored:
-        found += _exponents(held.array())
-        held.release()
+        for block in blocks.read(held.tensor):
+            found += _exponents(block)
     finite = range(1, _INFINITE)
     return {exponent - _BIAS: int(found[exponent]) for exponent in finite if found[exponent]}
 

@@ -12,12 +12,14 @@ import contextlib
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
-from amp_rewrite import attribute_types, editing, element_types, inlining, model_io, placing, writing
+from amp_rewrite import attribute_types, blocks, editing, element_types, inlining, model_io, placing, writing
 from amp_rewrite.errors import ModelError
 from amp_rewrite.findings import MOVERS, acts_as
 from amp_rewrite.half import HALF_TYPES
@@ -90,7 +92,7 @@ class _Emulator:
         self._unrounded: set[ir.Value] = set()
         self._root = model.graph
         self._types = element_types.infer(model)
-        self._opset = element_types.versions(model.graph.opset_imports)("")
+        self._opset = element_types.newest(model.graph.opset_imports)
         self._names = Names(model)
         self._placer = Placer()
         self._leaving: dict[ir.Value, list[Site]] = {}
@@ -176,7 +178,7 @@ class _Emulator:
         name = self._names.of_value(value, suffix)
         kind = self._types.get(value)  # a Cast of ours is not among them
         if kind is None or isinstance(kind, ir.TensorType):
-            nodes = [placing.cast(value, dtype, self._names.of_node(name))]
+            nodes = [placing.cast(value, dtype, self._names.of_node(name), self._opset)]
         else:
             nodes = self._container(value, kind, dtype)
         cast = nodes[-1].outputs[0]
@@ -220,4 +222,10 @@ def _widen_attributes(node: ir.Node) -> None:
 def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if tensor.dtype not in HALF_TYPES:
         return tensor
-    return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+    if tensor.nbytes < editing.LAZY_FROM:
+        return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
+    return blocks.Changed(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
+
+
+def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    return array.astype(np.float32)
