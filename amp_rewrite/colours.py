@@ -7,7 +7,7 @@ auto_mixed_precision passes, but for `follow`, which Grappler has for bfloat16 a
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
@@ -30,6 +30,7 @@ class Rule(enum.Enum):
     ALLOW = "allow"
     DENY = "deny"
     BETWEEN = "between"
+    LEAD = "lead"
     FOLLOW = "follow"
     SPREAD = "spread"
     SETTLE = "settle"
@@ -93,17 +94,23 @@ def paint(
     *,
     follow: bool = True,
     level: Level = Level.DEFAULT,
+    rooted: Container[int] = (),
 ) -> Painting:
     """Colours for all units; linear in the number of edges.
 
-    Raises nothing: any graph and any entries have a painting.
+    `rooted` are the units whose float32 all comes from what is stored. Raises nothing: any graph and any
+    entries have a painting.
     """
     rules = _Rules(graph, entries)
     rules.allow()
     if level is not Level.UNSAFE_FORCE_ALL:
         rules.deny()
     rules.between()
-    rules.spread_and_follow() if follow else rules.spread()
+    if follow:
+        rules.lead(rooted)
+        rules.spread_and_follow()
+    else:
+        rules.spread()
     rules.settle()
     return Painting(rules.finish(), tuple(entries))
 
@@ -152,6 +159,17 @@ class _Rules:
 
     def _is_open(self, unit: int) -> bool:
         return unit not in self._paints and self._kinds[unit] in (Kind.INFER, Kind.CLEAR)
+
+    def lead(self, rooted: Container[int]) -> None:
+        """Rooted units on the way to a HALF one, through their like: CLEAR, or INFER and marked to follow."""
+
+        def leads(unit: int) -> bool:
+            entry = self._entries[unit]
+            marked = entry.kind is Kind.CLEAR or entry.follow
+            return unit in rooted and marked and unit not in self._paints
+
+        for unit, cause in reach(self._halves(), self._producers, leads).items():
+            self._paints[unit] = Paint(Colour.HALF, Rule.LEAD, cause)
 
     def spread_and_follow(self) -> None:
         """Both rules until neither paints any more: what follows also follows through CLEAR units."""

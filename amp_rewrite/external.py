@@ -46,7 +46,7 @@ def settle(model: ir.Model, path: Path) -> dict[Path, int]:
 
 
 def check(model: ir.Model) -> None:
-    """Raises ModelError, as `settle` does, for a model in memory; a tensor that knows no folder of its own may
+    """Raises ModelError, as `settle` does, for a model in memory; a tensor without a folder of its own may
     lie anywhere: whoever made it chose the path.
     """
     for tensor in tensors(model):

@@ -28,6 +28,7 @@ from amp_rewrite import (
     quantised,
     quirks,
     ranges,
+    rooted,
     shape_inference,
     stored,
     tidy,
@@ -205,7 +206,13 @@ def _paint(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> colou
     entries = kinds.classify(
         graph, lists, options.half, findings, options.pins, options.level, options.target
     )
-    return colours.paint(graph, entries, follow=options.follow, level=options.level)
+    return colours.paint(
+        graph,
+        entries,
+        follow=options.follow,
+        level=options.level,
+        rooted=rooted.find(graph, entries) if options.follow else (),
+    )
 
 
 def _findings(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> Mapping[int, Finding]:

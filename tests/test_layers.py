@@ -44,6 +44,7 @@ ORDER = [
     "quirks",
     "quantised",
     "kinds",
+    "rooted",
     "colours",
     "plan",
     "crossings",

@@ -74,6 +74,7 @@ def _because(decision: Decision, cause: str) -> str:
 
 _ON_THE_WAY = {
     Rule.BETWEEN: "safe, and between allowed nodes; on the way to",
+    Rule.LEAD: "safe, made of stored values, and on the way to",
     Rule.FOLLOW: "safe, and goes on in half behind",
     Rule.SPREAD: "no arithmetic; goes with its neighbour",
 }
