@@ -31,6 +31,7 @@ from amp_rewrite import (
     shape_inference,
     stored,
     tidy,
+    unfusing,
     units,
     writing,
 )
@@ -175,6 +176,7 @@ def _decide(loaded: model_io.Loaded, given: _Given, clock: Stopwatch) -> Analysi
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
+        unfusing.split(loaded.model, options.target, half)
         types = shape_inference.types(loaded.model)
         tidy.bypass(loaded.model, types)
         graph = units.build(loaded.model, types, options.target, half)

@@ -36,6 +36,7 @@ ORDER = [
     "data_files",
     "writing",
     "inlining",
+    "unfusing",
     "units",
     "ranges",
     "observed",

@@ -180,7 +180,8 @@ def test_metadata_stays(model):
     for name in "producer_name producer_version domain model_version doc_string ir_version".split():
         assert getattr(made, name) == getattr(model, name)
     assert made.graph.doc_string == "more words"
-    assert made.metadata_props == model.metadata_props
+    ours = [entry for entry in made.metadata_props if entry.key != "amp_rewrite"]
+    assert ours == list(model.metadata_props)
 
 
 def test_an_ir_model_keeps_its_tensors():

@@ -24,7 +24,7 @@ from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
 from amp_rewrite.cli.storage_flag import external_data_flag
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import ExternalData, Level
-from amp_rewrite.pipeline import Analysis
+from amp_rewrite.pipeline import Analysis, Result
 from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.advice.advice import Advice
@@ -169,7 +169,7 @@ def _tell(console: Console, model: Path, proof: Proof, json_: Path | None, judgi
     report, judged = proof.result.report, proof.judged
     if json_ is not None:
         _write_json(json_, report, judged, explaining.advise(proof.result.model, report.half))
-    terminal.print_summary(console, report, str(proof.result.model), _hints(model, report))
+    terminal.print_summary(console, report, str(proof.result.model), _hints(model, proof.result))
     _print_verdict(console, judged, judging)
     if not report.ok or (isinstance(judged, Verdict) and not judged.ok):
         raise click.exceptions.Exit(1)
@@ -203,8 +203,9 @@ def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     )
 
 
-def _hints(model: Path, report: Report) -> Iterator[str]:
-    """What to do next, as commands that can be pasted."""
-    name = shlex.quote(str(model))
+def _hints(model: Path, result: Result) -> Iterator[str]:
+    """What to do next, as commands that can be pasted; what was observed, only the result knows."""
+    report = result.report
+    name = shlex.quote(str(result.model if report.observed else model))
     if report.nodes.full or report.nodes.mixed:
         yield f"amp-rewrite explain {name}   # why nodes stay float32"

@@ -1,0 +1,75 @@
+"""Fused nodes without half kernels: taken apart for a target that lacks them, and left whole otherwise."""
+
+import onnx
+import pytest
+
+from amp_rewrite import rewrite, targets
+from amp_rewrite.options import Options
+from tests.text import agree, becomes, model, nodes, stays
+
+FUSED = """<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w, float[2] b, float[1,2,4,4] z> {{
+    [fused] y = com.microsoft.FusedConv <activation = "{activation}"{more}> (x, w, b{residual}) }}"""
+
+
+def text(activation="Relu", more="", residual="", opset=13):
+    """A convolution, fused with an activation and perhaps a residual."""
+    return FUSED.format(activation=activation, more=more, residual=residual, opset=opset)
+
+
+def test_the_parts_are_half():
+    """Conv, residual and activation run in half; names of outputs stay."""
+    becomes(
+        text(residual=", z", more=", strides = [1, 1]"),
+        """g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+        <float16[2,2,1,1] w, float16[2] b, float16[1,2,4,4] z> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [fused] y__conv = Conv <strides = [1, 1]> (x__float16, w, b)
+            [fused__Add] y__sum = Add (y__conv, z)
+            [fused__Relu] y__float16 = Relu (y__sum)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("activation", "more", "opset"),
+    [
+        ("Relu", "", 13),
+        ("Sigmoid", "", 13),
+        ("Tanh", "", 13),
+        ("LeakyRelu", ", activation_params = [0.25]", 13),
+        ("HardSigmoid", ", activation_params = [0.25, 0.5]", 13),
+        ("Clip", ", activation_params = [0.5, 0.75]", 13),
+        ("Clip", ", activation_params = [0.5, 0.75]", 9),
+    ],
+)
+def test_each_activation_computes_what_it_did(activation, more, opset):
+    """The parameters of an activation keep their meaning, as attributes or as inputs."""
+    proto = model(text(activation, more, opset=opset))
+    made = rewrite(proto).model
+    onnx.checker.check_model(made, full_check=True)
+    assert any(f" = {activation}(" in node for node in nodes(made))
+    assert not any("FusedConv" in node for node in nodes(made))
+    agree(proto, made)
+
+
+def test_what_is_not_known_stays_whole():
+    """An activation that onnxruntime does not fuse today is not guessed at."""
+    made = rewrite(onnx.parser.parse_model(text("Softplus"))).model
+    assert [node.op_type for node in made.graph.node] == ["FusedConv"]
+
+
+def test_a_target_with_every_kernel_keeps_it_fused():
+    """Nothing is taken apart for a runtime that has it in half."""
+    made = rewrite(model(text()), Options(target=targets.ANY)).model
+    assert "FusedConv" in [node.op_type for node in made.graph.node]
+
+
+def test_a_model_in_which_nothing_becomes_half_stays_as_it_is():
+    """A fused node is not taken apart for nothing."""
+    stays(text(), Options(lists=Options().operator_lists().override(_fixed(), ["Conv"], "--deny")))
+
+
+def _fixed():
+    return Options().operator_lists().find("", "Exp").kind
