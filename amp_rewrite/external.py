@@ -46,8 +46,8 @@ def settle(model: ir.Model, path: Path) -> dict[Path, int]:
 
 
 def check(model: ir.Model) -> None:
-    """Raises ModelError, as `settle` does, for a model in memory; a tensor without a folder of its own may
-    lie anywhere: whoever made it chose the path.
+    """Raises ModelError, as `settle` does, for a model in memory; a tensor that knows no folder of its own
+    may lie anywhere: whoever made it chose the path.
     """
     for tensor in tensors(model):
         if isinstance(tensor, ir.ExternalTensor):

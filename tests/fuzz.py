@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ class Trials:
             done = _rewrite(source, target)
             outcome = OUTCOMES.get(done.exit_code, f"exit code {done.exit_code}")
             fault = _fault(done, source, target) or self._disagreement(done.exit_code, source, target)
-            if "own" in fault or "raised" in fault:
+            if done.exception is not None and ("fault of" in fault or "raised" in fault):
                 fault += f"\n{_traceback(source, target)}"
         return Trial(number, base, damage, outcome, fault)
 
@@ -178,8 +179,6 @@ def _traceback(source: Path, target: Path) -> str:
         again = _rewrite(source, target)
     finally:
         del os.environ[TRACEBACK]
-    import traceback  # noqa: PLC0415 - only a fault needs it
-
     return "".join(traceback.format_exception(again.exception)[-12:])
 
 
@@ -206,9 +205,7 @@ class _Worker:
             self.process = multiprocessing.Process(target=_serve, args=(other, self.seed))
             self.process.start()
             other.close()
-            self.pipe.send(number)
-        else:
-            self.pipe.send(number)
+        self.pipe.send(number)
         self.number, self.since = number, time.monotonic()
 
     def take(self) -> Trial:

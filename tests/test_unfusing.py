@@ -56,7 +56,7 @@ def test_each_activation_computes_what_it_did(activation, more, opset):
 
 def test_what_is_not_known_stays_whole():
     """An activation that onnxruntime does not fuse today is not guessed at."""
-    made = rewrite(onnx.parser.parse_model(text("Softplus"))).model
+    made = rewrite(model(text("Softplus"))).model
     assert [node.op_type for node in made.graph.node] == ["FusedConv"]
 
 
