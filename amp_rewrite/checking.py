@@ -99,6 +99,5 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
     try:
         onnx.checker.check_model(model, full_check=full)
     except Exception as error:  # the checker raises errors of many kinds, its C++ core's included
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return lines[0][:300]
+        return (" ".join(str(error).split()) or type(error).__name__)[:300]
     return ""

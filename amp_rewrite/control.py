@@ -31,13 +31,23 @@ class Border:
 
 
 def borders(node: ir.Node) -> tuple[Border, ...] | None:
-    """The borders of a control-flow node of the default domain; None for any other node."""
+    """The borders of a control-flow node of the default domain; None for any other node, and for one whose
+    bodies are missing, are no graphs or do not fit it: it is opaque.
+    """
     if node.domain != "" or node.op_type not in _BORDERS:
         return None
     try:
-        return tuple(_BORDERS[node.op_type](node))
-    except (KeyError, TypeError):  # a body is missing or is no graph: the node is opaque
+        found = tuple(_BORDERS[node.op_type](node))
+    except (KeyError, TypeError):
         return None
+    return found if all(map(_exists, found)) else None
+
+
+def _exists(border: Border) -> bool:
+    """Whether there are the ports of which a border speaks."""
+    enters = all(0 <= i < len(body.inputs) for body, i in border.enters)
+    leaves = all(0 <= i < len(body.outputs) for body, i in border.leaves)
+    return enters and leaves and min((*border.inputs, *border.outputs), default=0) >= 0
 
 
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite import attribute_types, placing
 from amp_rewrite import half as halves
+from amp_rewrite.blocks import Change, Changed
 from amp_rewrite.element_types import Types, element_name, tensor
 from amp_rewrite.half import Half
 from amp_rewrite.names import Names
 from amp_rewrite.placing import Placer, graph_of, redirect
 from amp_rewrite.plan import Cast, Form, Plan, Retyped, Storing
 from amp_rewrite.ranges import fill_of
-from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored
+from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored, numbers
 
 LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
@@ -41,9 +38,12 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> None:
 
 
 def _import_casts(model: ir.Model) -> None:
-    """A model of other domains alone imports the default one for its Casts, as new as its IR admits."""
+    """A model of other domains alone imports the default one for its Casts, as new as its IR admits.
+
+    One that has nodes of the default domain and forgets to import it gets none: runtimes take what is newest.
+    """
     imports = model.graph.opset_imports
-    if "" in imports or "ai.onnx" in imports:
+    if "" in imports or "ai.onnx" in imports or any(not node.domain for node in model.graph.all_nodes()):
         return
     oldest = onnx.helper.find_min_ir_version_for
     versions = range(_NEWEST_CAST_NEEDED, _OLDEST_TYPED_CAST - 1, -1)
@@ -179,28 +179,15 @@ def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:
     stored.node.attributes["value"] = ir.AttrTensor("value", converted)
 
 
-Change = Callable[[NDArray[np.float32]], NDArray[Any]]
-"""What becomes of stored numbers."""
-
-
 def _tensor(change: Change, dtype: ir.DataType, stored: Stored, name: str | None) -> ir.TensorProtocol:
     """What is stored, changed: now if it is small, and when it is written if not."""
     like = stored.tensor
-    known = dict(like.metadata_props)
-    if like.nbytes < LAZY_FROM:
-        changed = _changed(change, stored)
-        return ir.Tensor(changed, dtype=dtype, name=name, doc_string=like.doc_string, metadata_props=known)
-    return ir.LazyTensor(
-        lambda: ir.Tensor(_changed(change, stored), dtype=dtype, name=name),
+    if like.nbytes >= LAZY_FROM:
+        return Changed(like, change, dtype, name)
+    return ir.Tensor(
+        change(numbers(like)),
         dtype=dtype,
-        shape=ir.Shape(like.shape.numpy()),
         name=name,
         doc_string=like.doc_string,
-        metadata_props=known,
+        metadata_props=dict(like.metadata_props),
     )
-
-
-def _changed(change: Change, stored: Stored) -> NDArray[Any]:
-    changed = change(stored.array())
-    stored.release()
-    return changed

@@ -15,18 +15,48 @@ KEY = b"location"
 EXPORT_AGAIN = "export or download it again"
 
 
-def sizes(model: ir.Model, path: Path) -> Iterator[int]:
-    """The sizes of the external tensors; ModelError for one that is not where it should be."""
-    root = path.parent.resolve()
+def settle(model: ir.Model, path: Path) -> dict[Path, int]:
+    """Has every external tensor of the model at a path name its file in full, once it is seen to be there.
+
+    What attributes hold in files is taken in: only initializers are written to external data again. Returns
+    the files and the bytes of tensors in each. Raises ModelError for a tensor whose data is not where
+    it should be, or outside the model's folder: that in which the model is found, or that of the file itself
+    where a link leads to it.
+    """
+    roots = frozenset((path.parent.resolve(), path.resolve().parent))
+    found: dict[Path, int] = {}
+
+    def placed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+        made = _placed(tensor, path.parent, roots, path)
+        file = Path(made.path)
+        found[file] = found.get(file, 0) + made.nbytes
+        return made
+
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = placed(value.const_value)
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.ExternalTensor):
+            held = placed(tensor).numpy().copy()
+            taken = ir.Tensor(held, dtype=tensor.dtype, name=tensor.name)
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, taken)
+    return found
+
+
+def check(model: ir.Model) -> None:
+    """Raises ModelError, as `settle` does, for a model in memory whose tensors know their folders."""
     for tensor in tensors(model):
         if isinstance(tensor, ir.ExternalTensor):
-            _check_external(tensor, root, path)
-            yield tensor.nbytes
+            folder = Path(tensor.base_dir)
+            _placed(tensor, folder, frozenset((folder.resolve(),)), "the given model")
 
 
 def files(model: ir.Model) -> frozenset[Path]:
-    """The files that hold tensors of a model."""
-    return frozenset(Path(t.path) for t in tensors(model) if isinstance(t, ir.ExternalTensor))
+    """The files that hold tensors of a model, in full."""
+    found = (t for t in tensors(model) if isinstance(t, ir.ExternalTensor))
+    return frozenset(Path(tensor.path).resolve() for tensor in found)
 
 
 def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -40,42 +70,62 @@ def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
-    for graph in model.graphs():
-        for node in graph:
+    for holder in (model.graph, *model.functions.values()):
+        for node in holder.all_nodes():
             for attribute in node.attributes.values():
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
                     yield node, attribute
 
 
-def take_in_attributes(model: ir.Model) -> None:
-    """Reads what attributes hold in files: only initializers are written to external data again."""
-    for node, attribute in list(_tensor_attributes(model)):
-        tensor = attribute.as_tensor()
-        if isinstance(tensor, ir.ExternalTensor):
-            held = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, held)
+def _placed(
+    tensor: ir.ExternalTensor, folder: Path, roots: frozenset[Path], where: str | Path
+) -> ir.ExternalTensor:
+    """The same tensor with the whole path of its file.
 
-
-def _check_external(tensor: ir.ExternalTensor, root: Path, path: Path) -> None:
-    place = (root / tensor.location).resolve()
+    Without a folder of its own, onnx-ir does not look at the path again: it would refuse what has a second
+    hard link, as files from a store of models do, and runtimes take.
+    """
+    place = (folder / tensor.location).resolve()
     what = f"the data of '{tensor.name}'" if tensor.name else "the data of a tensor"
-    if root not in place.parents:
+    if roots.isdisjoint(place.parents):
         raise ModelError(
             f"{what} would lie outside the model's folder",
-            where=path,
+            where=where,
             remedy="keep the file beside the model, and let it be no link to elsewhere",
         )
+    _check_extent(tensor, what, _size(place, tensor, what, where), where)
+    return ir.ExternalTensor(
+        place,
+        tensor.offset,
+        tensor.nbytes,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
+
+
+def _size(place: Path, tensor: ir.ExternalTensor, what: str, where: str | Path) -> int:
     try:
-        size = place.stat().st_size
-    except OSError as error:
+        if place.is_file():
+            return place.stat().st_size
+        raise OSError
+    except (OSError, ValueError) as error:  # a name may hold what no file system takes
         raise ModelError(
             f"{what} should be in {tensor.location}, and that cannot be read",
-            where=path,
+            where=where,
             remedy="put the file beside the model",
         ) from error
-    offset = tensor.offset or 0
-    if not 0 <= offset <= size - tensor.nbytes:
-        raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=path, remedy=EXPORT_AGAIN)
+
+
+def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | Path) -> None:
+    """That dimensions, offset and length fit each other and the size of the file."""
+    needed, offset, length = tensor.nbytes, tensor.offset or 0, tensor.length
+    if min(tensor.shape.numpy(), default=0) < 0 or length not in (None, 0, needed):
+        raise ModelError(f"{what} does not have the size of its shape", where=where, remedy=EXPORT_AGAIN)
+    if not 0 <= offset <= size - needed:
+        raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=where, remedy=EXPORT_AGAIN)
 
 
 def size_of(model: ir.Model) -> int:

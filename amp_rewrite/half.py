@@ -87,8 +87,10 @@ class Fit:
 
 PERFECT = Fit(0.0, 0.0, 0, 0, True, True)
 
-_CHUNK = 1 << 22
-"""How many values are looked at in one go: what bounds the memory, whatever the size of the array."""
+CHUNK = 1 << 18
+"""How many values are looked at in one go: a mebibyte of float32, which stays in a core's cache through all
+passes over it, and bounds the memory whatever the size of the array.
+"""
 
 _SAMPLE = 64
 """Weights are rarely exact in half or whole: the first few values tell."""
@@ -97,13 +99,15 @@ _SAMPLE = 64
 def fit(array: NDArray[np.float32], half: Half) -> Fit:
     """How `array` fits into `half`; the array is not changed."""
     flat = array.reshape(-1)
-    chunks = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
+    chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
     with np.errstate(all="ignore"):
-        parts = [_fit(chunk, half) for chunk in chunks]
-    return _joined(parts) if len(parts) > 1 else next(iter(parts), PERFECT)
+        return join([_fit(chunk, half) for chunk in chunks])
 
 
-def _joined(parts: Sequence[Fit]) -> Fit:
+def join(parts: Sequence[Fit]) -> Fit:
+    """How an array fits whose parts fit like these."""
+    if len(parts) <= 1:
+        return next(iter(parts), PERFECT)
     return Fit(
         low=min(part.low for part in parts),
         high=max(part.high for part in parts),

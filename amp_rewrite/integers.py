@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
-from amp_rewrite.stored import constant
+from amp_rewrite.stored import constant, numbers
 from amp_rewrite.units import UnitGraph, value_at
 
 _TRIGONOMETRY = frozenset(("Sin", "Cos"))
@@ -183,7 +183,7 @@ def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], de
     if tensor is None and node is not None and node.op_type == "Constant":
         tensor = constant(node)
     if tensor is not None:
-        return float(np.abs(tensor.numpy()).max(initial=0)) if _is_number(tensor.dtype) else math.inf
+        return float(np.abs(numbers(tensor)).max(initial=0)) if _is_number(tensor.dtype) else math.inf
     rule = _BOUNDS.get(node.op_type) if node is not None and node.domain == "" else None
     if rule is None or node is None or any(value is None for value in node.inputs):
         return math.inf

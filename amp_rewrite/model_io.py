@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from amp_rewrite import external
+from amp_rewrite import external, oddities, wiring
 from amp_rewrite.errors import MissingPackageError, ModelError
+from amp_rewrite.oddities import Kept
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -25,16 +25,15 @@ class Loaded:
     """A model that is ours to change.
 
     `size` is that of the model with its external data, in bytes; `external` are the files that hold it.
-    `declared` names the values that had a value_info; `maps` holds the types that onnx-ir cannot, `rest`
-    the parts of a model that it does not know: sparse initializers and training information.
+    `kept` is what onnx-ir cannot read, None for a model that it made; `warnings` say what was read otherwise
+    than it is written.
     """
 
     model: ir.Model
     size: int
     external: frozenset[Path] = frozenset()
-    declared: frozenset[str] | None = None
-    maps: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
-    rest: onnx.ModelProto = field(default_factory=onnx.ModelProto)
+    kept: Kept | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def load(source: Source) -> Loaded:
@@ -43,7 +42,10 @@ def load(source: Source) -> Loaded:
     Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.
     """
     if isinstance(source, ir.Model):
-        return Loaded(source.clone(), external.size_of(source), external.files(source))
+        external.check(source)
+        model = source.clone()
+        wiring.settle(model, "the given model")
+        return Loaded(model, external.size_of(source), external.files(source))
     if isinstance(source, bytes):
         loaded = _from_proto(_parse(source, "the given bytes"), len(source))
         return _complete(loaded) if external.KEY in source else loaded
@@ -108,12 +110,8 @@ def _from_path(path: Path) -> Loaded:
     loaded = _from_proto(proto, len(data), path)
     if external.KEY not in data:
         return loaded
-    for graph in loaded.model.graphs():
-        ir.external_data.set_base_dir(graph, path.parent)
-    outside = sum(external.sizes(loaded.model, path))
-    files = external.files(loaded.model)
-    external.take_in_attributes(loaded.model)
-    return replace(loaded, size=loaded.size + outside, external=files)
+    files = external.settle(loaded.model, path)
+    return replace(loaded, size=loaded.size + sum(files.values()), external=frozenset(files))
 
 
 def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
@@ -124,39 +122,25 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
         raise ModelError(
             "is no ONNX model, or only a part of one", where=where, remedy=external.EXPORT_AGAIN
         ) from error
-    if not proto.ir_version or not proto.HasField("graph"):
+    if not (proto.HasField("ir_version") and proto.HasField("graph")):
         raise ModelError("is no ONNX model", where=where, remedy=external.EXPORT_AGAIN)
     return proto
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
-    maps, rest = dict(_take_maps(proto.graph)), _take_rest(proto)
-    declared = frozenset(_declared(proto.graph))
+    warnings = (_ILLEGIBLE,) if oddities.make_legible(proto) else ()
+    kept = oddities.take_out(proto)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
         raise ModelError(
             f"cannot be understood ({root_cause(error)})", where=where, remedy=external.EXPORT_AGAIN
         ) from error
-    return Loaded(model, size, declared=declared, maps=maps, rest=rest)
+    wiring.settle(model, where, kept.sparse_names)
+    return Loaded(model, size, kept=kept, warnings=warnings)
 
 
-def _take_rest(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Takes out what onnx-ir would lose; what reads a sparse initializer finds a value of unknown type."""
-    rest = onnx.ModelProto()
-    rest.training_info.extend(proto.training_info)
-    rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
-    del proto.training_info[:]
-    del proto.graph.sparse_initializer[:]
-    return rest
-
-
-def _declared(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from (info.name for info in graph.value_info)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _declared(attribute.g)
+_ILLEGIBLE = "names that are no UTF-8 were read as Latin-1"
 
 
 def root_cause(error: BaseException) -> str:
@@ -164,22 +148,3 @@ def root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}"[:200]
-
-
-def _take_maps(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
-    """Takes out the types that hold maps: onnx-ir cannot read them, and they never concern us."""
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if _holds_map(info.type):
-            kept = onnx.TypeProto()
-            kept.CopyFrom(info.type)
-            info.ClearField("type")
-            yield info.name, kept
-
-
-def _holds_map(kind: onnx.TypeProto) -> bool:
-    which = kind.WhichOneof("value")
-    if which == "map_type":
-        return True
-    if which in ("sequence_type", "optional_type"):
-        return _holds_map(getattr(kind, which).elem_type)
-    return False

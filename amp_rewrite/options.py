@@ -30,6 +30,28 @@ class Borders(enum.Enum):
     HALF = "half"
 
 
+class Beside(enum.Enum):
+    """When a result that is a file has its weights in files beside it.
+
+    AUTO: where the model had, and where one file cannot hold them (2 GiB). ALWAYS. NEVER.
+    """
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """Where a result that is a file keeps its weights.
+
+    With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
+    """
+
+    beside: Beside = Beside.AUTO
+    largest: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Pins:
     """Nodes that the user decides, by name or by a regular expression that matches the whole name."""
@@ -46,7 +68,8 @@ class Options:
     type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
     and what follows it in one piece. `borders` types the inputs and outputs, save those in `keep_io`.
     `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
-    them. `check` has onnx check the result.
+    them. `check` has onnx check the result. `external_data` says where a result that is a file keeps its
+    weights.
     """
 
     half: Half = FLOAT16
@@ -59,6 +82,7 @@ class Options:
     keep_io: tuple[str, ...] = ()
     keep_functions: bool = False
     check: bool = True
+    external_data: ExternalData = ExternalData()
 
     def operator_lists(self) -> OpLists:
         """The lists to go by; ListError when a shipped one is damaged."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.half import Half
 from amp_rewrite.model_io import Source
+from amp_rewrite.options import ExternalData, Options
 
 
 def choose(
-    source: Source, output: str | os.PathLike[str] | None, half: Half, *, in_place: bool
+    source: Source, output: str | os.PathLike[str] | None, options: Options, *, in_place: bool
 ) -> Path | None:
     """Where the rewrite of a model at a path goes; None for a model of another kind, which is returned.
 
@@ -20,13 +21,15 @@ def choose(
     if not isinstance(source, (str, os.PathLike)):
         if output is not None:
             raise OptionError("output is for a path; other models are returned")
+        if options.external_data != ExternalData():
+            raise OptionError("external_data is for a path; other models keep their weights")
         return None
     given = Path(source)
     if in_place and output is not None:
         raise OptionError("output and in_place name two places", remedy="leave one of them out")
     if in_place:
         return given
-    target = Path(output) if output is not None else default(given, half)
+    target = Path(output) if output is not None else default(given, options.half)
     if target.is_dir():
         raise OutputError("is a folder", where=target, remedy="name a file in it with -o")
     if target.exists() and given.exists() and target.samefile(given):

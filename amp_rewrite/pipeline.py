@@ -109,7 +109,7 @@ def rewrite(
     Raises ModelError, ListError, OptionError, PlanError and OutputError.
     """
     options = _settled(options, replay)
-    target = output_paths.choose(source, output, options.half, in_place=in_place)
+    target = output_paths.choose(source, output, options, in_place=in_place)
     clock = Stopwatch(progress)
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         analysis = _analyze(source, _Given(options, replay, seen or {}), clock)
@@ -118,7 +118,13 @@ def rewrite(
             on_plan(analysis)
         carried_out = _carry_out(analysis, planned, clock)
         with clock.stage("write"):
-            made = writing.hand_back(source, analysis.loaded, target, changed=planned.changed)
+            made = writing.hand_back(
+                source,
+                analysis.loaded,
+                target,
+                changed=planned.changed,
+                external_data=options.external_data,
+            )
         with clock.stage("check"):
             checked = _check(source, made, carried_out, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
@@ -160,7 +166,7 @@ def _decide(loaded: model_io.Loaded, given: _Given, clock: Stopwatch) -> Analysi
     with clock.stage("plan"):
         plan.check_names(graph, options.keep_io, options.borders)
         made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
-    warnings = tuple(filter(None, (warning, _old_opset(loaded.model, half))))
+    warnings = (*loaded.warnings, *filter(None, (warning, _old_opset(loaded.model, half))))
     return Analysis(loaded, graph, painting, made, options, warnings)
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from amp_rewrite import blocks
 from amp_rewrite import half as halves
 from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
-from amp_rewrite.stored import Stored
+from amp_rewrite.stored import Stored, numbers
 from amp_rewrite.units import UnitGraph
 
 _SOFTMAX = frozenset(("Softmax", "LogSoftmax"))
@@ -42,11 +43,11 @@ class Ranges:
 def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ranges:
     """How every stored value that is read fits into `half`, and what follows from it."""
     check_ = _Check(graph, stored, half)
-    for value, held in stored.items():
-        readers = graph.readers.get(value)
-        if readers:
-            check_.constant(value, held.array(), [(unit, site.port) for unit, site in readers])
-            held.release()
+    read = [value for value in stored if graph.readers.get(value)]
+    fits = blocks.fits([stored[value].tensor for value in read], half)
+    for value, fit in zip(read, fits, strict=True):
+        arrivals = [(unit, site.port) for unit, site in graph.readers[value]]
+        check_.constant(value, fit, stored[value].tensor.size, arrivals)
     for unit in graph.units:
         if unit.node.op_type == "ConstantOfShape" and unit.node.domain == "":
             check_.fill(unit.index)
@@ -56,7 +57,7 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ra
 def fill_of(node: ir.Node) -> NDArray[np.float32]:
     """The one value of a ConstantOfShape node that fills with float32."""
     attribute = node.attributes.get("value")
-    return attribute.as_tensor().numpy() if attribute is not None else np.zeros(1, np.float32)
+    return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
 
 
 _SCALES = frozenset(("Div", "Mul", "Pow"))
@@ -77,13 +78,13 @@ class _Check:
         self.findings: dict[int, Finding] = {}
         self.masks: dict[ir.Value, tuple[int, ...]] = {}
 
-    def constant(self, value: ir.Value, array: NDArray[np.float32], readers: list[Arrival]) -> None:
-        fit = self.fits[value] = halves.fit(array, self._half)
+    def constant(self, value: ir.Value, fit: Fit, size: int, readers: list[Arrival]) -> None:
+        self.fits[value] = fit
         if fit.overflowing:
             self._overflow(value, fit, readers)
         if fit.flushed:
             self._epsilon(value, fit, readers)
-        if array.size == 1 and not (fit.exact or fit.overflowing):
+        if size == 1 and not (fit.exact or fit.overflowing):
             self._coarse(value, fit.low, readers)
         if 0 < fit.low == fit.high < 1 / self._half.largest:
             self._inverse(value, fit.low, readers)
@@ -128,7 +129,8 @@ class _Check:
     def fill(self, unit: int) -> None:
         node = self._graph.units[unit].node
         value = node.outputs[0]
-        self.constant(value, fill_of(node), list(self._arrivals(unit)))
+        fit = halves.fit(fill_of(node), self._half)
+        self.constant(value, fit, 1, list(self._arrivals(unit)))
         if unit not in self.findings and self.fits[value].overflowing and value not in self.masks:
             self.findings[unit] = Finding(_too_large(value, self.fits[value], self._half))
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import control
+from amp_rewrite.errors import ModelError
 
 CONSTANT_INPUTS_BELOW = 4
 """Before this IR version every initializer is listed as an input, and is constant all the same."""
@@ -23,16 +24,6 @@ class Stored:
     value: ir.Value
     tensor: ir.TensorProtocol
     node: ir.Node | None = None
-
-    def array(self) -> NDArray[np.float32]:
-        """The numbers; memory-mapped where the tensor is external."""
-        return self.tensor.numpy()
-
-    def release(self) -> None:
-        """Gives the pages of an external tensor back; they are mapped again when they are read again."""
-        if isinstance(self.tensor, ir.ExternalTensor):
-            with contextlib.suppress(BufferError):  # somebody else still looks at them
-                self.tensor.release()
 
 
 def find(model: ir.Model) -> dict[ir.Value, Stored]:
@@ -59,6 +50,18 @@ def _in_graph(graph: ir.Graph, overridable: bool) -> Iterator[Stored]:
                 yield Stored(node.outputs[0], tensor, node)
         for body in control.bodies(node):
             yield from _in_graph(body, overridable)
+
+
+def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
+    """What a tensor holds; ModelError where that does not fit its type and shape."""
+    try:
+        return tensor.numpy()
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"what '{tensor.name}' holds does not fit its type and shape ({error})",
+            where="the given model",
+            remedy="export or download it again",
+        ) from error
 
 
 def constant(node: ir.Node) -> ir.TensorProtocol | None:

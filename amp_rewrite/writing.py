@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
-import itertools
 import os
 import tempfile
 from collections.abc import Container
@@ -15,10 +13,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import external
+from amp_rewrite import data_files, external, oddities
 from amp_rewrite.errors import ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
 from amp_rewrite.names import graphs
+from amp_rewrite.options import Beside, ExternalData
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 """Protobuf stops at 2 GiB; what is this large or larger gets external data."""
@@ -35,15 +34,27 @@ class Made:
     checkable: Checkable
 
 
-def hand_back(source: Source, loaded: Loaded, target: Path | None, *, changed: bool) -> Made:
+_AS_IT_WAS = ExternalData()
+
+
+def hand_back(
+    source: Source,
+    loaded: Loaded,
+    target: Path | None,
+    *,
+    changed: bool,
+    external_data: ExternalData = _AS_IT_WAS,
+) -> Made:
     """The loaded model as the kind that `source` is; a model that did not change comes as it came.
 
-    A path is written to `target`. Raises OutputError when that fails.
+    A path is written to `target`. Raises OutputError when that fails, or when the model is too large.
     """
     if isinstance(source, (str, os.PathLike)) and target is not None:
-        return _write_back(Path(source), loaded, target, changed=changed)
+        return _write_back(Path(source), loaded, target, external_data, changed=changed)
     if not changed:
         return _unchanged(source, loaded)
+    if not isinstance(source, ir.Model):
+        _refuse_too_large(loaded, "the result", "give a path: a file can have its weights beside it")
     proto = to_proto(loaded)
     if isinstance(source, ir.Model):
         return Made(loaded.model, external.size_of(loaded.model), proto)
@@ -66,12 +77,14 @@ def _unchanged(source: Any, loaded: Loaded) -> Made:
     return Made(same, loaded.size, "")
 
 
-def _write_back(source: Path, loaded: Loaded, target: Path, *, changed: bool) -> Made:
-    if not changed and not loaded.external:
+def _write_back(
+    source: Path, loaded: Loaded, target: Path, external_data: ExternalData, *, changed: bool
+) -> Made:
+    if not changed and not loaded.external and not _goes_beside(loaded, external_data):
         write(source.read_bytes(), target)
         return Made(target, loaded.size, "")
     spared = loaded.external if source != target else frozenset[Path]()
-    data = save(loaded, target, spared)
+    data = save(loaded, target, external_data, spared)
     if external.KEY in data:
         return Made(target, external.size_of(loaded.model) + len(data), str(target))
     return Made(target, len(data), data)
@@ -93,9 +106,9 @@ def checkable(source: Source) -> Checkable:
 
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
-    """The model as a ModelProto, with the types put back that were taken out on the way in."""
-    if loaded.declared is not None:
-        _forget_undeclared(loaded.model, loaded.declared)
+    """The model as a ModelProto, with what was taken out on the way in."""
+    if loaded.kept is not None:
+        _forget_undeclared(loaded.model, loaded.kept.declared)
     try:
         proto = ir.to_proto(loaded.model)
     except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
@@ -104,12 +117,10 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
             where="the given model",
             remedy=external.EXPORT_AGAIN,
         ) from error
-    graph = proto.graph
-    proto.training_info.extend(loaded.rest.training_info)
-    graph.sparse_initializer.extend(loaded.rest.graph.sparse_initializer)
-    for info in (*graph.input, *graph.output, *graph.value_info) if loaded.maps else ():
-        if info.name in loaded.maps:
-            info.type.CopyFrom(loaded.maps[info.name])
+    if loaded.kept is not None:
+        oddities.put_back(loaded.kept, proto)
+    for function in proto.functions:
+        function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
     return proto
 
 
@@ -122,70 +133,56 @@ def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None
                 value.type = value.shape = None
 
 
-def save(loaded: Loaded, path: Path, spared: frozenset[Path] = frozenset()) -> bytes:
+def save(
+    loaded: Loaded, path: Path, asked: ExternalData = _AS_IT_WAS, spared: Container[Path] = frozenset[Path]()
+) -> bytes:
     """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
 
-    A model that had external data, or that is too large for one file, gets `<name>.data` beside it. Data of
-    the model that stood there goes, unless it is `spared`. Returns what was written into the file itself;
-    raises OutputError when that fails.
+    Its weights go where `asked` has them. Data of the model that stood there goes, unless it is `spared`.
+    Returns what was written into the file itself; raises OutputError when that fails.
     """
-    if loaded.external or _is_too_large(loaded):
-        try:
-            return _save_with_data(loaded, path, spared)
-        except OSError as error:
-            raise unwritable(path, error) from error
-    data = to_proto(loaded).SerializeToString()
-    write(data, path)
-    return data
-
-
-def _save_with_data(loaded: Loaded, path: Path, spared: frozenset[Path]) -> bytes:
-    """The data gets a name that is free, and the model takes its place last: whoever looks, or stops us,
-    finds the old model with its data or the new one with its own.
-    """
-    beside, stale = _free_data(path), _data_of(path) - spared
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as folder:
-        new = Path(folder, path.name)
-        ir.external_data.unload_from_model(
-            loaded.model, folder, beside.name, max_workers=2, max_in_flight_bytes=_IN_FLIGHT
-        )
-        data = to_proto(loaded).SerializeToString()
-        new.write_bytes(data)
-        _move_both(new, path, new.with_name(beside.name), beside)
+    stale = [beside for beside in data_files.of(path) if beside.resolve() not in spared]
+    try:
+        data = _save_all(loaded, path, asked)
+    except OSError as error:
+        raise unwritable(path, error) from error
     for old in stale:
         old.unlink(missing_ok=True)
     return data
 
 
-def _move_both(model: Path, model_to: Path, data: Path, data_to: Path) -> None:
-    """Moves the data, if there is any, and then the model; when the second fails, the first is undone."""
-    if data.exists():
-        data.replace(data_to)
-    try:
-        model.replace(model_to)
-    except OSError:
-        data_to.unlink(missing_ok=True)
-        raise
+def _save_all(loaded: Loaded, path: Path, asked: ExternalData) -> bytes:
+    if _goes_beside(loaded, asked):
+        return _save_with_data(loaded, path, asked.largest)
+    _refuse_too_large(loaded, path, "leave out --external-data never")
+    ir.external_data.load_to_model(loaded.model)
+    data = to_proto(loaded).SerializeToString()
+    write(data, path)
+    return data
 
 
-_IN_FLIGHT = 1 << 28
-"""How many bytes of tensors are in memory at once while external data is written; one may be larger."""
+def _goes_beside(loaded: Loaded, asked: ExternalData) -> bool:
+    if asked.beside is Beside.AUTO:
+        return bool(loaded.external or asked.largest) or _is_too_large(loaded)
+    return asked.beside is Beside.ALWAYS
 
 
-def _free_data(path: Path) -> Path:
-    """`<name>.data`, or `<name>.1.data` and so on where that stands already."""
-    names = itertools.chain([f"{path.name}.data"], (f"{path.name}.{i}.data" for i in itertools.count(1)))
-    return next(beside for name in names if not (beside := path.with_name(name)).exists())
+def _save_with_data(loaded: Loaded, path: Path, largest: int | None) -> bytes:
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as made:
+        folder = Path(made)
+        names = data_files.unload(loaded.model, folder, path, largest)
+        data = to_proto(loaded).SerializeToString()
+        (folder / path.name).write_bytes(data)
+        data_files.move(names, folder, path)
+    return data
 
 
-def _data_of(path: Path) -> frozenset[Path]:
-    """The data files, named as we name them, of the model that stands at a path."""
-    candidates = frozenset(path.parent.glob(f"{glob.escape(path.name)}.*data"))
-    try:
-        held = path.read_bytes() if candidates else b""
-    except OSError:
-        return frozenset()
-    return frozenset(beside for beside in candidates if beside.name.encode() in held)
+def _refuse_too_large(loaded: Loaded, where: str | Path, remedy: str) -> None:
+    if _is_too_large(loaded):
+        size = external.size_of(loaded.model) / 1e9
+        raise OutputError(
+            f"would hold {size:.1f} GB of weights, and protobuf stops at 2 GiB", where=where, remedy=remedy
+        )
 
 
 def _is_too_large(loaded: Loaded) -> bool:

@@ -14,6 +14,7 @@ from onnx import parser
 from amp_rewrite import pipeline
 from amp_rewrite.cli import main
 from amp_rewrite.errors import MissingPackageError
+from tests import text
 from tests.text import FUNCTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -251,6 +252,8 @@ def test_explain_prints_float32_first(model):
         (("{model}", "-o", "{model}"), "is the input itself; choose another place, or say --in-place"),
         (("{model}", "-o", "{folder}/none/out.onnx"), "cannot be written"),
         (("{model}", "--io", "half", "--keep-io", "nosuch"), "no float32 input or output is called 'nosuch'"),
+        (("{model}", "--external-data", "2"), "say auto, always, never, or a size such as 2GB"),
+        (("{model}", "--external-data", "0GB"), "--external-data 0GB says nothing"),
         (("explain", "{model}", "rot"), "no node is called 'rot'; did you mean root"),
         (("demo", "-o", "{model}"), "cannot be written"),
         (("{model}", "--keep-io", "x"), "--keep-io is for --io half; add --io half"),
@@ -264,6 +267,22 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(model, arguments, words):
     filled = [argument.format(model=model, folder=model.parent) for argument in arguments]
     assert words in failure(*filled)
     assert [p.name for p in model.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "files"), [("never", 0), ("auto", 0), ("always", 1), ("Always", 1), ("1.5 kB", 2), ("1GiB", 1)]
+)
+def test_one_flag_says_where_weights_go(tmp_path, asked, files):
+    """--external-data takes a word or a size, and with a size there are as many files as it takes."""
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        text.model("""g (float[32,32] x) => (float[32,32] y) <float[32,32] v, float[32,32] w> {
+            h = MatMul(x, v) y = MatMul(h, w)
+        }"""),
+        path,
+    )
+    assert run(path, "--external-data", asked).exit_code == 0
+    assert len(list(tmp_path.glob("*.data"))) == files
 
 
 def test_in_place_writes_over_the_model(model):

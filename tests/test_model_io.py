@@ -1,4 +1,5 @@
 import errno
+import os
 import random
 
 import numpy as np
@@ -7,9 +8,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from amp_rewrite import external as external_module
 from amp_rewrite import rewrite, writing
-from amp_rewrite.errors import AmpRewriteError, ModelError, OutputError
-from amp_rewrite.options import Borders, Options
+from amp_rewrite.errors import AmpRewriteError, ModelError, OptionError, OutputError
+from amp_rewrite.options import Beside, Borders, ExternalData, Options
 from tests import text
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""
@@ -346,6 +348,142 @@ def test_external_data_of_an_attribute(tmp_path, reader):
     assert set(text.stored(made)["w"].flat) == {0.5}
 
 
+def test_a_second_hard_link_is_no_harm(external, tmp_path):
+    """A data file that a store of models links to as well is read, what stays float32 in it included."""
+    proto = text.model("g (float[700] x) => (float[700] y) <float[700] w> { y = Pow(x, w) }")
+    save_external(proto, external.with_name("n.onnx"), "n.onnx.data")
+    for name in ("m", "n"):
+        os.link(external.with_name(f"{name}.onnx.data"), tmp_path / name)
+        made = rewrite(external.with_name(f"{name}.onnx"), output=tmp_path / f"{name}.onnx").model
+        assert onnx.load(made).graph.initializer[0].dims[0] == LARGE
+
+
+def test_a_model_in_a_store_of_files(external, tmp_path):
+    """A model and its data that are both links into one folder, as a download cache has them, are read."""
+    view = tmp_path / "view"
+    view.mkdir()
+    for name in names(external.parent):
+        (view / name).symlink_to(external.parent / name)
+    made = rewrite(view / "m.onnx", Options(check=False)).model
+    assert made == view / "m_fp16.onnx"
+    assert onnx.load(made).graph.initializer[0].data_type == TensorProto.FLOAT16
+
+
+def test_external_data_of_a_function(tmp_path):
+    """What a function keeps in a file is found, inlined or not."""
+    proto = onnx.parser.parse_model(text.FUNCTIONS)
+    constant = pointing_to("w.data", "attribute").graph.node[0]
+    proto.functions[0].node[0].input[1] = "w"
+    proto.functions[0].node.insert(0, constant)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    assert "should be in w.data" in refused(tmp_path / "m.onnx")
+    (tmp_path / "w.data").write_bytes(np.ones(4, np.float32).tobytes())
+    for options in (Options(check=False), Options(check=False, keep_functions=True)):
+        made = onnx.load(rewrite(tmp_path / "m.onnx", options).model)
+        assert (len(made.functions), made.graph.node[0].op_type) in ((0, "Cast"), (1, "Cast"))
+
+
+@pytest.mark.parametrize(("key", "value"), [("length", "8"), ("offset", "nonsense"), ("location", "")])
+def test_external_data_that_contradicts_itself(tmp_path, key, value):
+    """A length that is not that of the shape, an offset that is no number and an empty name are refused."""
+    proto = pointing_to("w.data", "initializer")
+    (entry,) = (each for each in proto.graph.initializer[0].external_data if each.key == key)
+    entry.value = value
+    (tmp_path / "w.data").write_bytes(bytes(16))
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    refused(tmp_path / "m.onnx")
+
+
+def test_a_model_in_memory_may_not_climb_out(tmp_path):
+    """An onnx_ir.Model whose tensors lie outside its folder is refused as well."""
+    (tmp_path / "secret").write_bytes(bytes(16))
+    source = ir.from_proto(pointing_to("../secret", "initializer"))
+    ir.external_data.set_base_dir(source.graph, tmp_path / "models")
+    assert "outside the model's folder" in refused(source)
+
+
+def test_data_that_shrinks_meanwhile(external, monkeypatch):
+    """A file that is cut off after it was looked at is an error in one line, not the end of the process."""
+    settle = external_module.settle
+
+    def cut(model, path):
+        found = settle(model, path)
+        external.with_name("m.onnx.data").write_bytes(b"short")
+        return found
+
+    monkeypatch.setattr(external_module, "settle", cut)
+    assert "it ends too early" in refused(external)
+
+
+# Where the weights go
+
+
+ALWAYS, NEVER = ExternalData(Beside.ALWAYS), ExternalData(Beside.NEVER)
+
+
+def test_weights_go_beside_when_asked(tmp_path):
+    """ALWAYS takes large weights out of a model that holds them, one that does not change included."""
+    for operator in ("MatMul", "Pow"):
+        proto = text.model(
+            "g (float[32,32] x) => (float[32,32] y) <float[32,32] w, float[32] b> {"
+            f"h = {operator}(x, w)  y = Add(h, b) }}"
+        )
+        onnx.save(proto, tmp_path / "m.onnx")
+        made = rewrite(tmp_path / "m.onnx", Options(external_data=ALWAYS)).model
+        stored = {t.name: t for t in onnx.load(made, load_external_data=False).graph.initializer}
+        assert stored["w"].external_data[0].value == "m_fp16.onnx.data"
+        assert not stored["b"].external_data, "small tensors stay inside"
+        (tmp_path / "m_fp16.onnx").unlink()
+        (tmp_path / "m_fp16.onnx.data").unlink()
+
+
+def test_weights_go_inside_when_asked(external):
+    """NEVER takes the weights of a model with external data into the result, also in place."""
+    expected = text.stored(onnx.load(external))["w"].astype(np.float16)
+    made = rewrite(external, Options(external_data=NEVER), in_place=True).model
+    np.testing.assert_array_equal(text.stored(onnx.load(made, load_external_data=False))["w"], expected)
+    assert names(external.parent) == ["m.onnx"]
+
+
+def test_weights_in_several_files(tmp_path):
+    """With a largest size there are several files, none larger but for a single tensor; in place they are
+    replaced, and none of the old ones is left.
+    """
+    kinds = ", ".join(f"float[32,32] w{i}" for i in range(5))
+    nodes = " ".join(f"h{i + 1} = MatMul(h{i}, w{i})" for i in range(5))
+    proto = text.model(f"g (float[32,32] h0) => (float[32,32] h5) <{kinds}> {{ {nodes} }}")
+    expected = [numpy_helper.to_array(t).astype(np.float16) for t in proto.graph.initializer]
+    save_external(proto, tmp_path / "m.onnx", "m.onnx.data")
+    for again in ("m.onnx", "m.onnx.1"):
+        options = Options(external_data=ExternalData(Beside.ALWAYS, 5000), borders=Borders.HALF)
+        made = rewrite(tmp_path / "m.onnx", options, in_place=True).model
+        files = [f"{again}.0000{i}-of-00003.data" for i in (1, 2, 3)]
+        assert names(tmp_path) == sorted(["m.onnx", *files])
+        assert [(tmp_path / name).stat().st_size for name in files] == [4096, 4096, 2048]
+        found = [numpy_helper.to_array(t) for t in onnx.load(made).graph.initializer]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_too_large_for_one_file(model, external, monkeypatch):
+    """NEVER, bytes and protos beyond protobuf's limit are one clear error, and nothing is written."""
+    monkeypatch.setattr(writing, "PROTOBUF_LIMIT", 16)
+    before = names(external.parent)
+    with pytest.raises(OutputError) as caught:
+        rewrite(external, Options(external_data=NEVER))
+    assert line(caught).endswith("protobuf stops at 2 GiB; leave out --external-data never")
+    assert names(external.parent) == before
+    for source in (model, model.SerializeToString()):
+        with pytest.raises(OutputError) as caught:
+            rewrite(source)
+        assert "give a path" in line(caught)
+
+
+def test_external_data_is_for_a_path(model):
+    """A model in memory has no files beside it."""
+    with pytest.raises(OptionError):
+        rewrite(model, Options(external_data=ALWAYS))
+
+
 @pytest.mark.parametrize("door", [onnx.ModelProto.SerializeToString, lambda m: m])
 def test_external_data_without_a_folder(door, external, monkeypatch):
     """Bytes and protos do not say where their files are: refused, even where they would be found."""
@@ -449,7 +587,9 @@ def test_a_full_disk_leaves_the_old_file(model, tmp_path, monkeypatch, fails):
     assert names(tmp_path) == ["m.onnx", "out.onnx"]
 
 
-@pytest.mark.parametrize("fails", ["pathlib.Path.write_bytes", "onnx_ir.external_data.unload_from_model"])
+@pytest.mark.parametrize(
+    "fails", ["pathlib.Path.write_bytes", "onnx_ir.external_data.convert_tensors_to_external"]
+)
 def test_a_full_disk_leaves_the_old_data(external, monkeypatch, fails):
     """The same with external data: in place, both files are what they were."""
     before = {path.name: path.read_bytes() for path in external.parent.iterdir()}
@@ -481,10 +621,11 @@ def full_disk(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_is_too_large_for_one_file_gets_external_data(model, tmp_path, monkeypatch):
+def test_what_is_too_large_for_one_file_gets_external_data(tmp_path, monkeypatch):
     """Beyond protobuf's limit the weights go beside the model, though the input had them inside."""
     monkeypatch.setattr(writing, "PROTOBUF_LIMIT", 16)
-    onnx.save(model, tmp_path / "m.onnx")
+    proto = text.model("g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x, w) }")
+    onnx.save(proto, tmp_path / "m.onnx")
     made = rewrite(tmp_path / "m.onnx").model
     assert (tmp_path / "m_fp16.onnx.data").is_file()
     assert onnx.load(made).graph.initializer[0].data_type == TensorProto.FLOAT16

@@ -32,7 +32,7 @@ def test_initializers_and_constants_of_all_graphs():
         z = Identity (d)
         u = Identity (i)
     }}"""
-    arrays = {name: held.array() for name, held in found(text).items()}
+    arrays = {name: held.tensor.numpy() for name, held in found(text).items()}
     assert {name: array.tolist() for name, array in arrays.items()} == {
         "w": [1.0, 2.0],
         "a": 0.5,

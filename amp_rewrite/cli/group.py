@@ -5,7 +5,9 @@ error of ours is one line and exit code 2.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,10 @@ class DefaultGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; what goes wrong becomes one line on standard error."""
+        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings(action="ignore"):  # others say in many lines what we say in one
+                return super().invoke(ctx)
         except AmpRewriteError as error:
             _reraise_if_asked()
             raise _OneLine(str(error)) from error

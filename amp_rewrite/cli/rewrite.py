@@ -19,8 +19,9 @@ from amp_rewrite.cli.job import Job, original
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.storage_flag import external_data_flag
 from amp_rewrite.errors import AmpRewriteError, OptionError
-from amp_rewrite.options import Level
+from amp_rewrite.options import ExternalData, Level
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
@@ -47,6 +48,7 @@ from amp_rewrite.running.verification import Verdict
     help="Write the plan as JSON; --plan carries it out again.",
 )
 @json_flag("report")
+@external_data_flag
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
 @click.option(
     "--observe",
@@ -67,6 +69,7 @@ def rewrite(
     dry_run: bool,
     save_plan: Path | None,
     json_: Path | None,
+    external_data: ExternalData,
     no_check: bool,
     observe: str,
     no_verify: bool,
@@ -85,7 +88,7 @@ def rewrite(
         job = Job(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
-            options=replace(asked.options, check=not no_check),
+            options=replace(asked.options, check=not no_check, external_data=external_data),
             replay=asked.replay,
             output=output,
             in_place=in_place,

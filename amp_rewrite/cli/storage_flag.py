@@ -1,0 +1,38 @@
+"""The flag that says where a result keeps its weights."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from amp_rewrite.errors import OptionError
+from amp_rewrite.options import Beside, ExternalData
+
+_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmg]i?b)", re.IGNORECASE)
+
+
+def _external_data(_: click.Context, __: click.Parameter, text: str) -> ExternalData:
+    """A word, or a size such as 2GB: then no data file is larger."""
+    if text.lower() in {beside.value for beside in Beside}:
+        return ExternalData(Beside(text.lower()))
+    size = _SIZE.fullmatch(text)
+    largest = int(float(size[1]) * _UNITS[size[2].lower()]) if size else 0
+    if not largest:
+        raise OptionError(
+            f"--external-data {text} says nothing", remedy="say auto, always, never, or a size such as 2GB"
+        )
+    return ExternalData(Beside.ALWAYS, largest)
+
+
+external_data_flag: Any = click.option(
+    "--external-data",
+    metavar="auto|always|never|SIZE",
+    default="auto",
+    show_default=True,
+    callback=_external_data,
+    help="Weights in files beside the result: where the model has them so, or they exceed 2 GiB (auto); "
+    "always, in one file; never; or in files of at most SIZE, such as 2GB.",
+)

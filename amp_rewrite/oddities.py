@@ -1,0 +1,176 @@
+"""What runtimes read and onnx-ir does not: taken out or mended on the way in, put back on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was taken out of a model.
+
+    `types` are those of values, by name, that hold maps or what is no element type; `sparse` the attributes
+    that hold sparse tensors, in whose places stand notes; `rest` has the sparse initializers and the training
+    information. `declared` names the values that had a value_info.
+    """
+
+    types: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
+    sparse: dict[bytes, onnx.AttributeProto] = field(default_factory=dict[bytes, onnx.AttributeProto])
+    rest: onnx.ModelProto = field(default_factory=onnx.ModelProto)
+    declared: set[str] = field(default_factory=set[str])
+
+    @property
+    def sparse_names(self) -> frozenset[str]:
+        """The names of the sparse initializers."""
+        return frozenset(tensor.values.name for tensor in self.rest.graph.sparse_initializer)
+
+
+def take_out(proto: onnx.ModelProto) -> Kept:
+    """Takes out of a model what onnx-ir would refuse or lose; none of it concerns us.
+
+    Attributes are left as runtimes take them: by what they hold and not by what they refer to, since outside
+    of a function there is nothing; and a tensor that is there does not lie elsewhere.
+    """
+    kept = Kept()
+    kept.rest.training_info.extend(proto.training_info)
+    kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+    del proto.training_info[:]
+    del proto.graph.sparse_initializer[:]
+    for graph in _graphs(proto.graph):
+        kept.types.update(_take_types(graph))
+        kept.declared.update(info.name for info in graph.value_info)
+        for attribute in _attributes(graph.node):
+            attribute.ClearField("ref_attr_name")
+            if attribute.t.HasField("raw_data"):
+                attribute.t.ClearField("data_location")
+            elif attribute.type in _SPARSE:
+                _take_sparse(attribute, kept)
+    for attribute in (a for function in proto.functions for a in _attributes(function.node)):
+        if attribute.type in _SPARSE:
+            _take_sparse(attribute, kept)
+    return kept
+
+
+def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
+    """Puts into a model again what was taken out of it, where it still belongs."""
+    proto.training_info.extend(kept.rest.training_info)
+    proto.graph.sparse_initializer.extend(kept.rest.graph.sparse_initializer)
+    if not (kept.types or kept.sparse):
+        return
+    for graph in _graphs(proto.graph):
+        for info in _infos(graph):
+            if info.name in kept.types:
+                info.type.CopyFrom(kept.types[info.name])
+        _put_back_sparse(kept, graph.node)
+    for function in proto.functions:
+        _put_back_sparse(kept, function.node)
+
+
+_SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
+_NOTE = b"amp-rewrite: sparse tensor %d"
+
+
+def _take_sparse(attribute: onnx.AttributeProto, kept: Kept) -> None:
+    note, whole = _NOTE % len(kept.sparse), onnx.AttributeProto()
+    whole.CopyFrom(attribute)
+    kept.sparse[note] = whole
+    attribute.Clear()
+    attribute.name, attribute.type, attribute.s = whole.name, onnx.AttributeProto.STRING, note
+
+
+def _put_back_sparse(kept: Kept, nodes: Iterable[onnx.NodeProto]) -> None:
+    for attribute in _attributes(nodes):
+        if attribute.s in kept.sparse:
+            attribute.CopyFrom(kept.sparse[attribute.s])
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and the graphs below it."""
+    yield graph
+    for attribute in _attributes(graph.node):
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield from _graphs(attribute.g)
+
+
+def _attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
+    for node in nodes:
+        yield from node.attribute
+
+
+def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+
+
+def _take_types(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
+    for info in _infos(graph):
+        if _is_odd(info.type):
+            kept = onnx.TypeProto()
+            kept.CopyFrom(info.type)
+            info.ClearField("type")
+            yield info.name, kept
+
+
+def _is_odd(kind: onnx.TypeProto) -> bool:
+    """Whether a type holds a map, or what is no element type."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        return getattr(kind, which).elem_type not in _ELEMENT_TYPES
+    if which in ("sequence_type", "optional_type"):
+        return _is_odd(getattr(kind, which).elem_type)
+    return which is not None
+
+
+_ELEMENT_TYPES = frozenset(map(int, ir.DataType))
+
+
+def make_legible(proto: onnx.ModelProto) -> bool:
+    """Has names that are no UTF-8, as some exporters write them, read as Latin-1; whether there were any."""
+    try:
+        "".join(_names(proto))
+    except TypeError:  # protobuf gives bytes where it cannot give text
+        _decode(proto)
+        return True
+    return False
+
+
+def _names(proto: onnx.ModelProto) -> Iterator[str]:
+    yield from (proto.producer_name, proto.producer_version, proto.domain, proto.doc_string)
+    yield from (imported.domain for imported in proto.opset_import)
+    for entry in proto.metadata_props:
+        yield from (entry.key, entry.value)
+    for graph in _graphs(proto.graph):
+        yield from (graph.name, graph.doc_string)
+        for info in _infos(graph):
+            yield info.name
+            yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
+        yield from (tensor.name for tensor in graph.initializer)
+        yield from _names_of(graph.node)
+    for function in proto.functions:
+        yield from (function.name, function.domain)
+        yield from _names_of(function.node)
+
+
+def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+
+
+def _decode(message: Message) -> None:
+    for described, value in message.ListFields():
+        if described.type == FieldDescriptor.TYPE_MESSAGE:
+            for each in (value,) if isinstance(value, Message) else value:
+                _decode(each)
+        elif described.type == FieldDescriptor.TYPE_STRING:
+            if isinstance(value, bytes):
+                setattr(message, described.name, value.decode("latin-1"))
+            elif not isinstance(value, str):
+                value[:] = [each.decode("latin-1") if isinstance(each, bytes) else each for each in value]
