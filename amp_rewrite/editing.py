@@ -26,7 +26,9 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> None:
     """Changes `model`, and `types` with it, as the plan says."""
     if plan.casts:
         _import_casts(model)
-    editor = _Editor(plan.half, model, types)
+    names = Names(model)
+    names.tell_apart(model.graph)
+    editor = _Editor(plan.half, model, types, names)
     for storing in plan.stored:
         editor.store(storing)
     for value in plan.values:
@@ -46,22 +48,21 @@ def _import_casts(model: ir.Model) -> None:
     if "" in imports or "ai.onnx" in imports or any(not node.domain for node in model.graph.all_nodes()):
         return
     oldest = onnx.helper.find_min_ir_version_for
-    versions = range(_NEWEST_CAST_NEEDED, _OLDEST_TYPED_CAST - 1, -1)
+    versions = range(_NEWEST_CAST_NEEDED, attribute_types.NUMBERED_SINCE - 1, -1)
     admitted = (v for v in versions if oldest([onnx.helper.make_opsetid("", v)]) <= model.ir_version)
-    imports[""] = next(admitted, _OLDEST_TYPED_CAST)
+    imports[""] = next(admitted, attribute_types.NUMBERED_SINCE)
 
 
 _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
-_OLDEST_TYPED_CAST = 6  # the first whose `to` is a number
 
 
 class _Editor:
-    def __init__(self, half: Half, model: ir.Model, types: Types) -> None:
+    def __init__(self, half: Half, model: ir.Model, types: Types, names: Names) -> None:
         self._half = half
         self._types = types
         self._root = model.graph
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
-        self._names = Names(model)
+        self._names = names
         self._placer = Placer()
 
     def retype(self, value: ir.Value) -> None:
@@ -120,12 +121,14 @@ class _Editor:
         return _tensor(change, ir.DataType.FLOAT, stored, stored.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
-        """Has the attribute that types an output name the planned type."""
+        """Has the attribute that types an output name the planned type, or goes without it."""
         node, dtype = retyped.node, retyped.dtype
         typed = attribute_types.of(node)
         assert typed is not None, "only nodes that an attribute types are planned"
         if typed.attribute == "value":
             node.attributes["value"] = ir.AttrTensor("value", self._fill(retyped))
+        elif dtype is None:
+            del node.attributes[typed.attribute]
         else:
             node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, int(dtype))
 
@@ -134,7 +137,7 @@ class _Editor:
         if retyped.dtype == ir.DataType.FLOAT:
             return ir.Tensor(halves.saturated(array, self._half), dtype=retyped.dtype)
         converted = halves.convert(array, self._half, saturate=bool(retyped.saturates))
-        return ir.Tensor(converted, dtype=retyped.dtype)
+        return ir.Tensor(converted, dtype=self._half.dtype)
 
     def cast(self, cast: Cast) -> None:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from amp_rewrite import element_types, schema
+from amp_rewrite.names import Names, graphs
+
 
 def inline(model: ir.Model) -> str | None:
-    """Inlines all functions of `model`; returns a warning when that cannot be done.
+    """Inlines the functions of `model`; returns a warning where some stay: float32, as are their calls.
 
-    Then nothing has changed, and the calls stay opaque: float32, as are the functions themselves.
+    When one cannot be inlined, all stay. One that has the name of an operator stays alone: which of the two
+    a call means is up to the runtime.
     """
     if not model.functions:
         return None
+    named = [key for key in model.functions if _is_operator(key, model)]
+    trial = model.clone()
+    _name_left_out(trial, named)
     try:
-        trial = InlinePass()(model.clone()).model
+        trial = InlinePass(lambda function: function.identifier() not in named)(trial).model
     except Exception as error:  # a pass reports the many ways of an odd model in many ways
         return f"functions stay float32: they cannot be inlined ({error})"
     model.graph, kept = trial.graph, dict(trial.functions)
     model.functions.clear()
     model.functions.update(kept)
-    return None
+    names = ", ".join(schema.written(domain, name) for domain, name, _ in named)
+    return f"functions stay float32: there are operators of the same name ({names})" if named else None
+
+
+def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
+    domain, name, _ = key
+    version = element_types.versions(model.graph.opset_imports)(domain)
+    return schema.find(domain, name, version) is not None
+
+
+def _name_left_out(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
+    """Names the outputs that a call leaves out: the nodes of the body make them, and may read them."""
+    names = Names(model)
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for node in (node for part in graphs(graph) for node in part):
+            called = node.op_identifier()
+            for value in node.outputs if called in model.functions and called not in kept else ():
+                value.name = value.name or names.of_value(value, "unread")

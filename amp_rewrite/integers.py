@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite import attribute_types
 from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
 from amp_rewrite.stored import constant, numbers
@@ -166,8 +167,9 @@ def _is_integer(dtype: ir.DataType) -> bool:
 
 
 def _casts_to_integer(node: ir.Node) -> bool:
-    to = node.attributes.get("to") if node.op_type == "Cast" and node.domain == "" else None
-    return to is not None and not to.is_ref() and ir.DataType(to.as_int()).is_integer()
+    typed = attribute_types.of(node) if node.op_type == "Cast" else None
+    to = attribute_types.said(node, typed) if typed is not None else None
+    return to is not None and to.is_integer()
 
 
 def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], depth: int = 12) -> float:
