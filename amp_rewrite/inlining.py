@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from amp_rewrite import element_types, schema
-from amp_rewrite.names import Names, graphs
+from amp_rewrite.names import Names
 
 
 def inline(model: ir.Model) -> str | None:
@@ -21,7 +21,7 @@ def inline(model: ir.Model) -> str | None:
         return None
     named = [key for key in model.functions if _is_operator(key, model)]
     trial = model.clone()
-    _name_left_out(trial, named)
+    _prepare(trial, named)
     try:
         trial = InlinePass(lambda function: function.identifier() not in named)(trial).model
     except Exception as error:  # a pass reports the many ways of an odd model in many ways
@@ -39,11 +39,18 @@ def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
     return schema.find(domain, name, version) is not None
 
 
-def _name_left_out(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
-    """Names the outputs that a call leaves out: the nodes of the body make them, and may read them."""
+def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
+    """Makes ready what is to be inlined.
+
+    Outputs that a call leaves out get names: the nodes of the body make them, and may read them. What a
+    function says of the types inside goes: it need not hold for this call.
+    """
     names = Names(model)
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        for node in (node for part in graphs(graph) for node in part):
-            called = node.op_identifier()
-            for value in node.outputs if called in model.functions and called not in kept else ():
-                value.name = value.name or names.of_value(value, "unread")
+    inlined = [function for key, function in model.functions.items() if key not in kept]
+    for node in (node for function in inlined for node in function.all_nodes()):
+        for value in node.outputs:
+            value.type = None
+    for node in (node for whole in (model.graph, *inlined) for node in whole.all_nodes()):
+        called = node.op_identifier()
+        for value in node.outputs if called in model.functions and called not in kept else ():
+            value.name = value.name or names.of_value(value, "unread")
