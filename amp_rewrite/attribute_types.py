@@ -43,8 +43,8 @@ _TABLE: dict[tuple[str, str], TypedBy] = {
 } | {("", window): TypedBy("output_datatype", "T2") for window in _WINDOWS}
 
 
-NUMBERED_SINCE = 6
-"""The first opset whose Cast names its type by number; runtimes have no kernels for those before."""
+FIRST_TYPED_CAST = 6
+"""The first opset whose Cast names its type by number; for those before, runtimes have no kernels."""
 
 
 def of(node: ir.Node) -> TypedBy | None:
@@ -59,8 +59,8 @@ def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
         return None
     if attribute.type == ir.AttributeType.TENSOR:
         return attribute.value.dtype
-    if attribute.type == ir.AttributeType.STRING:  # a Cast before NUMBERED_SINCE
-        return ir.DataType.__members__.get(attribute.as_string().upper())
+    if attribute.type == ir.AttributeType.STRING:  # a Cast before FIRST_TYPED_CAST
+        return ir.DataType.__members__.get(attribute.as_string())
     return _numbered(int(attribute.value))
 
 

@@ -7,8 +7,9 @@ import functools
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, placing
+from amp_rewrite import attribute_types, element_types, placing
 from amp_rewrite import half as halves
+from amp_rewrite.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.blocks import Change, Changed
 from amp_rewrite.element_types import Types, element_name, tensor
 from amp_rewrite.half import Half
@@ -22,8 +23,8 @@ LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
 
 
-def apply(plan: Plan, model: ir.Model, types: Types) -> None:
-    """Changes `model`, and `types` with it, as the plan says."""
+def apply(plan: Plan, model: ir.Model, types: Types) -> tuple[ir.Node, ...]:
+    """Changes `model`, and `types` with it, as the plan says; returns a node for each of its Casts."""
     if plan.casts:
         _import_casts(model)
     names = Names(model)
@@ -35,8 +36,7 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> None:
         editor.retype(value)
     for retyped in plan.attributes:
         editor.set_attribute(retyped)
-    for cast in plan.casts:
-        editor.cast(cast)
+    return tuple(map(editor.cast, plan.casts))
 
 
 def _import_casts(model: ir.Model) -> None:
@@ -48,9 +48,9 @@ def _import_casts(model: ir.Model) -> None:
     if "" in imports or "ai.onnx" in imports or any(not node.domain for node in model.graph.all_nodes()):
         return
     oldest = onnx.helper.find_min_ir_version_for
-    versions = range(_NEWEST_CAST_NEEDED, attribute_types.NUMBERED_SINCE - 1, -1)
+    versions = range(_NEWEST_CAST_NEEDED, FIRST_TYPED_CAST - 1, -1)
     admitted = (v for v in versions if oldest([onnx.helper.make_opsetid("", v)]) <= model.ir_version)
-    imports[""] = next(admitted, attribute_types.NUMBERED_SINCE)
+    imports[""] = next(admitted, FIRST_TYPED_CAST)
 
 
 _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
@@ -61,6 +61,7 @@ class _Editor:
         self._half = half
         self._types = types
         self._root = model.graph
+        self._opset = element_types.newest(model.graph.opset_imports)
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
         self._names = names
         self._placer = Placer()
@@ -139,11 +140,11 @@ class _Editor:
         converted = halves.convert(array, self._half, saturate=bool(retyped.saturates))
         return ir.Tensor(converted, dtype=self._half.dtype)
 
-    def cast(self, cast: Cast) -> None:
+    def cast(self, cast: Cast) -> ir.Node:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
         name = self._names.of_node(f"{value.name or 'value'}__{element_name(cast.dtype)}")
-        node = placing.cast(value, cast.dtype, name)
+        node = placing.cast(value, cast.dtype, name, self._opset)
         made = node.outputs[0]
         self._types[made] = tensor(cast.dtype)
         if any(site.holder is self._root for site in cast.reads):
@@ -152,6 +153,7 @@ class _Editor:
             made.name = self._names.of_value(value, element_name(cast.dtype))
         self._placer.behind([node], value)
         redirect(cast.reads, made)
+        return node
 
     def _leave(self, value: ir.Value, made: ir.Value) -> None:
         """`made` is the output of the model that `value` was: it takes over all that callers know of it."""

@@ -38,12 +38,12 @@ def complete(model: ir.Model, types: Types) -> bool:
 
 def versions(imports: Mapping[str, int]) -> Callable[[str], int]:
     """The version of a domain that a model imports: 1 where it forgets to say."""
-    return lambda domain: (imports.get(domain) if domain else opset(imports)) or 1
+    return lambda domain: imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
 
 
-def opset(imports: Mapping[str, int]) -> int | None:
-    """The version of the default domain that a model imports; None where it has nothing of it."""
-    return imports.get("", imports.get("ai.onnx"))
+def newest(imports: Mapping[str, int]) -> int:
+    """The version of the default domain that runtimes go by: where none is said, the newest that there is."""
+    return imports.get("", imports.get("ai.onnx", 1 << 30))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from amp_rewrite import element_types, schema
+from amp_rewrite.model_io import root_cause
 from amp_rewrite.names import Names
 
 
@@ -25,7 +26,7 @@ def inline(model: ir.Model) -> str | None:
     try:
         trial = InlinePass(lambda function: function.identifier() not in named)(trial).model
     except Exception as error:  # a pass reports the many ways of an odd model in many ways
-        return f"functions stay float32: they cannot be inlined ({error})"
+        return f"functions stay float32: they cannot be inlined ({root_cause(error)})"
     model.graph, kept = trial.graph, dict(trial.functions)
     model.functions.clear()
     model.functions.update(kept)

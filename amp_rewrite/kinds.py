@@ -39,7 +39,9 @@ def classify(
     Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
     """
     listed = functools.cache(functools.partial(_listed, lists, half, level, target))
-    entries = [listed(unit.node.domain, _name(unit.node), unit.allowed) for unit in graph.units]
+    entries = [
+        listed(unit.node.domain, listed_as(unit.node), unit.allowed, unit.runs) for unit in graph.units
+    ]
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
             entries[index] = _held(entries[index], finding.reason, finding.source)
@@ -60,6 +62,7 @@ def _listed(
     domain: str,
     op_type: str,
     allowed: frozenset[str],
+    runs: bool,
 ) -> Entry:
     if not allowed:
         return Entry(Kind.FIXED, "the operator, or a part of it, is unknown here", source=BY_SCHEMA)
@@ -70,7 +73,7 @@ def _listed(
         entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
     if not any(half.tensor in kind for kind in allowed):
         return _held(entry, f"the schema has no {half.name} here", BY_SCHEMA)
-    if target.lacks(domain, op_type, half.name) and not entry.source.startswith("--"):
+    if not runs and not entry.source.startswith("--"):
         entry = _held(entry, f"{target.name} has no {half.name} kernel", BY_TARGET)
     return _LEVELS[level](entry, op_type)
 
@@ -79,7 +82,8 @@ SQUARE = "Mul(x,x)"
 """What lists call a Mul of a value with itself: it overflows as Pow does."""
 
 
-def _name(node: ir.Node) -> str:
+def listed_as(node: ir.Node) -> str:
+    """The name under which lists and flags speak of a node: its operator's, or that of a square."""
     square = node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
     return SQUARE if square and not node.domain else node.op_type
 
@@ -149,10 +153,9 @@ def _bound(unit: Unit, root: ir.Graph) -> str:
 
 
 def _old(root: ir.Graph) -> str:
-    """Why nothing in a model can change, or nothing; where there is no opset yet, Casts bring theirs."""
-    version = element_types.opset(root.opset_imports)
-    old = version is not None and version < attribute_types.NUMBERED_SINCE
-    return f"runtimes have no Cast for opset {version}" if old else ""
+    """Why nothing in a model can change, or nothing."""
+    version = element_types.newest(root.opset_imports)
+    return f"runtimes have no Cast for opset {version}" if version < attribute_types.FIRST_TYPED_CAST else ""
 
 
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
@@ -191,9 +194,9 @@ def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nod
 def _matching(graph: UnitGraph, around: _Around, pattern: str, flag: str) -> list[Unit]:
     """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
     held = {node: None for unit in graph.units for node in around[unit.node]}
-    names = {_pinned_as(node) for node in held}
+    names = {pinned_as(node) for node in held}
     matches = _matcher(pattern, flag, names)
-    named = {node for node in held if matches(_pinned_as(node))}
+    named = {node for node in held if matches(pinned_as(node))}
     found = [unit for unit in graph.units if not named.isdisjoint(around[unit.node])]
     if not found:
         near = difflib.get_close_matches(pattern, sorted(names), n=3)
@@ -204,7 +207,7 @@ def _matching(graph: UnitGraph, around: _Around, pattern: str, flag: str) -> lis
     return found
 
 
-def _pinned_as(node: ir.Node) -> str:
+def pinned_as(node: ir.Node) -> str:
     """The name of a node; for one that has none, that of the first value it makes."""
     named = (value.name for value in node.outputs if value.name)
     return node.name or next(named, "")

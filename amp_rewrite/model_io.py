@@ -99,6 +99,12 @@ def surgeon() -> Any:
 
 def _from_path(path: Path) -> Loaded:
     try:
+        if path.stat().st_size >= _LARGEST_FILE:
+            raise ModelError(
+                "is larger than the 2 GiB that an ONNX file can have",
+                where=path,
+                remedy=external.EXPORT_AGAIN,
+            )
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ModelError("there is no such file", where=path, remedy="check the path") from error
@@ -112,6 +118,10 @@ def _from_path(path: Path) -> Loaded:
         return loaded
     files = external.settle(loaded.model, path)
     return replace(loaded, size=loaded.size + sum(files.values()), external=frozenset(files))
+
+
+_LARGEST_FILE = 1 << 31
+"""Protobuf counts the bytes of a message in 31 bits."""
 
 
 def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
@@ -147,4 +157,4 @@ def root_cause(error: BaseException) -> str:
     """What was at the bottom of an error, shortened."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return f"{type(error).__name__}: {error}"[:200]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

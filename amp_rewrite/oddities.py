@@ -43,6 +43,7 @@ def take_out(proto: onnx.ModelProto) -> Kept:
     of a function there is nothing; and a tensor that is there does not lie elsewhere.
     """
     kept = Kept()
+    _import_once(proto)
     kept.rest.training_info.extend(proto.training_info)
     kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     del proto.training_info[:]
@@ -52,16 +53,33 @@ def take_out(proto: onnx.ModelProto) -> Kept:
     for graph in _graphs(proto.graph):
         kept.types.update(_take_types(graph))
         kept.declared.update(info.name for info in graph.value_info)
+        for tensor in graph.initializer:
+            _hold_once(tensor)
         for attribute in _attributes(graph.node):
             attribute.ClearField("ref_attr_name")
-            if attribute.t.HasField("raw_data"):
-                attribute.t.ClearField("data_location")
-            elif attribute.type in _SPARSE:
-                _take_sparse(attribute, kept)
+            _settle_attribute(attribute, kept)
     for attribute in (a for function in proto.functions for a in _attributes(function.node)):
         if attribute.type in _SPARSE:
             _take_sparse(attribute, kept)
     return kept
+
+
+def _settle_attribute(attribute: onnx.AttributeProto, kept: Kept) -> None:
+    if attribute.type in _SPARSE:
+        _take_sparse(attribute, kept)
+    elif attribute.type == onnx.AttributeProto.TENSOR:
+        _hold_once(attribute.t)
+        if attribute.t.data_location and _is_there(attribute.t):
+            attribute.t.ClearField("data_location")
+
+
+def _import_once(proto: onnx.ModelProto) -> None:
+    """Of several imports of a domain the last one counts, for runtimes; the default domain has two names."""
+    last = {"" if opset.domain == "ai.onnx" else opset.domain: opset for opset in proto.opset_import}
+    if len(last) < len(proto.opset_import):
+        kept = [onnx.OperatorSetIdProto.FromString(opset.SerializeToString()) for opset in last.values()]
+        del proto.opset_import[:]
+        proto.opset_import.extend(kept)
 
 
 def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
@@ -80,6 +98,33 @@ def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
     for function in proto.functions:
         _put_back_sparse(kept, function.node)
 
+
+def _hold_once(tensor: onnx.TensorProto) -> None:
+    """Of several fields with data, runtimes read the raw one, or the one for the tensor's type."""
+    held = [name for name in _DATA if len(getattr(tensor, name))]
+    if len(held) + tensor.HasField("raw_data") > 1:
+        read = "raw_data" if tensor.HasField("raw_data") else _FIELDS.get(tensor.data_type, "int32_data")
+        for name in held:
+            if name != read:
+                tensor.ClearField(name)
+
+
+def _is_there(tensor: onnx.TensorProto) -> bool:
+    return tensor.HasField("raw_data") or any(len(getattr(tensor, name)) for name in _DATA)
+
+
+_DATA = "float_data int32_data string_data int64_data double_data uint64_data".split()
+_FIELDS: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float_data",
+    onnx.TensorProto.INT64: "int64_data",
+    onnx.TensorProto.DOUBLE: "double_data",
+    onnx.TensorProto.UINT64: "uint64_data",
+    onnx.TensorProto.UINT32: "uint64_data",
+    onnx.TensorProto.STRING: "string_data",
+    onnx.TensorProto.COMPLEX64: "float_data",
+    onnx.TensorProto.COMPLEX128: "double_data",
+}
+"""Where the data of a type is; that of all others is in int32_data."""
 
 _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
 _NOTE = b"amp-rewrite: sparse tensor %d"

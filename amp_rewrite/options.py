@@ -68,8 +68,8 @@ class Options:
     type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
     and what follows it in one piece. `borders` types the inputs and outputs, save those in `keep_io`.
     `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
-    them. `check` has onnx check the result. `external_data` says where a result that is a file keeps its
-    weights.
+    them. `check` has onnx check the result, `metadata` leaves the decisions in the metadata of the result.
+    `external_data` says where a result that is a file keeps its weights.
     """
 
     half: Half = FLOAT16
@@ -82,6 +82,7 @@ class Options:
     keep_io: tuple[str, ...] = ()
     keep_functions: bool = False
     check: bool = True
+    metadata: bool = True
     external_data: ExternalData = ExternalData()
 
     def operator_lists(self) -> OpLists:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite import (
+    annotations,
     attribute_types,
     checking,
     collector,
     colours,
+    decisions,
     editing,
     element_types,
     inlining,
@@ -33,11 +35,13 @@ from amp_rewrite import (
     units,
     writing,
 )
+from amp_rewrite.errors import ModelError
 from amp_rewrite.findings import BY_OBSERVATION, Finding
 from amp_rewrite.half import Half
 from amp_rewrite.observed import Observed
 from amp_rewrite.options import Borders, Options
-from amp_rewrite.reporting import report
+from amp_rewrite.reporting import causes, remedies, report
+from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.stopwatch import Progress, Stopwatch
 
@@ -59,6 +63,21 @@ class Analysis:
         found = report.of_plan(self.plan, nodes)
         seen = sum(entry.source == BY_OBSERVATION for entry in self.painting.entries)
         return replace(found, observed=seen, size_before=self.loaded.size, warnings=self.warnings)
+
+    def decisions(self) -> decisions.Decisions:
+        """What is decided for every unit, and why."""
+        return decisions.of(self.graph, self.painting, self.plan)
+
+    def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
+        """What holds nodes back in float32, with what would help: the most arithmetic first.
+
+        `flops` are the floating-point operations of the nodes (arithmetic.work); without them the number of
+        nodes counts. Every flag that is named was tried.
+        """
+        return tuple(
+            replace(cause, remedy=remedies.tried(cause, self.graph, self.painting, self.options))
+            for cause in causes.find(self.decisions(), flops)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +176,9 @@ def _decide(loaded: model_io.Loaded, given: _Given, clock: Stopwatch) -> Analysi
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
-        types = _types(loaded.model)
+        types = shape_inference.types(loaded.model)
         tidy.bypass(loaded.model, types)
-        graph = units.build(loaded.model, types, options.target)
+        graph = units.build(loaded.model, types, options.target, half)
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):
@@ -179,13 +198,6 @@ def _settle_functions(model: ir.Model, options: Options) -> str | None:
         return inlining.inline(model)
     kept = len(model.functions)
     return f"{kept} model-local {'function' if kept == 1 else 'functions'} kept, in float32" if kept else None
-
-
-def _types(model: ir.Model) -> element_types.Types:
-    types = element_types.infer(model)
-    if element_types.complete(model, types):
-        return types
-    return element_types.infer(model, shape_inference.types_by_name(model))
 
 
 def _paint(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> colours.Painting:
@@ -216,13 +228,31 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
     model, types = analysis.loaded.model, analysis.graph.types
     before = checking.borders(model, types)
     with clock.stage("rewrite"):
-        editing.apply(analysis.plan, model, types)
+        placed = editing.apply(analysis.plan, model, types)
     with clock.stage("tidy"):
         removed = tidy.run(model, types)
+    with clock.stage("annotate"):
+        warnings = (*planned.warnings, *_annotate(analysis, placed))
+    carried_out = replace(planned, casts_removed=removed, warnings=warnings)
     if analysis.options.borders is Borders.HALF:
-        return replace(planned, casts_removed=removed)
+        return carried_out
     broken = checking.broken_borders(before, checking.borders(model, types))
-    return replace(planned, casts_removed=removed, broken=broken)
+    return replace(carried_out, broken=broken)
+
+
+def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
+    """Leaves the decisions in the result, if that is asked for; returns what there is to warn of."""
+    model = analysis.loaded.model
+    if not analysis.options.metadata:
+        annotations.remove(model)
+        return ()
+    warnings: tuple[str, ...] = ()
+    try:
+        before = annotations.read(model)
+    except ModelError as error:
+        before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
+    annotations.write(model, annotations.merged(before, analysis.decisions().placed(placed)))
+    return warnings
 
 
 def _check(source: model_io.Source, made: writing.Made, found: Report, options: Options) -> Report:
@@ -238,9 +268,9 @@ def _check(source: model_io.Source, made: writing.Made, found: Report, options: 
 
 
 def _old_opset(model: ir.Model, half: Half) -> str | None:
-    version = element_types.opset(model.graph.opset_imports)
-    since = _BFLOAT16_SINCE if half.name == "bfloat16" else attribute_types.NUMBERED_SINCE
-    if version is None or version >= since:
+    version = element_types.newest(model.graph.opset_imports)
+    since = _BFLOAT16_SINCE if half.name == "bfloat16" else attribute_types.FIRST_TYPED_CAST
+    if version >= since:
         return None
     return f"{half.name} needs opset {since}, and the model has {version}: nothing can change"
 

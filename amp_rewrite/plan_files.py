@@ -11,8 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from amp_rewrite import crossings, schema, targets
 from amp_rewrite import half as halves
-from amp_rewrite import schema, targets
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.half import Half
@@ -20,7 +20,7 @@ from amp_rewrite.kinds import BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
 from amp_rewrite.names import graphs
 from amp_rewrite.options import Borders, Options
-from amp_rewrite.plan import Plan
+from amp_rewrite.plan import Cast, Plan
 from amp_rewrite.targets import Target
 from amp_rewrite.units import Unit, UnitGraph
 
@@ -28,11 +28,19 @@ FORMAT = 2
 """The version of the file format; a file of another version is refused."""
 
 
-def dump(graph: UnitGraph, painting: Painting, plan: Plan, model: ir.Model, options: Options) -> str:
-    """A plan as JSON text; `options` are those of the run that made it.
+def dump(
+    graph: UnitGraph,
+    painting: Painting,
+    plan: Plan,
+    model: ir.Model,
+    options: Options,
+    flops: Mapping[ir.Node, int | None] | None = None,
+) -> str:
+    """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes.
 
     `units` holds the decisions, and with what stands above it counts when the plan is read back: a `colour`
-    may be edited. `casts` and `stored` say what follows from them, for the reader.
+    may be edited. `casts` and `stored` say what follows from them, and what a unit `makes` and its `flops`
+    are for the reader as well.
     """
     content = {
         "format": FORMAT,
@@ -42,11 +50,8 @@ def dump(graph: UnitGraph, painting: Painting, plan: Plan, model: ir.Model, opti
         "io": options.borders.value,
         "keep_io": list(options.keep_io),
         "keep_functions": options.keep_functions,
-        "units": [_unit(unit, painting) for unit in graph.units],
-        "casts": [
-            {"value": cast.value.name, "to": cast.dtype.name.lower(), "reads": len(cast.reads)}
-            for cast in plan.casts
-        ],
+        "units": [_unit(unit, painting, (flops or {}).get(unit.node)) for unit in graph.units],
+        "casts": [_cast(graph, cast) for cast in plan.casts],
         "stored": [
             {
                 "value": storing.stored.value.name,
@@ -60,7 +65,20 @@ def dump(graph: UnitGraph, painting: Painting, plan: Plan, model: ir.Model, opti
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _unit(unit: Unit, painting: Painting) -> dict[str, Any]:
+def _cast(graph: UnitGraph, cast: Cast) -> dict[str, Any]:
+    crossing = crossings.planned(graph, cast)
+    return {
+        "value": cast.value.name,
+        "to": cast.dtype.name.lower(),
+        "reads": len(cast.reads),
+        "origin": crossing.origin.value,
+        "maker": crossing.maker,
+        "readers": list(crossing.readers),
+        "leaves": crossing.leaves,
+    }
+
+
+def _unit(unit: Unit, painting: Painting, flops: int | None) -> dict[str, Any]:
     paint, entry = painting.paints[unit.index], painting.entries[unit.index]
     return {
         "node": unit.node.name,
@@ -73,6 +91,8 @@ def _unit(unit: Unit, painting: Painting) -> dict[str, Any]:
         "reason": entry.reason,
         "follow": entry.follow,
         "source": entry.source,
+        "makes": [value.name for value in unit.node.outputs if value.name],
+        "flops": flops,
     }
 
 
@@ -115,6 +135,7 @@ class SavedPlan:
     keep_functions: bool
     model: str
     units: tuple[Mapping[str, Any], ...]
+    casts: tuple[Mapping[str, Any], ...]
     where: str
 
     def over(self, options: Options) -> Options:
@@ -141,7 +162,7 @@ class SavedPlan:
                 where=self.where,
                 remedy="make a new one with --dry-run --save-plan",
             )
-        painting = Painting(tuple(map(_paint, rows)), tuple(map(_entry, rows)))
+        painting = Painting(tuple(map(paint, rows)), tuple(map(entry, rows)))
         self._refuse_impossible(graph, painting)
         return painting
 
@@ -172,11 +193,13 @@ def _is_of(row: Mapping[str, Any], unit: Unit) -> bool:
     return _named(row) == (unit.node.name, _operator(unit.node), str(unit.var))
 
 
-def _paint(row: Mapping[str, Any]) -> Paint:
+def paint(row: Mapping[str, Any]) -> Paint:
+    """The paint that a row holds; KeyError or ValueError where it holds none."""
     return Paint(Colour(row["colour"]), Rule(row["rule"]), row["cause"])
 
 
-def _entry(row: Mapping[str, Any]) -> Entry:
+def entry(row: Mapping[str, Any]) -> Entry:
+    """The entry that a row holds; KeyError or ValueError where it holds none."""
     return Entry(Kind(row["kind"]), row["reason"], row["follow"], row["source"])
 
 
@@ -203,8 +226,8 @@ def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
     rows = tuple(content["units"])
     for position, row in enumerate(rows):
         _named(row)
-        _paint(row)
-        _entry(row)
+        paint(row)
+        entry(row)
         if row["cause"] is not None and not 0 <= row["cause"] < len(rows):
             raise ValueError(f"unit {position} has a cause that is no unit")
     return SavedPlan(
@@ -215,6 +238,7 @@ def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
         keep_functions=_switch(content["keep_functions"]),
         model=content["model"],
         units=rows,
+        casts=tuple(content.get("casts", ())),
         where=where,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx.defs import OpSchema
@@ -37,11 +38,19 @@ class Formal:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters of an operator at one version, and the types each variable may take."""
+    """The parameters of an operator, and the types each variable may take.
 
+    `since` is the version of the operator set that brought it in this form. `body` are the operators of the
+    function that ONNX defines it by: empty where there is none, or where it depends on the node
+    (`depends_on_node`).
+    """
+
+    since: int
     inputs: tuple[Formal, ...]
     outputs: tuple[Formal, ...]
     allowed: Mapping[str, frozenset[str]]
+    body: frozenset[tuple[str, str]] = frozenset()
+    depends_on_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +119,16 @@ def _of_onnx(schema: OpSchema) -> Signature:
         for parameters in (schema.inputs, schema.outputs)
     )
     allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
-    return Signature(read, made, allowed)
+    known: Any = schema  # onnx's stubs do not say which schemas have functions
+    body = schema.function_body.node if known.has_function else ()
+    return Signature(
+        since=schema.since_version,
+        inputs=read,
+        outputs=made,
+        allowed=allowed,
+        body=frozenset((node.domain, node.op_type) for node in body),
+        depends_on_node=known.has_context_dependent_function,
+    )
 
 
 def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
@@ -118,11 +136,12 @@ def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
     usable = [record for record in versions if record["since"] <= version] or versions[:1]
     if not usable:
         return None
+    record = usable[-1]
     read, made = (
-        tuple(Formal(kind, option == "Variadic", same) for kind, option, same in usable[-1][side])
+        tuple(Formal(kind, option == "Variadic", same) for kind, option, same in record[side])
         for side in ("inputs", "outputs")
     )
-    return Signature(read, made, {k: frozenset(v) for k, v in usable[-1]["types"].items()})
+    return Signature(record["since"], read, made, {k: frozenset(v) for k, v in record["types"].items()})
 
 
 def written(domain: str, op_type: str) -> str:

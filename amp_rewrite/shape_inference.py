@@ -8,7 +8,8 @@ import sys
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.element_types import Type, tensor
+from amp_rewrite import element_types
+from amp_rewrite.element_types import Type, Types, tensor
 
 _LARGEST = 1 << 28
 """Above this many bytes a model is not sent through: schemas and declarations have to do."""
@@ -18,6 +19,14 @@ import sys, onnx
 model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
 sys.stdout.buffer.write(onnx.shape_inference.infer_shapes(model).SerializeToString())
 """
+
+
+def types(model: ir.Model) -> Types:
+    """The types of a model's values from schemas and declarations, and from onnx where those do not do."""
+    found = element_types.infer(model)
+    if element_types.complete(model, found):
+        return found
+    return element_types.infer(model, types_by_name(model))
 
 
 def types_by_name(model: ir.Model) -> dict[str, Type]:

@@ -56,7 +56,7 @@ def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
     """What a tensor holds; ModelError where that does not fit its type and shape."""
     try:
         return tensor.numpy()
-    except (TypeError, ValueError) as error:
+    except (AssertionError, TypeError, ValueError) as error:
         raise ModelError(
             f"what '{tensor.name}' holds does not fit its type and shape ({error})",
             where="the given model",

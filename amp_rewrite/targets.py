@@ -5,75 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from amp_rewrite import kernel_table
 from amp_rewrite.errors import OptionError
+from amp_rewrite.kernel_table import Support
+from amp_rewrite.schema import Signature
 
-Operator = tuple[str, str]
+
+def _no_variables() -> dict[tuple[str, str], frozenset[str]]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A runtime.
 
-    `float_only` are, for each half type by name, the operators, as (domain, name), that have no kernel for
-    it: a half colour there would cost a copy to another device and back. `joined` are variables of an
-    operator that its kernels want to be of one type, though the schema lets them differ. `has_faults` says
-    that the runtime is onnxruntime, whose known faults (quirks.py) a result must not run into.
+    `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
+    allow. `together` are, by domain and operator, variables that are to have one type though there are
+    kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults (quirks.py) a
+    result must not run into.
     """
 
     name: str
-    float_only: Mapping[str, frozenset[Operator]] = field(default_factory=dict[str, frozenset[Operator]])
-    joined: Mapping[Operator, frozenset[str]] = field(default_factory=dict[Operator, frozenset[str]])
+    table: str | None = None
+    together: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=_no_variables)
     has_faults: bool = False
 
-    def lacks(self, domain: str, op_type: str, half: str) -> bool:
-        """Whether the runtime has no kernel of an operator in a half type."""
-        return (domain, op_type) in self.float_only.get(half, ())
+    def support(self, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
+        """The runtime's kernels for an operator; None where nothing but its schema bounds it.
 
+        Where there is no half kernel, half would cost a copy to another device and back.
+        """
+        if self.table is None:
+            return None
+        return kernel_table.support(kernel_table.load(self.table), domain, operator, signature, half)
 
-_NO_CUDA_KERNEL = (
-    "Acos Acosh Asin Asinh Atan Atanh Bernoulli Col2Im Cosh DFT Det GlobalLpPool GridSample Hardmax LpPool "
-    "MaxUnpool MelWeightMatrix Multinomial STFT Sinh Tan TfIdfVectorizer Unique"
-)
-_FLOAT_ONLY_CONTRIB = "ConvTransposeWithDynamicPads FusedConv GridSample"
-_FLOAT16_ONLY = (
-    "ArgMax ArgMin BatchNormalization Ceil ConvTranspose DequantizeLinear Elu Equal Floor GRU Greater "
-    "GreaterOrEqual InstanceNormalization LRN LSTM LeakyRelu Less LessOrEqual Log OneHot PRelu Pad "
-    "QuantizeLinear RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMin "
-    "ReduceProd ReduceSumSquare Resize Round Selu Shrink ThresholdedRelu Upsample"
-)
-_FLOAT16_ONLY_CONTRIB = (
-    "BiasAdd BiasSplitGelu ComplexMul DecoderAttention DecoderMaskedMultiHeadAttention "
-    "DecoderMaskedSelfAttention EmbedLayerNormalization GatedRelativePositionBias Irfft LongformerAttention "
-    "QAttention RelativePositionBias RemovePadding RestorePadding Rfft"
-)
+    def joined(self, domain: str, operator: str, support: Support, half: str) -> tuple[frozenset[str], ...]:
+        """Groups of an operator's variables that are to be half together or not at all."""
+        wanted = self.together.get((domain, operator))
+        return (*support.joined(half), *([wanted] if wanted else ()))
 
-
-def _operators(own: str, contrib: str) -> frozenset[Operator]:
-    return frozenset(
-        [("", name) for name in own.split()] + [("com.microsoft", name) for name in contrib.split()]
-    )
-
-
-_FLOAT_ONLY = _operators(_NO_CUDA_KERNEL, _FLOAT_ONLY_CONTRIB)
 
 ANY = Target("any")
 """A runtime with every kernel that the schemas allow."""
 
+_DATA_AND_SCALE = frozenset(("T", "V"))
 ONNXRUNTIME_CUDA = Target(
     "onnxruntime-cuda",
-    float_only={
-        "float16": _FLOAT_ONLY,
-        "bfloat16": _FLOAT_ONLY | _operators(_FLOAT16_ONLY, _FLOAT16_ONLY_CONTRIB),
-    },
-    joined={
-        ("", "BatchNormalization"): frozenset(("T", "T1", "T2", "U")),
-        ("", "RMSNormalization"): frozenset(("T", "V")),
-        ("", "SimplifiedLayerNormalization"): frozenset(("T", "V")),
+    table="onnxruntime_cuda",
+    together={
+        ("", "RMSNormalization"): _DATA_AND_SCALE,
+        ("", "SimplifiedLayerNormalization"): _DATA_AND_SCALE,
     },
     has_faults=True,
 )
-"""onnxruntime 1.31's CUDA provider, from the names of its kernel classes. Operators that it lacks and that
-ONNX defines by a function (Mish, Celu) run as that function, in half.
+"""onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
+scale would be half on one side alone, and need a Cast on the other.
 """
 
 BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ANY)}

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite import control, element_types, schema, targets
+from amp_rewrite.half import FLOAT16, Half
+from amp_rewrite.kernel_table import Support
 from amp_rewrite.schema import TypeVar
 from amp_rewrite.targets import Target
 
@@ -34,7 +36,7 @@ class Unit:
 
     `reads` are the places where it takes values, `makes` the values that it gives; for control flow both
     include the borders of the bodies. `allowed` are the types that the schema lets the variable take.
-    `dense` holds when no port is a sequence or an optional.
+    `dense` holds when no port is a sequence or an optional, `runs` when the target has a half kernel.
     """
 
     index: int
@@ -44,6 +46,7 @@ class Unit:
     makes: tuple[ir.Value, ...]
     allowed: frozenset[str]
     dense: bool = True
+    runs: bool = True
 
     def __str__(self) -> str:
         return f"{self.node.name or self.node.op_type}.{self.var}"
@@ -71,20 +74,24 @@ class UnitGraph:
         return tuple(unit for unit in self.units if unit.node is node)
 
 
-def build(model: ir.Model, types: element_types.Types, target: Target = targets.ANY) -> UnitGraph:
+def build(
+    model: ir.Model, types: element_types.Types, target: Target = targets.ANY, half: Half = FLOAT16
+) -> UnitGraph:
     """The units of the main graph and of every graph below it, in the order of the nodes.
 
-    Variables that the target's kernels want as one are one unit, under the name of the first.
+    Variables that the target's kernels for `half` want as one are one unit, under the name of the first.
     """
-    builder = _Builder(types, model, target)
+    builder = _Builder(types, model, target, half)
     builder.graph(model.graph)
     return builder.finish(model.graph)
 
 
 class _Builder:
-    def __init__(self, types: element_types.Types, model: ir.Model, target: Target) -> None:
+    def __init__(self, types: element_types.Types, model: ir.Model, target: Target, half: Half) -> None:
         self._types = types
-        self._joined = target.joined
+        self._target = target
+        self._half = half.name
+        self._supports: dict[tuple[str, str], Support | None] = {}
         self._functions = frozenset(model.functions)
         self._version = element_types.versions(model.graph.opset_imports)
         self._float = {v for v, t in types.items() if t.dtype == ir.DataType.FLOAT}
@@ -122,7 +129,23 @@ class _Builder:
         layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
         if layout is None or (self._functions and node.op_identifier() in self._functions):
             return _opaque(inputs, outputs)
-        return self._join(node, layout) if (domain, operator) in self._joined else layout
+        for names in self._joined(node):
+            layout = self._join(node, layout, names)
+        return layout
+
+    def _joined(self, node: ir.Node) -> Iterable[frozenset[str]]:
+        support = self._support(node)
+        if support is None:
+            return ()
+        return self._target.joined(node.domain, node.op_type, support, self._half)
+
+    def _support(self, node: ir.Node) -> Support | None:
+        """What the target has for an operator; None where there is no more to say than its schema says."""
+        key = node.domain, node.op_type
+        if key not in self._supports:
+            signature = schema.find(*key, self._version(node.domain))
+            self._supports[key] = signature and self._target.support(*key, signature, self._half)
+        return self._supports[key]
 
     def _all_known(self, node: ir.Node, group: schema.Group) -> bool:
         """Whether every input has a type; one that has none could not be cast with the others."""
@@ -135,12 +158,11 @@ class _Builder:
             return True
         return all(value is None or value in self._types for value in node.inputs)
 
-    def _join(self, node: ir.Node, layout: schema.Layout) -> schema.Layout:
+    def _join(self, node: ir.Node, layout: schema.Layout, names: frozenset[str]) -> schema.Layout:
         """The layout with the joined variables as one group, where all of them are float32."""
-        names = self._joined[node.domain, node.op_type]
         parts = [group for group in layout if group.var.name in names]
         values = [node.inputs[i] for group in parts for i in group.inputs]
-        if any(value is not None and value not in self._float for value in values):
+        if len(parts) < 2 or any(value is not None and value not in self._float for value in values):
             return layout
         one = schema.Group(
             var=parts[0].var,
@@ -197,7 +219,9 @@ class _Builder:
             assert value is not None, "only places that read something are units' reads"
             self._readers.setdefault(value, []).append((index, site))
             dense = dense and value not in self._wrapped
-        self._units.append(Unit(index, node, var, tuple(reads), tuple(makes), allowed, dense))
+        support = self._support(node)
+        runs = support is None or support.has(var.name, self._half)
+        self._units.append(Unit(index, node, var, tuple(reads), tuple(makes), allowed, dense, runs))
 
     def finish(self, root: ir.Graph) -> UnitGraph:
         producers: list[list[int]] = [[] for _ in self._units]

@@ -20,7 +20,7 @@ def settle(model: ir.Model, where: str | Path, sparse: Container[str | None] = f
     made: set[ir.Value] = set()
     unsorted = False
     for node in _nodes(model.graph):
-        for value in node.inputs:
+        for value in node.inputs if node.op_type != "Constant" else ():  # whose inputs nobody reads
             if value is None or value in made:
                 continue
             if value.producer() is not None:

@@ -88,8 +88,10 @@ def write(path: Path) -> int:
 
 
 CUDA = "CUDAExecutionProvider"
-FLOATS = ("tensor(float)", "tensor(float16)", "tensor(bfloat16)")
-"""What a target is asked about; kernels for other types alone decide nothing."""
+INTERNAL = ("com.ms.internal.nhwc",)
+"""Operators that onnxruntime puts in place of others; no model has them."""
+FLOATS = ("float", "float16", "bfloat16")
+"""What a target is asked about, in tensors and in sequences of them; other types decide nothing."""
 
 
 def condensed(made: dict[str, object], provider: str = CUDA) -> dict[str, object]:
@@ -100,7 +102,7 @@ def condensed(made: dict[str, object], provider: str = CUDA) -> dict[str, object
     operators: dict[str, dict[tuple[int, int | None], list[Types]]] = {}
     for kernel in made["kernels"]:
         types = _float_types(kernel["types"])
-        if kernel["provider"] == provider and types:
+        if kernel["provider"] == provider and types and kernel["domain"] not in INTERNAL:
             span = (kernel["since"], kernel["until"])
             known = operators.setdefault(_listed(kernel), {}).setdefault(span, [])
             known += [] if types in known else [types]
@@ -116,7 +118,9 @@ Types = dict[str, list[str]]
 
 def _float_types(types: Types) -> Types:
     """The variables that a kernel takes a float type for, with those types by their bare names."""
-    bare = {name: [kind[7:-1] for kind in FLOATS if kind in kinds] for name, kinds in types.items()}
+    bare = {
+        name: [f for f in FLOATS if any(f"tensor({f})" in k for k in kinds)] for name, kinds in types.items()
+    }
     return {name: kinds for name, kinds in bare.items() if kinds}
 
 

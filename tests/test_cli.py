@@ -233,9 +233,17 @@ def test_explain_finds_a_node_by_what_it_makes(model):
     assert run("explain", model, "e").output == run("explain", model, "exponential").output
 
 
-def test_explain_prints_float32_first(model):
-    """`explain MODEL` has a line for every unit, those in float32 before those in half."""
-    colours = [line.split()[0] for line in run("explain", model).output.splitlines()]
+def test_explain_names_what_holds_nodes_back(model):
+    """`explain MODEL` has the causes of float32, each with the flag that would help."""
+    first, reason, remedy = run("explain", model).output.splitlines()
+    assert first == "2 nodes: downstream of Exp 'exponential'"
+    assert reason.startswith("  denied: overflows above 11.09")
+    assert remedy == "  to allow: --infer Exp"
+
+
+def test_explain_all_prints_float32_first(model):
+    """`explain MODEL --all` has a line for every unit, those in float32 before those in half."""
+    colours = [line.split()[0] for line in run("explain", model, "--all").output.splitlines()]
     assert colours == ["full", "full", "half", "half"]
 
 

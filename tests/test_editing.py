@@ -974,7 +974,7 @@ def test_what_surrounds_the_graph_survives():
     proto.graph.initializer[0].doc_string = "a weight"
     proto.graph.initializer[0].metadata_props.add(key="from", value="checkpoint 3")
     proto.graph.value_info.add().CopyFrom(helper.make_tensor_value_info("a", 1, [1, 1, "H", 4]))
-    after = rewritten(proto).model
+    after = rewritten(proto, Options(metadata=False)).model
     for name in (
         "ir_version opset_import producer_name producer_version domain model_version doc_string "
         "metadata_props"

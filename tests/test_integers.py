@@ -258,8 +258,9 @@ def test_token_ids_are_no_business_of_ours():
     assert in_half(text) == {"e", "y"}
 
 
-ROPE = """<ir_version: 9, opset_import: ["": 17]> g (int64[1,s] positions, float[4,4] x) => (float[1,4,s] y)
-    <float[2] inv_freq = {{1.0, 0.01}}, float[4,4] w, int64[1] first = {{0}}, int64[1] last = {{2}}> {{
+ROPE = """<ir_version: 9, opset_import: ["": 17]>
+    g (int64[1,s] positions, float[4,4] x, float[4,4] w) => (float[1,4,s] y)
+    <float[2] inv_freq = {{1.0, 0.01}}, int64[1] first = {{0}}, int64[1] last = {{2}}> {{
     {} [product] angle = MatMul (column, row)
     both = Concat <axis = 1> (angle, angle) c = Cos (both) h = MatMul (x, w) y = MatMul (h, c) }}"""
 ROPES = {

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from amp_rewrite import pipeline
+from amp_rewrite import annotations, pipeline
+from amp_rewrite.annotations import KEY
 from amp_rewrite.half import FLOAT16
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import Level, Options
@@ -130,6 +132,38 @@ def test_twice_is_once(model, asked):
     """Rewriting the result again, with the same options, gives the very same bytes."""
     once = pipeline.rewrite(data(model), asked).model
     assert pipeline.rewrite(once, asked).model == once
+
+
+@law(models(), options())
+def test_a_result_carries_its_reasons(model, asked):
+    """Every named node of a result tells the colours, rules and reasons that the analysis found for it."""
+    after = rewritten(model, asked)
+    found = annotations.read(ir.from_proto(after))
+    if found is None:
+        assert after == model or all(KEY not in {p.key for p in n.metadata_props} for n in nodes(after))
+        return
+    left = {node.name for node in nodes(after)} - {""}
+    decided = [d for d in pipeline.analyze(model, asked).decisions().all if d.name in left]
+    carried = [d for d in found.all if d.name in left]
+    assert Counter(map(told, carried)) == Counter(map(told, decided))
+
+
+def told(decision):
+    """What a decision says of itself."""
+    entry, paint = decision.entry, decision.paint
+    said = decision.operator, decision.name, decision.variable, entry.kind, entry.reason, entry.source
+    return (*said, paint.colour, paint.rule)
+
+
+@law(models(), options())
+def test_metadata_is_all_that_metadata_changes(model, asked):
+    """Without the metadata a result is the same, byte for byte."""
+    after = rewritten(model, asked)
+    for holder in (after, *nodes(after)):
+        kept = [prop for prop in holder.metadata_props if prop.key != KEY]
+        del holder.metadata_props[:]
+        holder.metadata_props.extend(kept)
+    assert data(after) == data(rewritten(model, replace(asked, metadata=False)))
 
 
 @law(models(), options())

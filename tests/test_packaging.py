@@ -8,6 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LISTS = sorted(path.name for path in (ROOT / "oplists").glob("*.yaml"))
+PAGE = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "amp_rewrite" / "reporting" / "html").rglob("*")
+    if path.is_file()
+)
 DATA = sorted(path.name for path in (ROOT / "amp_rewrite" / "data").glob("*.json"))
 
 # Prints where the package was imported from, where its lists are, and each list that it can load.
@@ -61,14 +66,19 @@ def test_the_wheel_holds_the_package_and_its_data(site):
     assert DATA
     assert {f"amp_rewrite/oplists/{name}" for name in LISTS} <= inside
     assert {f"amp_rewrite/data/{name}" for name in DATA} <= inside
+    assert "amp_rewrite/reporting/html/vendor/d3.min.js" in PAGE
+    assert set(PAGE) <= inside
     assert "amp_rewrite/py.typed" in inside
     assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"amp_rewrite"}
 
 
 def test_the_wheel_carries_licence_and_command(site):
-    """The licence travels with the wheel, and installing it makes the command amp-rewrite."""
+    """Our licence and those of what we carry travel with the wheel, and it makes the command amp-rewrite."""
     (info,) = site.glob("*.dist-info")
-    assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    vendored = [path for path in PAGE if path.endswith(".LICENSE")]
+    assert len(vendored) == 2
+    for path in ("LICENSE", *vendored):
+        assert (info / "licenses" / path).read_bytes() == (ROOT / path).read_bytes()
     assert "amp-rewrite = amp_rewrite.cli:main" in (info / "entry_points.txt").read_text()
 
 

@@ -32,7 +32,7 @@ def test_the_story(model):
     """The stages come in the order of the design, each is timed, and progress hears of each."""
     told = []
     report = rewrite(model, progress=told.append).report
-    assert told == ["load", "analyse", "colour", "plan", "rewrite", "tidy", "write", "check"]
+    assert told == ["load", "analyse", "colour", "plan", "rewrite", "tidy", "annotate", "write", "check"]
     assert [stage for stage, _ in report.seconds] == told
     assert all(seconds >= 0 for _, seconds in report.seconds)
 

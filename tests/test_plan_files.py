@@ -132,7 +132,8 @@ def test_one_plan_is_one_text(model):
 def test_a_plan_says_what_follows(model):
     """Besides the decisions, a reader finds the Casts and what becomes of stored tensors."""
     content = json.loads(dumped(model))
-    assert {"value": "x", "to": "float16", "reads": 1} in content["casts"]
+    cast = {"value": "x", "to": "float16", "reads": 1, "origin": "input"}
+    assert {**cast, "maker": None, "readers": [0], "leaves": False} in content["casts"]
     assert {"value": "w", "form": "half", "saturates": 0, "flushes": 0} in content["stored"]
     product = next(unit for unit in content["units"] if unit["operator"] == "MatMul")
     assert (product["colour"], product["rule"], product["kind"]) == ("half", "allow", "allow")

@@ -1,9 +1,13 @@
 """Which kernels the target has: a half colour is not given where there is none."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from onnx import parser
 
-from amp_rewrite import analyze, schema, targets
+from amp_rewrite import analyze, kernel_table, schema, targets
 from amp_rewrite.colours import Rule
 from amp_rewrite.errors import OptionError
 from amp_rewrite.half import BFLOAT16, FLOAT16
@@ -55,11 +59,88 @@ def _infer():
     return Options().operator_lists().find("", "Add").kind
 
 
-def test_every_operator_of_a_table_exists():
-    """No name in a table is misspelt: onnx or onnxruntime knows each."""
-    tables = targets.ONNXRUNTIME_CUDA.float_only.values()
-    for domain, name in frozenset().union(*tables, targets.ONNXRUNTIME_CUDA.joined):
-        assert name in schema.known_operators(domain), f"{domain}:{name}"
+def test_every_operator_of_the_table_exists():
+    """The names in the table are those by which onnx and onnxruntime know the operators."""
+    names = {tuple(name.rpartition(":")[::2]) for name in kernel_table.load("onnxruntime_cuda")}
+    assert len(names) > 200
+    assert {(domain, name) for domain, name in names if name not in schema.known_operators(domain)} == set()
+
+
+def test_the_table_is_what_the_dump_condenses_to(tmp_path):
+    """The table in the package is made of the committed dump, and of nothing else."""
+    root, made = Path(__file__).parents[1], tmp_path / "table.json"
+    command = ["benchmarks/kernels.py", "--condense", "benchmarks/results/kernels.json", "--json", made]
+    subprocess.run([sys.executable, *command], cwd=root, check=True, capture_output=True)
+    shipped = root / "amp_rewrite" / "kernel_tables" / "onnxruntime_cuda.json"
+    assert made.read_bytes() == shipped.read_bytes()
+
+
+def supports(operator, version, half="float16", domain=""):
+    """The kernels of the CUDA target for an operator at an opset."""
+    signature = schema.find(domain, operator, version)
+    return targets.ONNXRUNTIME_CUDA.support(domain, operator, signature, half)
+
+
+@pytest.mark.parametrize(
+    ("operator", "opset", "variable", "half", "has"),
+    [
+        ("Clip", 11, "T", "float16", False),
+        ("Clip", 13, "T", "float16", True),
+        ("MaxPool", 21, "T", "float16", True),
+        ("MaxPool", 22, "T", "float16", False),
+        ("Conv", 21, "T", "bfloat16", False),
+        ("Conv", 22, "T", "bfloat16", True),
+        ("LayerNormalization", 17, "T", "float16", True),
+        ("LayerNormalization", 17, "U", "float16", False),
+        ("EyeLike", 13, "T2", "float16", False),
+        ("SequenceAt", 13, "S", "float16", True),
+        ("Mean", 13, "T", "float16", False),
+    ],
+)
+def test_kernels_are_those_of_the_version_in_the_model(operator, opset, variable, half, has):
+    """A kernel with an open end serves no newer version; each variable has types of its own."""
+    assert supports(operator, opset, half).has(variable, half) is has
+
+
+@pytest.mark.parametrize(
+    ("operator", "opset", "half", "runs"),
+    [
+        ("Mish", 18, "float16", True),
+        ("Elu", 22, "float16", True),
+        ("Elu", 22, "bfloat16", False),
+        ("GroupNormalization", 21, "float16", True),
+        ("AffineGrid", 20, "bfloat16", False),
+    ],
+)
+def test_an_operator_without_a_kernel_runs_as_its_function(operator, opset, half, runs):
+    """Where all parts of the function have half kernels, or the function depends on the node."""
+    assert (supports(operator, opset, half) is None) is runs
+
+
+@pytest.mark.parametrize(
+    ("operator", "opset", "half", "groups"),
+    [
+        ("Attention", 23, "float16", [{"T1", "T2", "U"}]),
+        ("BatchNormalization", 15, "float16", [{"T", "T1", "T2"}]),
+        ("LayerNormalization", 17, "float16", []),
+        ("Cast", 13, "float16", []),
+        ("Pow", 13, "float16", []),
+    ],
+)
+def test_variables_that_no_kernel_takes_apart_are_joined(operator, opset, half, groups):
+    """Attention wants its data and an additive mask in one type; Pow takes an exponent of any."""
+    assert [set(group) for group in supports(operator, opset, half).joined(half)] == groups
+
+
+def test_a_mask_follows_its_attention():
+    """An additive mask is half with the data, though the schema would let it stay float32."""
+    body = """<ir_version: 10, opset_import: ["": 23]>
+      g (float[1,2,4,4] x, float[4,4] m, float[4,4] w) => (float[1,2,4,4] y) {
+        a = MatMul (x, w) [op] b = Attention (a, a, a, m) y = MatMul (b, w) }"""
+    found = analyze(parser.parse_model(body))
+    (unit,) = [unit for unit in found.graph.units if unit.node.name == "op"]
+    assert found.painting.is_half(unit.index)
+    assert len(unit.reads) == 4
 
 
 def test_an_unknown_target_is_an_error():

@@ -9,7 +9,7 @@ import click
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.reporting import charts, terminal, timings
+from amp_rewrite.reporting import charts, pictures, terminal, timings
 from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.latency import Effort
@@ -59,7 +59,7 @@ def bench(
     The inputs are made for A, and all models must take them. Each round runs every model once: A B A B.
     """
     if chart is not None:
-        charts.drawing(chart)  # what cannot be drawn is said before minutes have passed
+        pictures.drawing(chart)  # what cannot be drawn is said before minutes have passed
     device = latency.device_for(provider)
     subjects = [Subject(str(path), path, tf32) for path in models]
     with shown_progress(quiet=False) as progress:
@@ -70,4 +70,4 @@ def bench(
     if json_ is not None:
         write_json(made.to_json(), json_)
     if chart is not None:
-        charts.write(made, chart)
+        pictures.write(charts.chart(made), chart)

@@ -47,16 +47,17 @@ _NAMES = ("data", "dim", "seed", "samples")
 def _data(flags: Mapping[str, Any]) -> Data:
     if flags["data"] and flags["dim"]:
         raise OptionError("--dim and --data contradict each other", remedy="files have sizes of their own")
-    return Data(tuple(flags["data"]), _dims(flags["dim"]), flags["seed"], flags["samples"])
+    return Data(tuple(flags["data"]), dims(flags["dim"]), flags["seed"], flags["samples"])
 
 
-def _dims(asked: Sequence[str]) -> dict[str, int]:
-    dims: dict[str, int] = {}
+def dims(asked: Sequence[str]) -> dict[str, int]:
+    """Sizes by name, from what `--dim` was given; OptionError for what is not NAME=SIZE."""
+    found: dict[str, int] = {}
     for text in asked:
         name, size = _dim(text)
-        if dims.setdefault(name, size) != size:
+        if found.setdefault(name, size) != size:
             raise OptionError(f"--dim gives {name} two sizes", remedy="give it once")
-    return dims
+    return found
 
 
 def _dim(text: str) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,11 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the flags ask for."""
+    """What the flags ask for; `decided` holds when any of them was written."""
 
     options: Options
     replay: plan_files.SavedPlan | None
+    decided: bool
 
     def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
         """The analysis of a model as it is asked for."""
@@ -101,7 +102,7 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
     _refuse_contradictions(flags)
     if flags["plan"]:
         replay = plan_files.load(flags["plan"])
-        return Asked(replay.over(Options()), replay)
+        return Asked(replay.over(Options()), replay, decided=True)
     half = halves.named(flags["to"])
     chosen = lists.load(flags["list_"] or SHIPPED_FOR[half.name])
     for kind in (Kind.ALLOW, Kind.INFER, Kind.CLEAR, Kind.DENY):
@@ -117,7 +118,7 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
         keep_io=tuple(flags["keep_io"]),
         keep_functions=flags["keep_functions"],
     )
-    return Asked(options, None)
+    return Asked(options, None, decided=bool(_written(flags)))
 
 
 def _refuse_contradictions(flags: Mapping[str, Any]) -> None:
@@ -128,15 +129,19 @@ def _refuse_contradictions(flags: Mapping[str, Any]) -> None:
 
 
 def _refuse_flags_beside_a_plan(flags: Mapping[str, Any]) -> None:
-    """The context knows which flags were written, those included that ask for what is the default."""
-    context = click.get_current_context()
-    given = [
-        f"--{name.rstrip('_').replace('_', '-')}"
-        for name in flags
-        if name != "plan" and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
+    given = [flag for flag in _written(flags) if flag != "--plan"]
     if flags["plan"] and given:
         raise OptionError("--plan decides everything", remedy=f"leave out {' and '.join(given)}")
+
+
+def _written(flags: Iterable[str]) -> list[str]:
+    """The flags that were written, those included that ask for what is the default: the context knows."""
+    source = click.get_current_context().get_parameter_source
+    return [
+        f"--{name.rstrip('_').replace('_', '-')}"
+        for name in flags
+        if source(name) is ParameterSource.COMMANDLINE
+    ]
 
 
 def _refuse_two_lists(flags: Mapping[str, Any]) -> None:

@@ -4,10 +4,15 @@ error of ours is one line and exit code 2.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
+import signal
+import sys
+import threading
 import warnings
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +51,10 @@ class DefaultGroup(click.Group):
         """Runs the command; what goes wrong becomes one line on standard error."""
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         try:
-            with warnings.catch_warnings(action="ignore"):  # others say in many lines what we say in one
+            with (
+                _stopping_in_order(),
+                warnings.catch_warnings(action="ignore"),
+            ):  # others say in many lines what we say in one
                 return super().invoke(ctx)
         except AmpRewriteError as error:
             _reraise_if_asked()
@@ -63,6 +71,23 @@ class DefaultGroup(click.Group):
                 f"this is a fault of amp-rewrite's own ({what}); please report it with what "
                 f"{TRACEBACK}=1 prints"
             ) from error
+
+
+@contextlib.contextmanager
+def _stopping_in_order() -> Generator[None]:
+    """Has a request to end (SIGTERM) unwind what is under way, so that nothing half done is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(_BY_SIGNAL + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+_BY_SIGNAL = 128
+"""What shells add to the number of the signal that ended a process."""
 
 
 def _reraise_if_asked() -> None:

@@ -13,13 +13,16 @@ from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
 from amp_rewrite.observed import Observed
-from amp_rewrite.options import Options
+from amp_rewrite.options import ExternalData, Options
 from amp_rewrite.pipeline import Analysis, Result
 from amp_rewrite.plan_files import SavedPlan
 from amp_rewrite.proving import Judged, Looking, Proof, Steps, prove
-from amp_rewrite.running import feeds
+from amp_rewrite.reporting.page import Evidence
+from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
+from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
 from amp_rewrite.stopwatch import Progress
@@ -62,6 +65,25 @@ class Job:
             self.on_plan(made)
         return made
 
+    def evidence(self, proof: Proof, *, timed: bool) -> Evidence:
+        """What the runs have shown, and the magnitudes of the original's values."""
+        bench = self._time(proof.result) if timed else None
+        if not isinstance(proof.judged, Verdict):
+            return Evidence(unverified=self._unverified(proof.judged), bench=bench)
+        return Evidence(proof.judged, seen=self._observe_if_possible(), bench=bench)
+
+    def _unverified(self, judged: AmpRewriteError | None) -> str:
+        if judged is not None:
+            return f"not compared with the original: {judged}"
+        return "not compared with the original" if self.original is None else "nothing changed"
+
+    def _time(self, result: Result) -> Bench:
+        """Both models as `bench` times them at its defaults; raises what `latency.measure` raises."""
+        tell(self.progress, "measure")
+        subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
+        samples = list(feeds.feeds(self.model, self.data))
+        return latency.measure(subjects, samples, latency.device_for(None))
+
     def _observe(self) -> Observed:
         tell(self.progress, "observe")
         model: Runnable = self.model
@@ -79,7 +101,7 @@ class Job:
         overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
-            self.options,
+            replace(self.options, external_data=ExternalData()) if overwritten else self.options,
             output=self.output,
             in_place=self.in_place and not overwritten,
             replay=self.replay,
@@ -89,7 +111,7 @@ class Job:
         )
         if not overwritten:
             return result
-        writing.write(result.model.SerializeToString(), self.model)
+        writing.save(model_io.load(result.model), self.model, self.options.external_data)
         return replace(result, model=self.model)
 
     def _judge(self, result: Result) -> Judged:

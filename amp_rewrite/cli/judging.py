@@ -10,6 +10,7 @@ import click
 
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.options import Borders
+from amp_rewrite.proving import Proof
 from amp_rewrite.running import feeds, metrics, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.feeds import Data
@@ -54,6 +55,13 @@ class Judging:
             return verdict
         first = next(iter(feeds.feeds(original, data)))
         return replace(verdict, blame=blame(original, rewritten, first))
+
+    def without_unasked_blame(self, proof: Proof) -> Proof:
+        """The proof as it is told: a good verdict names nodes only where that was asked for."""
+        verdict = proof.judged
+        if self.per_node or not isinstance(verdict, Verdict) or not verdict.ok:
+            return proof
+        return replace(proof, judged=replace(verdict, blame=None))
 
 
 def _judging(flags: Mapping[str, Any]) -> Judging:

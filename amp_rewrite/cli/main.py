@@ -7,6 +7,7 @@ from importlib import metadata
 import click
 
 from amp_rewrite.cli.bench import bench
+from amp_rewrite.cli.coverage import coverage
 from amp_rewrite.cli.demo import demo
 from amp_rewrite.cli.explain import explain
 from amp_rewrite.cli.group import DefaultGroup
@@ -44,5 +45,5 @@ def main() -> None:
     """
 
 
-for command in (rewrite, verify, bench, explain, demo):
+for command in (rewrite, verify, bench, explain, coverage, demo):
     main.add_command(command)

@@ -12,19 +12,23 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from amp_rewrite import plan_files, writing
+from amp_rewrite import explaining, plan_files, writing
+from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.job import Job, original
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
 from amp_rewrite.cli.storage_flag import external_data_flag
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import ExternalData, Level
 from amp_rewrite.pipeline import Analysis
 from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting.advice.advice import Advice
+from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.verification import Verdict
@@ -57,11 +61,14 @@ from amp_rewrite.running.verification import Verdict
     show_default=True,
     help="When to look at all values of a float32 run, and keep in float32 what comes near half's limits.",
 )
+@click.option("--no-metadata", is_flag=True, help="Do not leave the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
 @feed_flags
 @judging_flags
+@showing_flags
+@click.option("--latency", is_flag=True, help="Time both models, as bench does, for --html and --plots.")
 def rewrite(
     model: Path,
     output: Path | None,
@@ -72,51 +79,88 @@ def rewrite(
     external_data: ExternalData,
     no_check: bool,
     observe: str,
+    no_metadata: bool,
     no_verify: bool,
     quiet: bool,
     asked: Asked,
     data: Data,
     judging: Judging,
+    showing: Showing,
+    latency: bool,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the result with it.
 
     Exit code 1 when the result is not valid or not close; it is written all the same.
     """
     console = terminal.plain_console(quiet=quiet)
-    looking = _looking(asked, observe)
+    looking, sketch = _looking(asked, observe), Sketch(asked, data.dims)
+    _refuse_latency(latency, showing, in_place=in_place, dry_run=dry_run)
     with shown_progress(quiet=quiet) as progress:
         job = Job(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
-            options=replace(asked.options, check=not no_check, external_data=external_data),
+            options=replace(
+                asked.options, check=not no_check, metadata=not no_metadata, external_data=external_data
+            ),
             replay=asked.replay,
             output=output,
             in_place=in_place,
             data=data,
-            judging=judging,
-            on_plan=None if save_plan is None else partial(_save, save_plan),
+            judging=replace(judging, per_node=judging.per_node or showing.asked),
+            on_plan=partial(_on_plan, save_plan, sketch if showing.asked else None),
             progress=progress,
         )
         done = job.plan(looking) if dry_run else job.run(looking)
+        if showing.asked:
+            _show(showing, job, asked, done, sketch, latency=latency)
     if isinstance(done, Analysis):
         _tell_plan(console, done, json_)
     else:
-        _tell(console, model, done, json_, judging)
+        _tell(console, model, judging.without_unasked_blame(done), json_, judging)
 
 
 def _looking(asked: Asked, observe: str) -> Looking:
     """When to look at values; OptionError where they have no say."""
     settled = asked.replay is not None or asked.options.level is Level.UNSAFE_FORCE_ALL
     if settled and observe == Looking.ALWAYS.value:
-        why = (
-            "--plan decides everything" if asked.replay else f"--level {asked.options.level.value} forces all"
-        )
-        raise OptionError(f"{why}, whatever was observed", remedy="leave out --observe")
+        flag = "--plan" if asked.replay else f"--level {asked.options.level.value}"
+        raise OptionError(f"{flag} decides all, whatever is observed", remedy="leave out --observe")
     return Looking.NEVER if settled else Looking(observe)
 
 
+def _refuse_latency(latency: bool, showing: Showing, *, in_place: bool, dry_run: bool) -> None:
+    if not latency:
+        return
+    if in_place or dry_run:
+        raise OptionError("--latency takes two models to time", remedy="write the result beside the model")
+    if not showing.asked:
+        raise OptionError("--latency is for --html and --plots", remedy="add one, or use amp-rewrite bench")
+
+
+def _on_plan(save_plan: Path | None, sketch: Sketch | None, made: Analysis) -> None:
+    """What is done when all is decided, and before anything changes."""
+    if save_plan is not None:
+        _save(save_plan, made)
+    if sketch is not None:
+        sketch.draw(made)
+
+
+def _show(
+    showing: Showing, job: Job, asked: Asked, done: Analysis | Proof, sketch: Sketch, *, latency: bool
+) -> None:
+    """Writes the report and the plots of what was done, or is to be done."""
+    if isinstance(done, Analysis):
+        showing.write(of_plan(job.model, done, asked, job.data.dims))
+        return
+    evidence = job.evidence(done, timed=latency)
+    coverage = measuring.measure(done.result.model, job.data.dims)
+    showing.write(sketch.page(job.model, done.result.report, evidence, coverage))
+
+
 def _save(path: Path, made: Analysis) -> None:
-    text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
+    """Writes the plan, with the FLOPs of the nodes for who reads it without the model."""
+    flops = work.count(made.loaded.model, made.graph.types).flops
+    text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options, flops)
     writing.write(text.encode(), path)
 
 
@@ -124,18 +168,18 @@ def _tell(console: Console, model: Path, proof: Proof, json_: Path | None, judgi
     """Reports on a result; exit code 1 where it is not valid or not close."""
     report, judged = proof.result.report, proof.judged
     if json_ is not None:
-        _write_json(json_, report, judged)
+        _write_json(json_, report, judged, explaining.advise(proof.result.model, report.half))
     terminal.print_summary(console, report, str(proof.result.model), _hints(model, report))
     _print_verdict(console, judged, judging)
     if not report.ok or (isinstance(judged, Verdict) and not judged.ok):
         raise click.exceptions.Exit(1)
 
 
-def _write_json(path: Path, report: Report, verdict: Judged) -> None:
+def _write_json(path: Path, report: Report, verdict: Judged, advice: Advice) -> None:
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
     if isinstance(verdict, AmpRewriteError):
         judged = {"not_compared": str(verdict)}
-    write_json({**report.to_json(), "verification": judged}, path)
+    write_json({**report.to_json(), "verification": judged, "advice": advice.to_json()}, path)
 
 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
@@ -150,7 +194,7 @@ def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
 def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     """Reports on a plan that is not carried out."""
     if json_ is not None:
-        _write_json(json_, made.report(), None)
+        _write_json(json_, made.report(), None, explaining.advise_planned(made))
     terminal.print_plan(console, made.plan)
     halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
     console.print(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from amp_rewrite import schema
-from amp_rewrite.colours import Colour, Painting, Rule
+from amp_rewrite.colours import Colour, Rule
+from amp_rewrite.decisions import Decision, Decisions
+from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
+from amp_rewrite.kinds import BY_TARGET
 from amp_rewrite.lists import Kind
-from amp_rewrite.units import Unit, UnitGraph
+from amp_rewrite.reporting.causes import RootCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,61 +23,102 @@ class Step:
     kind: Kind
     reason: str
 
+    def to_json(self) -> dict[str, str]:
+        """The same as plain data."""
+        return {
+            "unit": self.unit,
+            "colour": self.colour.value,
+            "rule": self.rule.value,
+            "kind": self.kind.value,
+            "reason": self.reason,
+        }
 
-def chain(graph: UnitGraph, painting: Painting, unit: int) -> tuple[Step, ...]:
+
+def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
     """Why a unit has its colour, step by step, down to where it all began."""
-    return tuple(first_step(graph, painting, link) for link in painting.why(unit))
+    return tuple(first_step(decisions, link) for link in decisions.why(unit))
 
 
-def first_step(graph: UnitGraph, painting: Painting, index: int) -> Step:
+def first_step(decisions: Decisions, index: int) -> Step:
     """Why a unit has its colour, as far as the unit that caused it."""
-    unit, paint, entry = graph.units[index], painting.paints[index], painting.entries[index]
-    cause = label(graph.units[paint.cause]) if paint.cause is not None else ""
+    decision = decisions.all[index]
+    paint, entry = decision.paint, decision.entry
+    cause = str(decisions.all[paint.cause]) if paint.cause is not None else ""
     return Step(
-        unit=label(unit),
+        unit=str(decision),
         colour=paint.colour,
         rule=paint.rule,
         kind=entry.kind,
-        reason=_because(paint.rule, paint.colour, entry.kind, cause).format(
-            why=entry.reason, who=entry.source
-        ),
+        reason=_BY_HAND if decision.by_hand else _because(decision, cause),
     )
 
 
-def label(unit: Unit) -> str:
-    """A unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
-    made = next((value.name for value in unit.node.outputs if value.name), "")
-    name = f"'{unit.node.name}'" if unit.node.name else f"-> '{made}'"
-    return f"{schema.written(unit.node.domain, unit.node.op_type)} {name} ({unit.var})"
+_BY_HAND = "changed by hand in the saved plan"
+_GONE = "a node that is no longer in the model"
 
 
-def _because(rule: Rule, colour: Colour, kind: Kind, cause: str) -> str:
-    """The sentence of a rule; `{why}` and `{who}` stand for the entry's reason and source."""
-    cause = cause.replace("{", "{{").replace("}", "}}")
+def _because(decision: Decision, cause: str) -> str:
+    rule, kind = decision.paint.rule, decision.entry.kind
+    own = f"{decision.entry.reason} ({decision.entry.source})"
     if rule is Rule.SETTLE:
-        tied = "tied to" if colour is Colour.FULL else "a Cast takes the type beside it:"
-        return f"{tied} {cause}"
+        tied = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
+        return f"{tied} {cause or _GONE}"
+    if rule is Rule.DENY and kind is not Kind.DENY:
+        return f"downstream of {cause or _GONE}, which is denied or suspect itself"
     if rule is Rule.LEFT:
-        return _LEFT[kind]
-    if rule is Rule.DENY and cause:
-        return f"downstream of {cause}, which is denied or suspect itself"
-    return _SENTENCES[rule] + cause
+        return _LEFT.get(kind, f"stays float32: {own}")
+    if rule in _ON_THE_WAY:
+        return f"{_ON_THE_WAY[rule]} {cause or _GONE}"
+    return f"{'allowed' if rule is Rule.ALLOW else 'denied'}: {own}"
 
 
-_SENTENCES = {
-    Rule.ALLOW: "allowed: {why} ({who})",
-    Rule.DENY: "denied: {why} ({who})",
-    Rule.BETWEEN: "safe, and between allowed nodes; on the way to ",
-    Rule.FOLLOW: "safe, and goes on in half behind ",
-    Rule.SPREAD: "no arithmetic; goes with its neighbour ",
+_ON_THE_WAY = {
+    Rule.BETWEEN: "safe, and between allowed nodes; on the way to",
+    Rule.FOLLOW: "safe, and goes on in half behind",
+    Rule.SPREAD: "no arithmetic; goes with its neighbour",
 }
 _LEFT = {
-    Kind.FIXED: "stays float32: {why} ({who})",
     Kind.INFER: "safe in half, but not between allowed nodes, and none of them leads here",
     Kind.CLEAR: "no arithmetic, and no neighbour in half to go with",
-    Kind.ALLOW: "allowed: {why} ({who})",
-    Kind.DENY: "denied: {why} ({who})",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A cause of float32 for people: how much it holds back and where it began, the reason, the remedy."""
+
+    weight: str
+    origin: str
+    reason: str
+    remedy: str
+
+
+def of_cause(cause: RootCause) -> Paragraph:
+    """What holds nodes back, in words."""
+    weight = plural(len(cause.held), "node")
+    if cause.flop_share is not None:
+        weight += f", {share(cause.flop_share)} of FLOPs"
+    roots = cause.root_places
+    more = len(roots) - 1
+    others = f" and {more:,} more" if more else ""
+    downstream = "" if len(roots) == len(cause.held) else "downstream of "
+    reason = first_step(cause.decisions, cause.roots[0]).reason
+    return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, _remedy(cause))
+
+
+def share(part: float) -> str:
+    """A part of 1 as a percentage; below one percent with a decimal."""
+    return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
+
+
+def _remedy(cause: RootCause) -> str:
+    remedy = cause.remedy
+    if not remedy.flags:
+        return remedy.why
+    forced = cause.first.entry.source in (BY_RANGE, BY_OBSERVATION, BY_TARGET)
+    part = remedy.frees is not None and remedy.frees < len(cause.held)
+    frees = f" (frees {remedy.frees:,} of {len(cause.held):,})" if part else ""
+    return f"to {'force' if forced else 'allow'}: {' '.join(remedy.flags)}{frees}"
 
 
 def size(count: int) -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from amp_rewrite.colours import Colour, Painting
 from amp_rewrite.element_types import element_name
 from amp_rewrite.plan import Plan
 from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import Step, first_step, label, plural, size
+from amp_rewrite.reporting.sentences import plural
+from amp_rewrite.reporting.summary import Line, lines
+from amp_rewrite.reporting.verdicts import COLUMNS, cells, faults, how
 from amp_rewrite.running.blame import Blame, NodeError
-from amp_rewrite.running.verification import Output, Verdict
-from amp_rewrite.units import UnitGraph
+from amp_rewrite.running.verification import Verdict
 
 
 def plain_console(*, quiet: bool = False, stderr: bool = False) -> Console:
@@ -27,36 +27,8 @@ def plain_console(*, quiet: bool = False, stderr: bool = False) -> Console:
 def print_summary(console: Console, report: Report, title: str, hints: Iterable[str] = ()) -> None:
     """The few lines that a user reads after a rewrite, and what to do next."""
     console.print(Text(title, style="bold"))
-    for name, text in (*_lines(report), *(("next", hint) for hint in hints)):
-        console.print(Text(f"{name:<9}", style="dim").append(text, style="not dim"))
-
-
-def _lines(report: Report) -> Iterator[tuple[str, str]]:
-    nodes = report.nodes
-    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
-    others = f", {nodes.other:,} without float32" if nodes.other else ""
-    yield "nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}"
-    removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
-    yield "Casts", f"{report.casts_added:,} added{removed}"
-    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
-    yield "size", f"{size(report.size_before)} -> {size(report.size_after)}{share}"
-    if report.saturated:
-        yield (
-            "masks",
-            f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range",
-        )
-    if report.flushed:
-        yield (
-            "tiny",
-            f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0",
-        )
-    if report.observed:
-        parts = plural(report.observed, "unit")
-        yield "observed", f"{parts} in float32 for values that a run showed to be too large for {report.half}"
-    for warning in report.warnings:
-        yield "warning", warning
-    for fault in report.broken:
-        yield "BROKEN", fault
+    for line in (*lines(report), *(Line("next", hint) for hint in hints)):
+        console.print(Text(f"{line.name:<9}", style="dim").append(line.text, style="not dim"))
 
 
 def print_plan(console: Console, plan: Plan) -> None:
@@ -77,56 +49,22 @@ def _name(name: str | None) -> str:
     return name or "(unnamed)"
 
 
-def print_units(console: Console, graph: UnitGraph, painting: Painting) -> None:
-    """Every unit with its colour and why, a line each; those in float32 first, in the order of the nodes."""
-    for unit in sorted(graph.units, key=lambda unit: painting.is_half(unit.index)):
-        step = first_step(graph, painting, unit.index)
-        line = _coloured(step)
-        line.append(f"  {label(unit)}: {step.reason}")
-        console.print(line)
-
-
-def print_chain(console: Console, title: str, steps: Iterable[Step]) -> None:
-    """A chain of causes, one step a line, each the cause of the one above."""
-    console.print(Text(title, style="bold"))
-    for depth, step in enumerate(steps):
-        line = Text("  " * (depth + 1))
-        line.append_text(_coloured(step))
-        line.append(f" by rule {step.rule.value}: {step.unit}: {step.reason}")
-        console.print(line)
-
-
-def _coloured(step: Step) -> Text:
-    return Text(step.colour.value, style="green" if step.colour is Colour.HALF else "yellow")
-
-
 SHOWN = 5
 """How many of the nodes that add most error are shown."""
 
 
 def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False) -> None:
     """The metrics of every output and the verdict; what broke, and the node to look at, where it is known."""
-    console.print(f"compared with the original on {plural(verdict.samples, 'sample')} ({verdict.how})")
-    table = Table(*_COLUMNS, box=None, header_style="dim", pad_edge=False)
+    console.print(how(verdict))
+    table = Table(*COLUMNS, box=None, header_style="dim", pad_edge=False)
     for output in verdict.outputs:
-        table.add_row(*_row(output))
+        *texts, judged = cells(output)
+        table.add_row(*map(Text, texts), Text(judged, style="red" if output.broken else "green"))
     console.print(table)
-    broken = (f"{output.name}: {fault}" for output in verdict.outputs for fault in output.broken)
-    for fault in (*verdict.signature, *broken):
+    for fault in faults(verdict):
         console.print(Text(f"  {fault}", style="red"))
     if verdict.blame is not None:
         _print_blame(console, verdict.blame, per_node=per_node)
-
-
-_COLUMNS = ("output", "relative L2", "max abs", "mean abs", "SNR dB", "cosine", "agree", "verdict")
-
-
-def _row(output: Output) -> tuple[Text, ...]:
-    m = output.metrics
-    agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
-    numbers = (f"{m.relative_l2:.1e}", f"{m.max_abs:.1e}", f"{m.mean_abs:.1e}", f"{m.snr_db:.1f}")
-    verdict = Text("TOO FAR", style="red") if output.broken else Text("close", style="green")
-    return (*map(Text, (output.name, *numbers, f"{m.cosine:.6f}", agreement)), verdict)
 
 
 def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:

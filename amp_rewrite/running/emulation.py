@@ -90,7 +90,7 @@ class _Emulator:
         self._unrounded: set[ir.Value] = set()
         self._root = model.graph
         self._types = element_types.infer(model)
-        self._opset = element_types.versions(model.graph.opset_imports)("")
+        self._opset = element_types.newest(model.graph.opset_imports)
         self._names = Names(model)
         self._placer = Placer()
         self._leaving: dict[ir.Value, list[Site]] = {}
@@ -176,7 +176,7 @@ class _Emulator:
         name = self._names.of_value(value, suffix)
         kind = self._types.get(value)  # a Cast of ours is not among them
         if kind is None or isinstance(kind, ir.TensorType):
-            nodes = [placing.cast(value, dtype, self._names.of_node(name))]
+            nodes = [placing.cast(value, dtype, self._names.of_node(name), self._opset)]
         else:
             nodes = self._container(value, kind, dtype)
         cast = nodes[-1].outputs[0]

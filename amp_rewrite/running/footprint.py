@@ -5,8 +5,6 @@ Each model is measured in a process of its own, so that nobody pays for what ano
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import tempfile
 import time
@@ -15,10 +13,9 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from amp_rewrite.errors import ModelError
-from amp_rewrite.running import profiles, runners, sessions
+from amp_rewrite.running import devices, profiles, runners, sessions
 from amp_rewrite.running.profiles import Profile
 from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Device, Feeds
@@ -94,16 +91,4 @@ def _process_peak(status: Path) -> int | None:
 
 def _device_memory() -> int | None:
     """Bytes in use on the first visible device, by whomever; None without the package nvidia-ml-py."""
-    try:
-        nvml = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-        return int(nvml.nvmlDeviceGetMemoryInfo(_handle(nvml)).used)
-    except Exception:  # NVML has its own errors, and measuring must not depend on it
-        return None
-
-
-def _handle(nvml: Any) -> Any:
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    if first.startswith("GPU-"):
-        return nvml.nvmlDeviceGetHandleByUUID(first)
-    return nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
+    return devices.ask(lambda nvml, handle: int(nvml.nvmlDeviceGetMemoryInfo(handle).used))

@@ -1,0 +1,63 @@
+"""The dimensions that a model leaves open, and a size for each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from amp_rewrite.errors import OptionError
+
+ASSUMED = 1
+"""The size of an open dimension that nobody gives: FLOPs are then those per sample, per token."""
+
+
+class Opened:
+    """The open dimensions of a model's inputs, and their sizes; `assumed` names those that nobody gave one.
+
+    Raises OptionError when `dims` names what is not open.
+    """
+
+    def __init__(self, graph: ir.Graph, dims: Mapping[str, int]) -> None:
+        self._sizes: dict[str, int] = {}
+        self._spots: dict[str, int] = {}
+        assumed: dict[str, None] = {}
+        for name, symbol in _open(graph):
+            size = dims.get(name, dims.get(symbol or "", None))
+            if size is None:
+                assumed[symbol or name] = None
+            self._spots[name] = ASSUMED if size is None else size
+            if symbol and (size is not None or symbol not in self._sizes):
+                self._sizes[symbol] = self._spots[name]
+        self.assumed = tuple(assumed)
+        _refuse_unknown(dims, list(self._spots), list(dict.fromkeys((*self._sizes, *assumed))))
+
+    def of_symbol(self, symbol: str | None) -> int | None:
+        """The size of a symbol wherever it stands."""
+        return self._sizes.get(symbol) if symbol else None
+
+    def of_input(self, value: ir.Value) -> list[int] | None:
+        """The dimensions of an input, with a size for each; None where its rank is not known."""
+        if value.shape is None:
+            return None
+        return [
+            dim if isinstance(dim, int) else self._spots[f"{value.name}:{axis}"]
+            for axis, dim in enumerate(value.shape)
+        ]
+
+
+def _open(graph: ir.Graph) -> Iterator[tuple[str, str | None]]:
+    for value in graph.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if not isinstance(dim, int):
+                yield f"{value.name}:{axis}", dim.value
+
+
+def _refuse_unknown(dims: Mapping[str, int], spots: Sequence[str], names: Sequence[str]) -> None:
+    known = [*names, *spots]
+    for name in dims:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            offer = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(names) or 'nothing'}"
+            raise OptionError(f"the model has no open dimension '{name}'", remedy=offer)

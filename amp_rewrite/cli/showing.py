@@ -1,0 +1,129 @@
+"""What a person looks at, the HTML report and the plots: flags, and how the page comes together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import onnx_ir as ir
+
+from amp_rewrite import explaining, half, model_io, pipeline, stored, writing
+from amp_rewrite.cli.flags import Asked
+from amp_rewrite.cli.grouping import grouped
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining import Explanation
+from amp_rewrite.half import Half
+from amp_rewrite.pipeline import Analysis
+from amp_rewrite.reporting import html_page, network, page, pictures, plots
+from amp_rewrite.reporting.advice.measured import Dims, Measured
+from amp_rewrite.reporting.coverage import measuring
+from amp_rewrite.reporting.coverage.counts import Coverage
+from amp_rewrite.reporting.network import Changes
+from amp_rewrite.reporting.page import Decided, Evidence, Page
+from amp_rewrite.reporting.report import Report
+
+_FLAGS = (
+    click.option(
+        "--html",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write a report to look at: the graph, why each node is what it is, coverage, errors.",
+    ),
+    click.option(
+        "--plots",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="Write the report's plots as SVG, and as PNG where matplotlib is installed.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """Where the report and the plots go; None where they were not asked for."""
+
+    html: Path | None
+    plots: Path | None
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything to show."""
+        return self.html is not None or self.plots is not None
+
+    def write(self, shown: Page) -> None:
+        """Writes what was asked for; raises OutputError."""
+        if self.html is not None:
+            writing.write(html_page.render(shown), self.html)
+        if self.plots is not None:
+            _write_plots(shown, self.plots)
+
+
+def _write_plots(shown: Page, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise writing.unwritable(folder, error) from error
+    kinds = (".svg", ".png") if pictures.has_png() else (".svg",)
+    for name, picture in shown.pictures.items():
+        for kind in kinds:
+            pictures.write(picture, folder / f"{name}{kind}")
+
+
+def _showing(flags: Mapping[str, Any]) -> Showing:
+    html, folder = flags["html"], flags["plots"]
+    if html is not None and html.is_dir():
+        raise OptionError(f"--html {html} is a folder", remedy="name a file in it")
+    return Showing(html, folder)
+
+
+showing_flags = grouped(_FLAGS, ("html", "plots"), "showing", _showing)
+"""Adds the flags of this module to a command; it gets them as `Showing` in `showing`."""
+
+
+class Sketch:
+    """Keeps what was decided last: a rewrite that looks at its values may decide twice."""
+
+    def __init__(self, asked: Asked, dims: Dims) -> None:
+        self._asked = asked
+        self._dims = dims
+        self.decided: Decided | None = None
+
+    def draw(self, made: Analysis) -> None:
+        """Notes what the page shows of an analysis, before its model is changed."""
+        found = explaining.of_analysis(made, self._dims, replayed=self._asked.replay is not None)
+        planned = network.changes(made.graph, found.decisions, made.plan)
+        self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
+
+    def page(self, model: Path, report: Report, evidence: Evidence, coverage: Coverage) -> Page:
+        """The page of what was decided last."""
+        assert self.decided is not None, "a page is made after the decisions"
+        return Page(str(model), report, self.decided, evidence, coverage)
+
+
+def of_plan(model: Path, made: Analysis, asked: Asked, dims: Dims) -> Page:
+    """The page of what is decided and not written; its coverage is that of a result in memory."""
+    sketch = Sketch(asked, dims)
+    sketch.draw(made)
+    options = replace(asked.options, check=False, metadata=False)
+    result = pipeline.rewrite(model_io.load(model).model, options, replay=asked.replay)
+    return sketch.page(model, made.report(), Evidence(), measuring.measure(result.model, dims))
+
+
+def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
+    """The page of a model that was rewritten before, from the decisions that it carries."""
+    decided = _decided(found, _measured(found).model, Changes(), half.named(found.half))
+    return Page(str(model), None, decided, Evidence(), measuring.measure(model, dims))
+
+
+def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
+    drawn = network.build(model.graph, _measured(found).types, found.decisions, planned)
+    binades = plots.binades_of_stored(stored.find(model).values())
+    return page.decided(drawn, found.decisions, found.causes, binades, to)
+
+
+def _measured(found: Explanation) -> Measured:
+    assert found.measured is not None, "only a plan has no model"
+    return found.measured

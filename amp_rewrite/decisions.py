@@ -1,0 +1,109 @@
+"""What was decided for every unit, and why, without the model: what a plan file can carry as well."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from amp_rewrite import crossings, schema
+from amp_rewrite.colours import Colour, Paint, Painting, Rule
+from amp_rewrite.crossings import Crossing
+from amp_rewrite.lists import Entry
+from amp_rewrite.plan import Plan
+from amp_rewrite.units import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided for one unit.
+
+    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `made`
+    are the names of what the node makes; `paint.cause` is a position among the decisions.
+    """
+
+    node: Hashable
+    operator: str
+    name: str
+    made: tuple[str, ...]
+    variable: str
+    paint: Paint
+    entry: Entry
+
+    def __str__(self) -> str:
+        """The unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
+        return f"{self.place} ({self.variable})"
+
+    @property
+    def place(self) -> str:
+        """The node as a reader finds it: operator, and name or what it makes."""
+        named = f"'{self.name}'" if self.name else f"-> '{next(iter(self.made), '')}'"
+        return f"{self.operator} {named}"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the unit is HALF."""
+        return self.paint.colour is Colour.HALF
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether no rule gives this colour: somebody changed it in a saved plan."""
+        return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
+
+
+_GIVE_FULL = (Rule.DENY, Rule.LEFT)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The decisions of a whole model, in the order of its units, and where Casts stand for them."""
+
+    all: tuple[Decision, ...]
+    crossings: tuple[Crossing, ...] = ()
+
+    def why(self, unit: int) -> tuple[int, ...]:
+        """The chain of causes from a unit to the one where it all began, as Painting.why gives it.
+
+        It ends where somebody changed a colour by hand.
+        """
+        chain: dict[int, None] = {}
+        step: int | None = unit
+        while step is not None and step not in chain:
+            chain[step] = None
+            decision = self.all[step]
+            step = None if decision.by_hand else decision.paint.cause
+        return tuple(chain)
+
+    def placed(self, casts: Sequence[ir.Node]) -> Decisions:
+        """The same, once the Casts that were planned stand: a node for each, in their order."""
+        start = len(self.crossings) - len(casts)
+        placed = (replace(c, node=node) for c, node in zip(self.crossings[start:], casts, strict=True))
+        return replace(self, crossings=(*self.crossings[:start], *placed))
+
+
+def of(graph: UnitGraph, painting: Painting, plan: Plan) -> Decisions:
+    """The decisions of an analysis; `node` of each is the ir.Node.
+
+    The crossings are those of the Casts that the model has, then those that are planned, in their order.
+    """
+    crossed = (*crossings.existing(graph), *(crossings.planned(graph, cast) for cast in plan.casts))
+    return Decisions(tuple(_decisions(graph, painting)), crossed)
+
+
+def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
+    for unit, paint, entry in zip(graph.units, painting.paints, painting.entries, strict=True):
+        yield about(unit.node, str(unit.var), paint, entry)
+
+
+def about(node: ir.Node, variable: str, paint: Paint, entry: Entry) -> Decision:
+    """A decision on one unit of a node."""
+    return Decision(
+        node=node,
+        operator=schema.written(node.domain, node.op_type),
+        name=node.name or "",
+        made=tuple(value.name for value in node.outputs if value.name),
+        variable=variable,
+        paint=paint,
+        entry=entry,
+    )

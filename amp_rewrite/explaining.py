@@ -1,0 +1,124 @@
+"""Whatever holds decisions -> why each part of a model is half or float32: a model, its result, or a plan."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from amp_rewrite import annotations, model_io, plan_files, saved_decisions, shape_inference
+from amp_rewrite.decisions import Decisions
+from amp_rewrite.element_types import Types
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.half import BFLOAT16, FLOAT16
+from amp_rewrite.pipeline import Analysis
+from amp_rewrite.reporting import causes, remedies
+from amp_rewrite.reporting.advice import advice
+from amp_rewrite.reporting.advice.advice import Advice
+from amp_rewrite.reporting.advice.capability import Capability, of_this_machine
+from amp_rewrite.reporting.advice.measured import Dims, Measured, measure
+from amp_rewrite.reporting.causes import RootCause
+
+
+class Source(enum.Enum):
+    """What decisions were read from: an ANALYSIS made now, the METADATA of a rewritten model, or a PLAN."""
+
+    ANALYSIS = "analysis"
+    METADATA = "metadata"
+    PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why each part of a model is half or float32.
+
+    `half` is the half type. `measured` is None where only a plan is at hand. `warnings` say what a reader
+    should know.
+    """
+
+    source: Source
+    half: str
+    decisions: Decisions
+    causes: tuple[RootCause, ...]
+    measured: Measured | None = None
+    warnings: tuple[str, ...] = ()
+
+    def advice(self, capability: Capability | None) -> Advice:
+        """How it could run faster on a device of that capability; OptionError for a plan alone."""
+        if self.measured is None:
+            raise OptionError(
+                "a plan alone says nothing of shapes", remedy="ask for advice on the model, with --plan"
+            )
+        return advice.give(self.measured, self.decisions, self.half, capability)
+
+
+def of_plan(path: Path) -> Explanation:
+    """What a saved plan says without its model; PlanError when it is missing or damaged."""
+    plan = plan_files.load(path)
+    saved = saved_decisions.of(plan)
+    return Explanation(Source.PLAN, plan.half.name, saved.decisions, _guessed(saved.decisions, saved.flops))
+
+
+def of_analysis(made: Analysis, dims: Dims, *, replayed: bool = False) -> Explanation:
+    """What an analysis decided; with a plan that was carried out again (`replayed`), no flag was tried.
+
+    Raises OptionError when `dims` names what is not open.
+    """
+    measured = measure(made.loaded.model, made.graph.types, dims)
+    decisions, flops = made.decisions(), measured.work.flops
+    found = _guessed(decisions, flops) if replayed else made.causes(flops)
+    source = Source.PLAN if replayed else Source.ANALYSIS
+    return Explanation(source, made.options.half.name, decisions, found, measured, made.warnings)
+
+
+def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
+    """What a rewritten model carries; of any other, the analysis that `analyze` makes.
+
+    Raises ModelError, and OptionError when `dims` names what is not open.
+    """
+    if not _mentions_us(path):
+        return of_analysis(analyze(), dims)
+    model = model_io.load(path).model
+    try:
+        found = annotations.read(model)
+    except ModelError as error:
+        made = of_analysis(analyze(), dims)
+        return replace(made, warnings=(*made.warnings, f"{error}; what follows is a new analysis"))
+    if found is None:
+        return of_analysis(analyze(), dims)
+    measured = measure(model, shape_inference.types(model), dims)
+    causes_ = _guessed(found, measured.work.flops)
+    return Explanation(Source.METADATA, _half(measured.types), found, causes_, measured)
+
+
+def advise(path: Path, half: str) -> Advice:
+    """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
+    model = model_io.load(path).model
+    measured = measure(model, shape_inference.types(model), {})
+    return advice.give(measured, Decisions(()), half, of_this_machine())
+
+
+def advise_planned(made: Analysis) -> Advice:
+    """Advice on what an analysis decided, for the device of this machine if it has one."""
+    measured = measure(made.loaded.model, made.graph.types, {})
+    return advice.give(measured, made.decisions(), made.options.half.name, of_this_machine())
+
+
+def _half(types: Types) -> str:
+    """The half type of a rewritten model."""
+    has_bfloat16 = any(kind.dtype == BFLOAT16.dtype for kind in types.values())
+    return (BFLOAT16 if has_bfloat16 else FLOAT16).name
+
+
+def _mentions_us(path: Path) -> bool:
+    """Whether decisions can be in a file at all; much quicker than reading the model for them."""
+    try:
+        return annotations.KEY.encode() in path.read_bytes()
+    except OSError:
+        return False  # who reads it as a model says what is wrong
+
+
+def _guessed(decisions: Decisions, flops: causes.Flops) -> tuple[RootCause, ...]:
+    found = causes.find(decisions, flops)
+    return tuple(replace(cause, remedy=remedies.untried(cause)) for cause in found)

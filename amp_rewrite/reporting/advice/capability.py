@@ -1,0 +1,64 @@
+"""What a CUDA device has to gain from half, by its compute capability."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from amp_rewrite.errors import OptionError
+from amp_rewrite.running import devices
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Capability:
+    """A compute capability, as NVIDIA counts it: 7.5 is 7, 5."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+def parse(text: str) -> Capability:
+    """A compute capability as people write it; OptionError for anything else."""
+    found = re.fullmatch(r"(\d{1,2})\.(\d)", text, re.ASCII)
+    if found is None:
+        raise OptionError(f"{text} is no compute capability", remedy="write it as in 7.5")
+    return Capability(int(found[1]), int(found[2]))
+
+
+def of_this_machine() -> Capability | None:
+    """That of the first CUDA device that is visible; None where NVML cannot tell."""
+    return devices.ask(lambda nvml, handle: Capability(*nvml.nvmlDeviceGetCudaComputeCapability(handle)))
+
+
+TENSOR_CORES_FROM = {"float16": Capability(7, 0), "bfloat16": Capability(8, 0)}
+"""The first capability with Tensor Cores for a half type (CUDA C++ Programming Guide, "Warp Matrix
+Functions": Volta, and Ampere for bfloat16).
+"""
+
+_VECTORS = {
+    Capability(5, 3): "other float16 arithmetic is twice as fast as float32 there",
+    Capability(6, 0): "other float16 arithmetic is twice as fast as float32 there",
+    Capability(6, 1): "float16 arithmetic runs at 1/64 of float32's rate there",
+    Capability(6, 2): "other float16 arithmetic is twice as fast as float32 there",
+}
+"""Before Tensor Cores (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions": results
+per clock and multiprocessor of 256 against 128, 128 against 64, 2 against 128, 256 against 128).
+"""
+
+
+def shortfall(capability: Capability, half: str) -> str:
+    """Why products in a half type gain nothing on such a device; nothing where they do.
+
+    The GeForce GTX 16 have no Tensor Cores either, which their capability of 7.5 cannot tell.
+    """
+    since = TENSOR_CORES_FROM[half]
+    if capability >= since:
+        return ""
+    vectors = _VECTORS.get(capability) if half == "float16" else None
+    return (
+        f"compute capability {capability} has no Tensor Cores for {half} (they came with {since}): products "
+        f"gain no speed from it, only memory{f'; {vectors}' if vectors else ''}"
+    )

@@ -1,0 +1,108 @@
+"""Rules from a small YAML file; whatever is wrong is told with its line.
+
+min-flops: 0.95
+min-nodes: 0.8
+min-weights: 0.9
+require:
+  MatMul: 1.0
+forbid-half: [Softmax]
+max-casts: 12
+baseline: coverage.json   # beside this file
+tolerance: 0.01
+dims:
+  batch: 4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from amp_rewrite import list_files
+from amp_rewrite.list_files import Field
+
+SHARE = "write a share from 0 to 1, as in 0.95"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a file asks for; None and empty where it says nothing. `baseline` is a path."""
+
+    min_flops: float | None = None
+    min_nodes: float | None = None
+    min_weights: float | None = None
+    require: Mapping[str, float] = field(default_factory=dict[str, float])
+    forbid_half: tuple[str, ...] = ()
+    max_casts: int | None = None
+    baseline: Path | None = None
+    tolerance: float | None = None
+    dims: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def load(path: Path) -> Asked:
+    """The rules of a file. Raises ListError, which knows file and line."""
+    top = list_files.parse(path, tuple(_READERS), trusted=False)
+    found = {
+        f.name.replace("-", "_"): _READERS[f.name](f) for f in list_files.fields(path, top, tuple(_READERS))
+    }
+    return Asked(**found)
+
+
+def _share(held: Field) -> float:
+    try:
+        number = float(_scalar(held))
+    except ValueError:
+        raise held.error(f"{held.name} is no number", SHARE) from None
+    if not 0 <= number <= 1:
+        raise held.error(f"{held.name} is {number:g}", SHARE)
+    return number
+
+
+def _count(held: Field) -> int:
+    text = _scalar(held)
+    if not (text.isascii() and text.isdigit()):
+        raise held.error(f"{held.name} is no whole number", "write it as in 12")
+    return int(text)
+
+
+def _scalar(held: Field) -> str:
+    return held.value.value if isinstance(held.value, yaml.ScalarNode) else ""
+
+
+def _mapping(read: Callable[[Field], Any]) -> Callable[[Field], dict[str, Any]]:
+    def mapping(held: Field) -> dict[str, Any]:
+        if not isinstance(held.value, yaml.MappingNode):
+            raise held.error(f"{held.name} is not a mapping", "write NAME: NUMBER below it, a line each")
+        return {inner.name: read(inner) for inner in list_files.fields(held.file, held.value)}
+
+    return mapping
+
+
+def _names(held: Field) -> tuple[str, ...]:
+    if list_files.is_text(held.value):
+        return (list_files.text(held),)
+    rows = held.value.value if isinstance(held.value, yaml.SequenceNode) else ()
+    if not rows or not all(map(list_files.is_text, rows)):
+        raise held.error(f"{held.name} is no list of operators", f"write {held.name}: [Softmax]")
+    return tuple(row.value for row in rows)
+
+
+def _path(held: Field) -> Path:
+    return held.file.parent / list_files.text(held)
+
+
+_READERS: Mapping[str, Callable[[Field], Any]] = {
+    "min-flops": _share,
+    "min-nodes": _share,
+    "min-weights": _share,
+    "require": _mapping(_share),
+    "forbid-half": _names,
+    "max-casts": _count,
+    "baseline": _path,
+    "tolerance": _share,
+    "dims": _mapping(_count),
+}

@@ -1,0 +1,37 @@
+"use strict";
+
+/* The one way in which text gets into the page: as text. Nothing here, or in any other file, parses HTML. */
+const Dom = (() => {
+  const SVG = "http://www.w3.org/2000/svg";
+
+  /** An element with attributes, listeners (`onclick`) and children; texts and numbers become text nodes. */
+  function el(tag, attributes = {}, ...children) {
+    return fill(document.createElement(tag), attributes, children);
+  }
+
+  /** The same for SVG. */
+  function svg(tag, attributes = {}, ...children) {
+    return fill(document.createElementNS(SVG, tag), attributes, children);
+  }
+
+  function fill(element, attributes, children) {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== undefined) element.setAttribute(name, value);
+    }
+    element.append(...children.flat().filter((child) => child !== null).map(asNode));
+    return element;
+  }
+
+  function asNode(child) {
+    return child instanceof Node ? child : document.createTextNode(String(child));
+  }
+
+  /** A name on its own side, whichever way its script is written; it may break between its parts. */
+  function name(text) {
+    const parts = (text || "(unnamed)").split(/(?<=[/.:_])|(?<=[a-z])(?=[A-Z])/);
+    return el("bdi", { class: "name" }, ...parts.flatMap((part, i) => (i ? [el("wbr"), part] : [part])));
+  }
+
+  return { el, svg, name };
+})();

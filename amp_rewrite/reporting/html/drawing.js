@@ -1,0 +1,240 @@
+"use strict";
+
+/* Draws a network that has been laid out, on a canvas, with as much detail as there is room for. */
+const Drawing = (() => {
+  const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // screen pixels per unit, from which on
+  const FAR = 0.3; // from so far away, wires between blocks only hint
+  const HEADING = { least: 12, most: 30 }; // pixels
+  const NAMES = ["half", "full", "other", "border", "cast", "ink", "muted", "wire", "paper", "frame", "select", "error-low", "error-high"];
+  const KINDS = ["allow", "infer", "clear", "deny", "fixed"];
+  const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
+
+  /** The colours of the scheme that is on, from the style sheet. */
+  function palette() {
+    const style = getComputedStyle(document.documentElement);
+    const all = [...NAMES, ...KINDS.map((kind) => `kind-${kind}`)];
+    const colours = Object.fromEntries(all.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    return { ...colours, scale: d3.interpolateLab(colours["error-low"], colours["error-high"]) };
+  }
+
+  /** One frame: `scene` is what was laid out, `look` what is selected, found, and by what boxes are filled. */
+  function draw(canvas, scene, transform, look) {
+    const context = canvas.getContext("2d");
+    const ratio = canvas.width / canvas.clientWidth || 1;
+    const { k, x, y } = transform;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.setTransform(ratio * k, 0, 0, ratio * k, ratio * x, ratio * y);
+    const seen = {
+      left: -x / k,
+      top: -y / k,
+      right: (canvas.clientWidth - x) / k,
+      bottom: (canvas.clientHeight - y) / k,
+    };
+    const pen = { context, k, seen, look, colours: look.colours };
+    scene.frames.slice(1).forEach((frame) => drawFrame(pen, frame));
+    if (k >= SHOWS.wires) drawWires(pen, scene);
+    drawChain(pen, scene);
+    scene.boxes.forEach((box, i) => isSeen(seen, box) && drawBox(pen, box, i));
+    scene.blocks.forEach((block) => drawHeading(pen, block));
+    drawSelection(pen, scene);
+  }
+
+  function isSeen(seen, box) {
+    return (
+      box.x + box.w / 2 > seen.left && box.x - box.w / 2 < seen.right &&
+      box.y + box.h / 2 > seen.top && box.y - box.h / 2 < seen.bottom
+    );
+  }
+
+  function drawFrame({ context, k, colours }, frame) {
+    const [x, y, w, h] = [frame.x - 24, frame.y - 30, frame.w + 48, frame.h + 54];
+    context.fillStyle = colours.frame;
+    context.strokeStyle = colours.wire;
+    context.lineWidth = 1 / k;
+    context.beginPath();
+    context.roundRect(x, y, w, h, 14);
+    context.fill();
+    context.stroke();
+    context.font = `600 ${Math.min(HEADING.most, HEADING.least / k, 22)}px ${FONT}`;
+    write(context, frame.title, x + 4, y - 10, w, "left", colours.muted);
+  }
+
+  /** Where most nodes of a block share a part of their names, that part stands above it. */
+  function drawHeading({ context, k, colours }, block) {
+    const size = Math.min(HEADING.most, HEADING.least / k);
+    if (!block.title || size * k < HEADING.least / 2) return;
+    context.font = `600 ${size}px ${FONT}`;
+    write(context, block.title, block.x, block.y - 8, block.w, "left", colours.muted);
+  }
+
+  function drawWires({ context, k, seen, colours }, { wires, boxes }) {
+    context.strokeStyle = colours.wire;
+    context.lineWidth = Math.max(1, 0.6 / k);
+    context.beginPath();
+    for (const wire of wires) if (wire.points) trace(context, seen, wire.points);
+    context.stroke();
+    context.globalAlpha = k < FAR ? 0.2 : 0.4;
+    context.beginPath();
+    for (const wire of wires) if (!wire.points) leap(context, boxes[wire.maker], boxes[wire.reader]);
+    context.stroke();
+    context.globalAlpha = 1;
+  }
+
+  const curve = d3.line().curve(d3.curveBasis);
+
+  function trace(context, seen, points) {
+    const [first, last] = [points[0], points.at(-1)];
+    if (last[1] < seen.top || first[1] > seen.bottom) return;
+    if (Math.max(first[0], last[0]) < seen.left - 400 || Math.min(first[0], last[0]) > seen.right + 400) return;
+    curve.context(context)(points);
+  }
+
+  /** A wire from one block to another. */
+  function leap(context, maker, reader) {
+    const [y0, y1] = [maker.y + maker.h / 2, reader.y - reader.h / 2];
+    context.moveTo(maker.x, y0);
+    context.bezierCurveTo(maker.x, y0 + 60, reader.x, y1 - 60, reader.x, y1);
+  }
+
+  function drawBox(pen, box, index) {
+    const { context, k, look, colours } = pen;
+    context.globalAlpha = look.found && !look.found.has(index) ? 0.22 : 1;
+    outline(context, box, 0);
+    const fill = look.weigh ? weighed(pen, index) : colours[box.shade] || colours.half;
+    context.fillStyle = fill;
+    context.fill();
+    if (box.shade === "border") drawEdge(pen);
+    if (box.shade === "mixed" && !look.weigh) drawOtherHalf(pen, box);
+    if (k >= SHOWS.kind) drawKinds(pen, box);
+    if (k >= SHOWS.operator) drawWords(pen, box, inkOn(pen, box, fill));
+    context.globalAlpha = 1;
+  }
+
+  /** Boxes by what they weigh, from 0 to 1; those of no weight stay pale. */
+  function weighed({ look, colours }, index) {
+    const weight = look.weigh(index);
+    return weight === null ? colours.frame : colours.scale(weight);
+  }
+
+  /** What is readable on a box. */
+  function inkOn({ look, colours }, box, fill) {
+    if (look.weigh) return d3.lab(fill).l < 55 ? "#ffffff" : "#17202b";
+    return box.shade === "cast" ? colours.paper : colours.ink;
+  }
+
+  function outline(context, box, margin) {
+    const round = box.shade === "cast" || box.shade === "border" ? box.h / 2 : 7;
+    context.beginPath();
+    context.roundRect(
+      box.x - box.w / 2 - margin, box.y - box.h / 2 - margin, box.w + 2 * margin, box.h + 2 * margin, round + margin,
+    );
+  }
+
+  /** An input or output is an empty box. */
+  function drawEdge({ context, k, colours }) {
+    context.strokeStyle = colours.wire;
+    context.lineWidth = Math.max(1.5, 0.8 / k);
+    context.stroke();
+  }
+
+  /** What is mixed has both colours, one in each corner. */
+  function drawOtherHalf({ context, colours }, box) {
+    const [left, right] = [box.x - box.w / 2, box.x + box.w / 2];
+    const [top, bottom] = [box.y - box.h / 2, box.y + box.h / 2];
+    context.save();
+    context.clip();
+    context.fillStyle = colours.full;
+    context.beginPath();
+    context.moveTo(right, top);
+    context.lineTo(right, bottom);
+    context.lineTo(left, bottom);
+    context.fill();
+    context.restore();
+  }
+
+  /** A stripe for each kind of the node's units, along its left side. */
+  function drawKinds({ context, colours }, box) {
+    const height = (box.h - 10) / box.kinds.length;
+    box.kinds.forEach((kind, i) => {
+      context.fillStyle = colours[`kind-${kind}`];
+      context.fillRect(box.x - box.w / 2 + 5, box.y - box.h / 2 + 5 + i * height, 4, height - 1);
+    });
+  }
+
+  function drawWords({ context, k }, box, ink) {
+    const small = box.h < 30;
+    const named = k >= SHOWS.name && !small && box.name;
+    const room = box.w - 30;
+    context.font = `600 ${small ? 11 : 13}px ${FONT}`;
+    const words = box.shade === "cast" ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
+    const label = box.shade === "border" ? box.name : words;
+    write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink);
+    if (!named) return;
+    context.font = `10.5px ${FONT}`;
+    write(context, box.name, box.x, box.y + 12, room, "center", ink, "end");
+  }
+
+  /** Text that is cut, at its end or at its beginning, where it has no room. */
+  function write(context, text, x, y, room, align, colour, keep = "start") {
+    context.textAlign = align;
+    context.fillStyle = colour;
+    context.fillText(shortened(context, text, room, keep), x, y);
+  }
+
+  function shortened(context, text, room, keep) {
+    if (text.length < 4 || context.measureText(text).width <= room) return text;
+    const fits = Math.max(3, Math.floor((text.length * room) / context.measureText(text).width) - 1);
+    return keep === "end" ? `…${text.slice(-fits)}` : `${text.slice(0, fits)}…`;
+  }
+
+  /** The selected box, the wires at it, and lines to its bodies. */
+  function drawSelection({ context, k, look, colours }, { boxes, wires, frames }) {
+    const { selected } = look;
+    if (selected === null) return;
+    context.strokeStyle = colours.select;
+    context.lineWidth = Math.max(2, 1.6 / k);
+    context.beginPath();
+    for (const wire of look.wiresAt.get(selected) || []) {
+      if (wires[wire].points) curve.context(context)(wires[wire].points);
+      else leap(context, boxes[wires[wire].maker], boxes[wires[wire].reader]);
+    }
+    context.stroke();
+    drawBodies(context, k, boxes[selected], frames);
+    context.setLineDash([]);
+    context.lineWidth = Math.max(3, 2.5 / k);
+    outline(context, boxes[selected], Math.max(3, 3 / k));
+    context.stroke();
+  }
+
+  /** From the selected box to what caused its colour, and so on; under the boxes, which are ringed. */
+  function drawChain({ context, k, look, colours }, { boxes }) {
+    const chain = look.chain.map((index) => boxes[index]);
+    context.strokeStyle = colours.select;
+    context.lineWidth = Math.max(2, 1.6 / k);
+    context.setLineDash([7 / k, 5 / k]);
+    for (const box of chain) {
+      outline(context, box, Math.max(3, 3 / k));
+      context.stroke();
+    }
+    context.beginPath();
+    for (const [from, to] of d3.pairs(chain)) {
+      context.moveTo(from.x, from.y);
+      context.lineTo(to.x, to.y);
+    }
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  function drawBodies(context, k, box, frames) {
+    context.setLineDash([2 / k, 5 / k]);
+    for (const body of box.bodies) {
+      context.beginPath();
+      context.moveTo(box.x + box.w / 2, box.y);
+      context.lineTo(frames[body].x - 24, frames[body].y - 10);
+      context.stroke();
+    }
+  }
+
+  return { draw, palette };
+})();

@@ -1,0 +1,152 @@
+"use strict";
+
+/* The column beside the graph: what was decided, how much of it, why not more, and how close it came. */
+const Overview = (() => {
+  const { el, name } = Dom;
+  const WORST = 12;
+  const [OPERATORS, CAUSES] = [10, 6]; // shown before the rest is asked for
+
+  /** The sections that there is something to say in, in the order in which people ask. */
+  function sections(data, go, mark) {
+    return [summary, coverage, causes, verification, misfits, pictures].flatMap((section) => section(data, go, mark));
+  }
+
+  function section(title, ...children) {
+    return [el("section", {}, el("h2", {}, title), ...children)];
+  }
+
+  function summary({ summary: lines }) {
+    const rows = lines.flatMap(([term, text]) => [el("dt", {}, term), el("dd", { class: term }, text)]);
+    return section("Summary", el("dl", { class: "facts" }, ...rows));
+  }
+
+  function verification({ verification: found }) {
+    if (!found.columns) return section("Verification", el("p", { class: "note" }, found.how));
+    const faults = found.faults.map((fault) => el("li", {}, fault));
+    return section(
+      "Verification",
+      el("p", { class: "note" }, found.how),
+      el("ul", { class: "outputs" }, ...found.rows.map((row) => output(found.columns, row))),
+      el("ul", { class: "faults" }, ...faults),
+    );
+  }
+
+  /** An output: its name and its verdict, and the metrics below. */
+  function output(columns, { cells, ok }) {
+    const metrics = d3.range(1, cells.length - 1).filter((i) => cells[i]);
+    return el(
+      "li",
+      {},
+      name(cells[0]),
+      el("span", { class: ok ? "number good" : "number bad" }, cells.at(-1)),
+      el("p", { class: "metrics" }, ...metrics.map((i) => el("span", {}, `${columns[i]} `, el("b", {}, cells[i])))),
+    );
+  }
+
+  function misfits(data, go) {
+    if (!data.misfits.length) return [];
+    const seen = new Set();
+    const first = data.misfits.filter(({ box }) => !seen.has(box) && seen.add(box));
+    const items = first.slice(0, WORST).map((misfit) => el("li", {}, Details.boxLink(data, misfit.box, go), " ", added(misfit)));
+    return section("Nodes that add most error", el("ol", { class: "worst" }, ...items));
+  }
+
+  function added({ added: error, lost }) {
+    const text = lost ? `${lost.toLocaleString("en")} not finite` : `adds ${error}`;
+    return el("span", { class: lost ? "number bad" : "number" }, text);
+  }
+
+  /** How much runs in half: in all, and operator by operator. */
+  function coverage({ coverage: found, half }) {
+    const totals = [["nodes", found.nodes], ["FLOPs", found.flops], ["weights", found.weights]];
+    const whole = totals.filter(([, counts]) => floats(counts)).map(([title, counts]) => coverageRow(title, counts));
+    if (!whole.length) return [];
+    const assumptions = found.assumptions.map((text) => el("p", { class: "note" }, name(text)));
+    return section(
+      `Coverage, in ${half}`,
+      el("div", { class: "coverage whole" }, ...whole),
+      byOperator(found.operators),
+      ...assumptions,
+    );
+  }
+
+  const floats = ({ half, mixed, full }) => half + mixed + full;
+
+  function coverageRow(title, counts, note = shareText(counts)) {
+    const parts = ["half", "mixed", "full"].filter((shade) => counts[shade]);
+    const bar = el("span", { class: "track" }, ...parts.map((shade) => barPart(shade, counts)));
+    return el("div", { class: "row" }, name(title), bar, el("span", { class: "number" }, note));
+  }
+
+  function barPart(shade, counts) {
+    const part = el("i", { class: shade, title: `${counts[shade].toLocaleString("en")} ${shade}` });
+    part.style.flexGrow = counts[shade] / floats(counts);
+    return part;
+  }
+
+  function shareText({ share }) {
+    return share === null ? "" : d3.format(".1~%")(Math.floor(share * 1000) / 1000);
+  }
+
+  /** The operators that have floats, by their nodes or by their arithmetic; the long tail on request. */
+  function byOperator(operators) {
+    const all = Object.entries(operators).filter(([, row]) => floats(row.nodes));
+    const list = el("div", { class: "coverage" });
+    const more = el("button", { type: "button", class: "more" }, `all ${all.length} operators`);
+    let [count, by] = [OPERATORS, "nodes"];
+    const render = () => {
+      const rows = d3.sort(all.filter(([, row]) => floats(row[by])), ([, row]) => -floats(row[by]));
+      const shown = rows.slice(0, count);
+      list.replaceChildren(...shown.map(([operator, row]) => coverageRow(operator, row[by], amount(by, row[by]))));
+      more.hidden = rows.length <= count;
+    };
+    const choices = ["nodes", "flops"].map((unit) => choice("unit", unit, unit === by, () => (by = unit) && render()));
+    more.addEventListener("click", () => {
+      count = all.length;
+      render();
+    });
+    render();
+    return el("div", {}, el("p", { class: "choices" }, "by operator", ...choices), list, more);
+  }
+
+  function choice(group, value, checked, onchange) {
+    const input = el("input", { type: "radio", name: group, value, onchange });
+    input.checked = checked;
+    return el("label", {}, input, value === "flops" ? "FLOPs" : value);
+  }
+
+  function amount(by, counts) {
+    const all = floats(counts);
+    return by === "nodes" ? all.toLocaleString("en") : d3.format(".3~s")(all);
+  }
+
+  /** What holds nodes back, the largest first; a click shows these nodes in the graph. */
+  function causes({ held }, go, mark) {
+    if (!held.length) return [];
+    const list = el("div", {}, ...held.slice(0, CAUSES).map((cause) => causeOf(cause, mark)));
+    const more = el("button", { type: "button", class: "more" }, `all ${held.length} causes`);
+    more.hidden = held.length <= CAUSES;
+    more.addEventListener("click", () => {
+      list.append(...held.slice(CAUSES).map((cause) => causeOf(cause, mark)));
+      more.remove();
+    });
+    return section("Why float32", list, more);
+  }
+
+  function causeOf({ weight, origin, reason, remedy, boxes }, mark) {
+    const show = el("button", { type: "button", class: "link", onclick: () => mark(boxes) }, el("b", {}, weight));
+    return el(
+      "div",
+      { class: "cause" },
+      el("p", {}, show, " ", name(origin)),
+      el("p", { class: "reason" }, name(reason)),
+      el("p", { class: "remedy" }, name(remedy)),
+    );
+  }
+
+  function pictures({ pictures: all }) {
+    return all.flatMap((picture) => section(picture.title, Pictures.draw(picture)));
+  }
+
+  return { sections };
+})();

@@ -1,0 +1,77 @@
+"""A page -> one HTML file that needs nothing but itself.
+
+What comes from a model goes in as JSON, in which nothing can end a script or begin a comment, and the page's
+own script puts it into the document as text. A policy in the page lets no other script run, and nothing be
+loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from amp_rewrite.reporting.page import Page
+
+_FOLDER = Path(__file__).parent / "html"
+_VENDORED = ("d3", "dagre")
+_OURS = ("dom", "layout", "drawing", "view", "details", "search", "pictures", "overview", "main")
+"""The scripts in the order in which they need each other."""
+
+
+def render(page: Page) -> bytes:
+    """The whole file, UTF-8; the same page gives the same bytes."""
+    style, vendored, script = _text("page.css"), _vendored(), _script()
+    parts = {
+        "policy": _policy(style, vendored, script),
+        "style": style,
+        "data": embedded(page.to_json()),
+        "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
+        "vendored": vendored,
+        "script": script,
+    }
+    return _filled(_text("page.html"), parts).encode()
+
+
+def embedded(data: Any) -> str:
+    """JSON that can stand inside a script element: ASCII, without `<`, `>` and `&`."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_UNSAFE = re.compile("[<>&]")
+
+
+def _filled(template: str, parts: Mapping[str, str]) -> str:
+    """The template with its places filled; what fills them is not looked at again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
+
+
+def _policy(style: str, *scripts: str) -> str:
+    allowed = " ".join(map(_hash, scripts))
+    nothing = "default-src 'none'; base-uri 'none'; form-action 'none'"
+    return f"{nothing}; script-src {allowed}; style-src {_hash(style)}"
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _vendored() -> str:
+    """The libraries; a source map, which is not there, is not to be asked for."""
+    whole = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
+    return re.sub(r"^//# sourceMappingURL=.*$", "", whole, flags=re.MULTILINE)
+
+
+def _script() -> str:
+    return "\n".join(_text(f"{name}.js") for name in _OURS)

@@ -1,0 +1,59 @@
+"""The numbers of a report, in words: the same lines for a terminal and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amp_rewrite.reporting.coverage.counts import Coverage
+from amp_rewrite.reporting.report import Report
+from amp_rewrite.reporting.sentences import plural, size
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that a report says: what it is about, and the words."""
+
+    name: str
+    text: str
+
+
+def lines(report: Report) -> Iterator[Line]:
+    """What a rewrite did, a line for each thing that there is to say."""
+    nodes = report.nodes
+    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
+    others = f", {nodes.other:,} without float32" if nodes.other else ""
+    yield Line("nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}")
+    removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
+    yield Line("Casts", f"{report.casts_added:,} added{removed}")
+    yield Line("size", _sizes(report))
+    if report.saturated:
+        brought = f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range"
+        yield Line("masks", brought)
+    if report.flushed:
+        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0"
+        yield Line("tiny", flushed)
+    if report.observed:
+        beyond = f"in float32 for values that a run showed to be too large for {report.half}"
+        yield Line("observed", f"{plural(report.observed, 'unit')} {beyond}")
+    for warning in report.warnings:
+        yield Line("warning", warning)
+    for fault in report.broken:
+        yield Line("BROKEN", fault)
+
+
+def of_coverage(coverage: Coverage) -> Iterator[Line]:
+    """What a model is that was not rewritten just now."""
+    nodes = coverage.nodes
+    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
+    others = f", {nodes.other:,} without float arithmetic" if nodes.other else ""
+    yield Line("nodes", f"{nodes.half:,} in half{mixed}, {nodes.full:,} in float32{others}")
+    yield Line("Casts", f"{len(coverage.casts):,} between half and float32")
+
+
+def _sizes(report: Report) -> str:
+    """The size before and after; a rewrite that has not been made has no second one."""
+    if not report.size_after:
+        return size(report.size_before)
+    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
+    return f"{size(report.size_before)} -> {size(report.size_after)}{share}"

@@ -1,0 +1,54 @@
+"""What a test suite asserts of a model; pytest is not needed to import it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from amp_rewrite.model_io import Source
+from amp_rewrite.reporting.coverage import baselines
+from amp_rewrite.reporting.coverage.counts import Coverage
+from amp_rewrite.reporting.coverage.measuring import measure
+from amp_rewrite.reporting.coverage.rules import TOLERANCE, Check, Rules, check
+from amp_rewrite.reporting.coverage.table import nodes
+
+
+def assert_coverage(
+    model: Source,
+    *,
+    min_flops: float | None = None,
+    min_nodes: float | None = None,
+    min_weights: float | None = None,
+    require: Mapping[str, float] | None = None,
+    forbid_half: Iterable[str] = (),
+    max_casts: int | None = None,
+    baseline: str | Path | None = None,
+    tolerance: float = TOLERANCE,
+    dims: Mapping[str, int] | None = None,
+) -> Coverage:
+    """Asserts that a model keeps the rules, and returns its coverage.
+
+    The rules are those of `amp-rewrite coverage`: shares are of floats, 0 to 1; `dims` gives open
+    dimensions a size, others count as 1. Raises AssertionError with each broken rule and the nodes that
+    break it, and ModelError and OptionError as the command does.
+    """
+    __tracebackhide__ = True
+    rules = Rules(
+        min_flops=min_flops,
+        min_nodes=min_nodes,
+        min_weights=min_weights,
+        require=dict(require or {}),
+        forbid_half=tuple(forbid_half),
+        max_casts=max_casts,
+        baseline=baselines.load(Path(baseline)) if baseline is not None else None,
+        tolerance=tolerance,
+    )
+    found = measure(model, dims)
+    broken = [held for held in check(found, rules) if not held.ok]
+    if broken:
+        raise AssertionError("\n".join(map(_told, broken)))
+    return found
+
+
+def _told(broken: Check) -> str:
+    return "\n    ".join((f"{broken.rule}: {broken.found}", *nodes(broken)))

@@ -1,0 +1,207 @@
+"""Precision coverage of real models, as a table: every model of a folder, rewritten at the defaults.
+
+    python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md
+
+FOLDER and TOOLS are those of benchmarks/accuracy.py: models with an `index.json`, and the module
+`model_feeds.py` that makes their inputs. Here only the inputs' shapes count: they give open dimensions their
+sizes. A model that cannot run has none, and its open dimensions count as 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from accuracy import feeds_module
+
+from amp_rewrite import analyze, rewrite
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.explaining import of_analysis
+from amp_rewrite.reporting.causes import RootCause
+from amp_rewrite.reporting.coverage.counts import Coverage
+from amp_rewrite.reporting.coverage.measuring import measure
+from amp_rewrite.reporting.coverage.precision import Precision
+from amp_rewrite.reporting.coverage.rules import percent
+from amp_rewrite.reporting.coverage.wording import flops, printable
+from amp_rewrite.reporting.sentences import of_cause, plural
+
+PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
+BOUND = 0.9
+"""Below this share of FLOPs in half a model is listed with its causes."""
+
+WORTH = 0.01
+"""A cause that holds less of a model's floating-point FLOPs than this is not listed."""
+
+PRODUCTS = frozenset(
+    """Conv ConvTranspose MatMul Gemm LSTM GRU RNN Attention Einsum QLinearConv QLinearMatMul MatMulInteger
+    ConvInteger com.microsoft:FusedConv com.microsoft:FusedMatMul com.microsoft:FusedGemm
+    com.microsoft:MatMulNBits com.microsoft:Attention com.microsoft:MultiHeadAttention
+    com.microsoft:GroupQueryAttention""".split()
+)
+"""Operators that a network consists of: one with most of its FLOPs elsewhere is a case for an operator."""
+
+HEADING = """# Precision coverage of real models
+
+Each model is rewritten to float16 at the defaults, and counted as `amp-rewrite coverage` does
+([what is counted](coverage-rules.md#what-is-counted)). Open dimensions have the sizes of each model's own
+inputs, or 1 where it has none. Shares are of floats; FLOPs on integers are named beside them. The cause is
+what holds most FLOPs back in float32, as `amp-rewrite explain` has it, with its share of all FLOPs.
+
+{networks} of the {all} models are networks: products (matrices, convolutions, recurrent cells, attention) are
+most of their arithmetic. {good} of these have at least 90 % of their floating-point FLOPs in half; the others
+are below the table, with all that holds them back.
+
+Made on {date} by `python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md` with {versions}.
+FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
+is part of this repository; `benchmarks/accuracy.py` says what they look like.
+
+| model | nodes in half | FLOPs | in half | weights in half | Casts added | largest cause of float32 |
+|---|--:|--:|--:|--:|--:|---|
+"""
+BELOW = """
+## Networks below 90 % of FLOPs in half
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A model's coverage after the rewrite, and what holds it back; or why there is none, in `failed`."""
+
+    name: str
+    coverage: Coverage | None = None
+    casts_added: int = 0
+    causes: tuple[RootCause, ...] = ()
+    failed: str = ""
+
+    @property
+    def is_network(self) -> bool:
+        """Whether products are most of its arithmetic."""
+        if self.coverage is None:
+            return False
+        products = sum(row.flops.total for row in self.coverage.rows if row.operator in PRODUCTS)
+        return 2 * products > self.coverage.flops.total
+
+    @property
+    def is_below(self) -> bool:
+        """Whether it is a network, and too little of its float arithmetic is in half."""
+        share = self.coverage.flops.share if self.coverage is not None else None
+        return self.is_network and (share is None or share < BOUND)
+
+
+def measured(folder: Path, tools: Path, entry: Mapping[str, Any]) -> Measured:
+    """One model: analysed for the causes, rewritten, counted."""
+    original = folder / entry["file"]
+    try:
+        analysis = analyze(original)
+        dims = _dims(analysis.loaded.model, folder, tools, entry)
+        explained = of_analysis(analysis, dims)
+        with tempfile.TemporaryDirectory() as scratch:
+            result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
+            coverage = measure(result.model, dims)
+    except AmpRewriteError as error:
+        return Measured(entry["name"], failed=str(error).replace(str(folder), "FOLDER"))
+    causes = tuple(cause for cause in explained.causes if _holds_back(cause, coverage))
+    return Measured(entry["name"], coverage, result.report.casts_added, causes)
+
+
+def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
+    """Whether any of the nodes that a cause holds is not half as it stands: a unit of it may hold nothing."""
+    outside = {part.name for part in coverage.parts if part.precision in (Precision.FULL, Precision.MIXED)}
+    held = (cause.decisions.all[unit] for unit in cause.held)
+    return any(outside & {decision.name, *decision.made} for decision in held)
+
+
+def _dims(model: ir.Model, folder: Path, tools: Path, entry: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes that the model's own inputs give its open dimensions; none for a model that cannot run."""
+    if not entry["runs"]:
+        return {}
+    arrays = feeds_module(tools).feeds(entry, str(folder))
+    shapes = {name: getattr(array, "shape", ()) for name, array in arrays.items()}
+    return {
+        f"{value.name}:{axis}": int(shapes[value.name][axis])
+        for value in model.graph.inputs
+        for axis, dim in enumerate(value.shape or ())
+        if not isinstance(dim, int) and axis < len(shapes.get(value.name, ()))
+    }
+
+
+def markdown(found: Sequence[Measured]) -> str:
+    """The table, with what it holds and how it was made in front, and below it what is below the bound."""
+    networks = [row for row in found if row.is_network]
+    heading = HEADING.format(
+        networks=len(networks),
+        all=len(found),
+        good=sum(not row.is_below for row in networks),
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
+    )
+    lines = [_line(row) for row in found]
+    below = [line for row in networks if row.is_below for line in _below(row)]
+    return heading + "\n".join([*lines, *((BELOW, *below) if below else ())]) + "\n"
+
+
+def _line(row: Measured) -> str:
+    if row.coverage is None:
+        return f"| {row.name} | | | | | | {_text(row.failed)} |"
+    found = row.coverage
+    known = flops(found.flops.floats) + (
+        f" and {flops(found.flops.other)} on integers" if found.flops.other else ""
+    )
+    shares = [percent(counts.share) for counts in (found.nodes, found.flops, found.weights)]
+    cells = [row.name, shares[0], known, shares[1], shares[2], f"{row.casts_added}", _largest(row)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _largest(row: Measured) -> str:
+    return _cause(row.causes[0]) if row.causes else ""
+
+
+def _cause(cause: RootCause) -> str:
+    """What a cause holds, where it began and why."""
+    share = "" if cause.flop_share is None else f"{percent(cause.flop_share)} of FLOPs, "
+    words = of_cause(cause)
+    return _text(f"{share}{plural(len(cause.held), 'node')}: {', '.join(cause.operators)}: {words.reason}")
+
+
+def _below(row: Measured) -> Iterator[str]:
+    """A model with everything that holds it back."""
+    found = row.coverage
+    aside = found.flops.other / found.flops.total if found.flops.total else 0.0
+    quantised = f"; {percent(aside)} of all arithmetic is on integers or converts them" if aside else ""
+    yield f"- **{row.name}**: {percent(found.flops.share)} of floating-point FLOPs in half{quantised}"
+    floats = 1.0 - aside
+    for cause in row.causes:
+        if (cause.flop_share or 0.0) >= WORTH * floats:
+            yield f"  - {_cause(cause)}"
+
+
+def _text(text: str) -> str:
+    return printable(text).replace("|", "&#124;").replace("<", "&lt;")
+
+
+def main() -> None:
+    """Measures every model and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("tools", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    entries = json.loads((arguments.folder / "index.json").read_text())
+    text = markdown([measured(arguments.folder, arguments.tools, entry) for entry in entries])
+    print(text)
+    if arguments.markdown:
+        arguments.markdown.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

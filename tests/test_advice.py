@@ -1,0 +1,283 @@
+"""Advice on Tensor Cores: which dimensions are no multiples of 8, what padding costs, what a device gains."""
+
+import json
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from amp_rewrite import analyze, explaining, model_io, rewrite, shape_inference
+from amp_rewrite.cli import main
+from amp_rewrite.decisions import Decisions
+from amp_rewrite.errors import OptionError
+from amp_rewrite.half import BFLOAT16
+from amp_rewrite.lists import Kind
+from amp_rewrite.options import Options
+from amp_rewrite.reporting.advice import advice, capability, words
+from amp_rewrite.reporting.advice.capability import Capability, parse, shortfall
+from amp_rewrite.reporting.advice.measured import measure
+from amp_rewrite.running import devices
+from tests import text
+
+
+def paddings(source, dims=None, options=None):
+    """What padding would help in a model: (operator, {dimension: (size, padded)}, FLOPs, bytes)."""
+    made = analyze(text.model(source), options)
+    measured = measure(made.loaded.model, made.graph.types, dims or {})
+    given = advice.give(measured, made.decisions(), "float16")
+    return [
+        (
+            found.operator,
+            {d.name: (d.size, d.padded) for d in found.dimensions},
+            round(found.extra_flops, 6),
+            round(found.extra_bytes, 6),
+        )
+        for found in given.paddings
+    ]
+
+
+CASES = {
+    "a product": (
+        "g (float[16, 12] x) => (float[16, 20] y) <float[12, 20] w> { y = MatMul(x, w) }",
+        ("MatMul", {"inner dimension": (12, 16), "columns": (20, 24)}, 16 * 24 / 240 - 1, 16 * 24 / 240 - 1),
+    ),
+    "rows": (
+        "g (float[12, 16] x) => (float[12, 16] y) <float[16, 16] w> { y = MatMul(x, w) }",
+        ("MatMul", {"rows": (12, 16)}, 16 / 12 - 1, 0.0),
+    ),
+    "Gemm, transposed": (
+        "g (float[12, 16] x) => (float[16, 9] y) <float[9, 12] w> { y = Gemm <transA=1, transB=1> (x, w) }",
+        ("Gemm", {"inner dimension": (12, 16), "columns": (9, 16)}, 256 / 108 - 1, 256 / 108 - 1),
+    ),
+    "Conv": (
+        """g (float[1, 3, 8, 8] x) => (float[1, 20, 8, 8] y) <float[20, 3, 3, 3] w> {
+             y = Conv <pads = [1, 1, 1, 1]> (x, w) }""",
+        ("Conv", {"input channels": (3, 8), "output channels": (20, 24)}, 192 / 60 - 1, 192 / 60 - 1),
+    ),
+    "Conv in groups": (
+        "g (float[1,24,4,4] x) => (float[1,24,4,4] y) <float[24,12,1,1] w> { y = Conv <group = 2> (x, w) }",
+        ("Conv", {"input channels": (12, 16), "output channels": (12, 16)}, 256 / 144 - 1, 256 / 144 - 1),
+    ),
+    "ConvTranspose": (
+        "g (float[1,8,4,4] x) => (float[1,3,4,4] y) <float[8,3,1,1] w> { y = ConvTranspose(x, w) }",
+        ("ConvTranspose", {"output channels": (3, 8)}, 5 / 3, 5 / 3),
+    ),
+    "LSTM": (
+        """g (float[5, 12, 10] x) => (float[5, 1, 12, 20] y)
+           <float[1, 80, 10] w, float[1, 80, 20] r> { y = LSTM <hidden_size = 20> (x, w, r) }""",
+        (
+            "LSTM",
+            {"hidden size": (20, 24), "input size": (10, 16), "batch": (12, 16)},
+            round(16 * 24 * (16 + 24) / (12 * 20 * (10 + 20)) - 1, 6),
+            round(24 * (16 + 24) / (20 * (10 + 20)) - 1, 6),
+        ),
+    ),
+    "FusedMatMul": (
+        """g (float[12, 16] x) => (float[16, 10] y) <float[12, 10] w> {
+             y = com.microsoft.FusedMatMul <transA = 1> (x, w) }""",
+        (
+            "com.microsoft:FusedMatMul",
+            {"inner dimension": (12, 16), "columns": (10, 16)},
+            256 / 120 - 1,
+            256 / 120 - 1,
+        ),
+    ),
+    "MultiHeadAttention": (
+        """g (float[2, 16, 40] q, float[2, 16, 40] k, float[2, 16, 40] v) => (float[2, 16, 40] y) {
+             y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v) }""",
+        ("com.microsoft:MultiHeadAttention", {"head size": (20, 24)}, 0.2, 0.2),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dimensions_and_costs(case):
+    """What is no multiple of 8 is named with the next that is, and costs what was counted by hand."""
+    source, (operator, dims, flops, size) = CASES[case]
+    assert paddings(source) == [(operator, dims, round(flops, 6), round(size, 6))]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "g (float[16, 16] x) => (float[16, 8] y) <float[16, 8] w> { y = MatMul(x, w) }",
+        "g (float[1, 16] x) => (float[1, 1] y) <float[16, 1] w> { y = MatMul(x, w) }",
+        "g (float[16, 12] x) => (float[16] y) <float[12] w> { y = MatMul(x, w) }",
+        "g (float[1,12,4,4] x) => (float[1,12,4,4] y) <float[12,1,1,1] w> { y = Conv <group = 12> (x, w) }",
+        "g (float[12, 12] x) => (float[12, 12] y) { y = Relu(x) }",
+    ],
+    ids=["multiples", "vectors", "a vector", "a filter for each channel", "no product"],
+)
+def test_nothing_to_pad(source):
+    """Multiples of 8 are fine; vectors and filters for single channels are no work for Tensor Cores."""
+    assert paddings(source) == []
+
+
+def test_products_in_float32_are_left_alone():
+    """Advice is for what is half."""
+    source = "g (float[12, 12] x) => (float[12, 12] y) { y = MatMul(x, x) }"
+    assert len(paddings(source)) == 1
+    kept = Options(lists=Options().operator_lists().override(Kind.DENY, ["MatMul"], "--deny"))
+    assert paddings(source, options=kept) == []
+
+
+OPEN = """g (float[batch, seq, 16] x, float[16, 16] w) => (float[batch, seq, seq] y) {
+  t = Transpose <perm = [0, 2, 1]> (x)
+  y = MatMul(x, t)
+}"""
+
+
+def test_open_dimensions_are_not_guessed():
+    """A size that depends on an open dimension is not looked at, until it is given."""
+    assert paddings(OPEN) == []
+    assert paddings(OPEN, {"seq": 12, "batch": 1}) == [
+        ("MatMul", {"rows": (12, 16), "columns": (12, 16)}, round(256 / 144 - 1, 6), round(16 / 12 - 1, 6))
+    ]
+
+
+def test_sums_with_open_dimensions_are_not_guessed():
+    """Nor is one that is computed from it: a cache of 11 and what comes is not 12."""
+    source = """g (float[1, n, 16] x, float[1, 11, 16] past) => (float[1, n, m] y) {
+      k = Concat <axis = 1> (past, x)
+      t = Transpose <perm = [0, 2, 1]> (k)
+      y = MatMul(x, t)
+    }"""
+    assert paddings(source) == []
+
+
+def test_alike_products_are_one_line():
+    """Nodes of one operator with the same dimensions to pad are told together, the most FLOPs first."""
+    source = """g (float[16, 12] x, float[12, 12] v, float[16, 8] u) => (float[16, 12] y, float[16, 10] z)
+      <float[8, 10] w> { a = MatMul(x, v)  y = MatMul(a, v)  z = MatMul(u, w) }"""
+    made = analyze(text.model(source))
+    given = advice.give(measure(made.loaded.model, made.graph.types, {}), made.decisions(), "float16")
+    assert [len(found.nodes) for found in given.paddings] == [2, 1]
+    flops = 2 * (2 * 16 * 12 * 12), 2 * 16 * 8 * 10
+    assert [found.flop_share for found in given.paddings] == [part / sum(flops) for part in flops]
+    title, costs = list(words.lines(given))[1:3]
+    assert title == "2 nodes, 78% of FLOPs: MatMul 'a' and 1 more"
+    assert costs.startswith("  inner dimension 12 -> 16, columns 12 -> 16; padded: 78% more FLOPs, 78% more")
+
+
+def test_a_half_model_of_anybody():
+    """What runs in half in a model as it stands gets advice, whoever made it half."""
+    source = "g (float16[16, 12] x, float16[12, 16] w) => (float16[16, 16] y) { y = MatMul(x, w) }"
+    model = model_io.load(text.model(source)).model
+    measured = measure(model, shape_inference.types(model), {})
+    (found,) = advice.give(measured, Decisions(()), "float16").paddings
+    assert [d.name for d in found.dimensions] == ["inner dimension"]
+
+
+@pytest.mark.parametrize(
+    ("written", "half", "says"),
+    [
+        ("5.0", "float16", "they came with 7.0"),
+        ("6.0", "float16", "twice as fast as float32"),
+        ("6.1", "float16", "1/64 of float32's rate"),
+        ("6.1", "bfloat16", "they came with 8.0"),
+        ("7.5", "bfloat16", "they came with 8.0"),
+        ("7.0", "float16", None),
+        ("7.5", "float16", None),
+        ("8.0", "bfloat16", None),
+        ("10.0", "bfloat16", None),
+        ("12.1", "float16", None),
+    ],
+)
+def test_what_a_device_gains(written, half, says):
+    """Below 7.0 nothing in float16, below 8.0 nothing in bfloat16."""
+    found = shortfall(parse(written), half)
+    assert says in found if says else found == ""
+
+
+@pytest.mark.parametrize("written", ["7", "7.x", "", "-7.0", "7.0.1", "sm_70", "7,0", "\u0667.\u0660"])
+def test_what_is_no_capability(written):
+    """Anything but two numbers and a point is refused."""
+    with pytest.raises(OptionError, match=r"write it as in 7\.5"):
+        parse(written)
+
+
+class FakeNvml:
+    """NVML with one device of capability 6.1."""
+
+    def nvmlInit(self):  # noqa: N802
+        """Begins."""
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        """The device of that index."""
+        return index
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle):  # noqa: N802
+        """Its capability, as NVML gives it."""
+        assert handle == 0
+        return [6, 1]
+
+
+def test_the_capability_of_this_machine(monkeypatch):
+    """With nvidia-ml-py and a device it is read; without, nobody says anything of the device."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices.importlib, "import_module", lambda _: FakeNvml())
+    assert capability.of_this_machine() == Capability(6, 1)
+
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(devices.importlib, "import_module", missing)
+    assert capability.of_this_machine() is None
+
+
+SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = MatMul(x, w) }"
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """A model in a folder, on a machine without a device."""
+    monkeypatch.setattr(explaining, "of_this_machine", lambda: None)
+    monkeypatch.setattr("amp_rewrite.cli.explain.of_this_machine", lambda: None)
+    onnx.save(text.model(SOURCE), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def run(*arguments):
+    """Runs the command line in this process; it must end well."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def test_explain_gives_advice(path):
+    """`--advice` prints it, for a model and for its result alike, and only advises."""
+    before = path.read_bytes()
+    lines = run("explain", path, "--advice")
+    assert lines[1:] == [
+        "1 node, 100% of FLOPs: MatMul 'p'",
+        "  inner dimension 12 -> 16; padded: 33% more FLOPs, 33% more bytes in their second operand",
+    ]
+    assert path.read_bytes() == before
+    assert run("explain", rewrite(path).model, "--advice") == lines
+
+
+def test_a_device_that_gains_nothing(path):
+    """For it there is nothing to pad, and the exit code is 0 all the same."""
+    (line,) = run("explain", path, "--advice", "--device-capability", "6.1")
+    assert line.startswith("compute capability 6.1 has no Tensor Cores for float16")
+    (line,) = run("explain", path, "--advice", "--device-capability", "7.5", "--to", "bfloat16")
+    assert "they came with 8.0" in line
+    brain = rewrite(path, Options(half=BFLOAT16), output=path.with_name("b.onnx")).model
+    (line,) = run("explain", brain, "--advice", "--device-capability", "7.5")
+    assert "they came with 8.0" in line
+
+
+def test_advice_in_the_reports(path, tmp_path):
+    """The JSON of a rewrite, of a dry run and of explain hold the same advice."""
+    names = [tmp_path / f"{i}.json" for i in range(3)]
+    run(path, "-q", "--no-verify", "--json", names[0])
+    run(path, "-q", "--dry-run", "--json", names[1])
+    run("explain", path, "--advice", "--json", names[2])
+    first, *others = (json.loads(name.read_text())["advice"] for name in names)
+    assert others == [first, first]
+    assert first["half"] == "float16"
+    assert first["capability"] is None
+    (padding,) = first["paddings"]
+    assert padding["nodes"] == ["p"]
+    assert padding["dimensions"] == [{"name": "inner dimension", "size": 12, "padded": 16}]
+    assert padding["extra_flops"] == pytest.approx(1 / 3)

@@ -1,0 +1,227 @@
+"""The decisions in the metadata of a result: what is written is read back."""
+
+import json
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_rewrite import analyze, annotations, rewrite
+from amp_rewrite.annotations import KEY
+from amp_rewrite.errors import ModelError
+from amp_rewrite.half import BFLOAT16
+from amp_rewrite.options import Borders, Level, Options, Pins
+from amp_rewrite.reporting.sentences import chain
+from tests import text
+
+MODEL = """g (float[4, 4] x, float[4, 4] w, bool c) => (float[4, 4] y, float[4, 4] z) {
+  [product] a = MatMul(x, w)
+  [exponential] e = Exp(a)
+  [root] r = Sqrt(e)
+  [branch] y = If (c) <then_branch = t () => (float[4, 4] t) { [inside] t = MatMul(r, w) },
+                       else_branch = u () => (float[4, 4] u) { [outside] u = Tanh(r) }>
+  z = MatMul(a, w)
+}"""
+
+
+def carried(proto):
+    """The decisions in a ModelProto's metadata."""
+    return annotations.read(ir.from_proto(proto))
+
+
+def reasons(decisions):
+    """Of every unit its chain of causes, without what a result calls otherwise: the names of outputs."""
+    return {
+        (decision.operator, decision.name, decision.variable): [
+            (step.colour, step.rule, step.kind, step.reason if decision.name else "")
+            for step in chain(decisions, unit)
+        ]
+        for unit, decision in enumerate(decisions.all)
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(),
+        Options(half=BFLOAT16),
+        Options(borders=Borders.HALF),
+        Options(level=Level.UNSAFE_FORCE_ALL),
+        Options(pins=Pins(keep_full=("product",))),
+        Options(follow=False),
+    ],
+    ids=str,
+)
+def test_what_was_decided_is_read_back(options):
+    """Every unit of every graph has its colour, rule, kind, reason and causes."""
+    proto = text.model(MODEL)
+    found, decided = carried(rewrite(proto, options).model), analyze(proto, options).decisions()
+    assert reasons(found) == reasons(decided)
+    assert [decision.name for decision in found.all] == [decision.name for decision in decided.all]
+
+
+def test_casts_are_read_back():
+    """An added Cast knows what makes its value and what reads the result; the model's own do as well."""
+    proto = text.model(
+        """g (float[4, 4] x, int64[4, 4] i) => (float[4, 4] y) {
+          [given] f = Cast <to = 1> (i)
+          [p] a = MatMul(x, f)
+          [e] b = Exp(a)
+          [q] y = MatMul(b, a)
+        }"""
+    )
+    found = carried(rewrite(proto).model)
+    names = {c.names[0]: c for c in found.crossings}
+    told = {
+        value: (
+            c.added,
+            c.dtype,
+            c.origin.value,
+            c.maker if c.maker is None else found.all[c.maker].name,
+            [found.all[unit].name for unit in c.readers],
+            c.leaves,
+        )
+        for value, c in names.items()
+    }
+    assert told == {
+        "x": (True, "float16", "input", None, ["p"], False),
+        "i": (False, "float32", "another", None, ["p"], False),
+        "f": (True, "float16", "unit", "given", ["p"], False),
+        "a": (True, "float32", "unit", "p", ["e"], False),
+        "b": (True, "float16", "unit", "e", ["q"], False),
+        "y__float16": (True, "float32", "unit", "q", [], True),
+    }
+
+
+def test_other_metadata_stays():
+    """What others left in the metadata of nodes and of the model is still there, and nothing else changes."""
+    proto = text.model(MODEL)
+    proto.metadata_props.add(key="author", value="someone")
+    proto.graph.node[0].metadata_props.add(key="from", value="layer 1")
+    result, bare = (rewrite(proto, Options(metadata=kept)).model for kept in (True, False))
+    assert {prop.key for prop in result.metadata_props} == {"author", KEY}
+    model = ir.from_proto(result)
+    annotations.remove(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == bare.SerializeToString(
+        deterministic=True
+    )
+    assert [prop.value for node in bare.graph.node for prop in node.metadata_props] == ["layer 1"]
+
+
+def test_no_metadata_when_not_asked():
+    """With metadata=False nothing of ours is in the result, nor what an earlier rewrite left."""
+    once = rewrite(text.model(MODEL)).model
+    again = rewrite(once, Options(metadata=False, level=Level.UNSAFE_FORCE_ALL))
+    assert again.report.changed
+    assert KEY not in str(again.model)
+
+
+def test_what_does_not_change_has_none():
+    """A model that comes out as it came in carries nothing."""
+    proto = text.model("g (float[4] x) => (float[4] y) { y = Exp(x) }")
+    assert rewrite(proto).model == proto
+    assert carried(proto) is None
+
+
+def test_a_second_rewrite_keeps_what_it_has_no_say_in():
+    """What the first rewrite made half has no float32 left: its reasons stay beside the new ones."""
+    once = rewrite(text.model(MODEL)).model
+    result = rewrite(once, Options(pins=Pins(force_half=("exponential",)), level=Level.UNSAFE_FORCE_ALL))
+    assert result.report.changed
+    found = carried(result.model)
+    by_name = {d.name: (chain(found, unit)[0].reason, d.is_half) for unit, d in enumerate(found.all)}
+    assert by_name["product"] == (reason_of(once, "product"), True)
+    assert by_name["exponential"] == ("allowed: forced by 'exponential' (pin)", True)
+    casts = {name: c.added for c in found.crossings for name in c.names}
+    assert casts["x__float16"] is True
+
+
+def reason_of(proto, name):
+    """Why a node of a result has its colour."""
+    found = carried(proto)
+    (unit,) = (unit for unit, decision in enumerate(found.all) if decision.name == name)
+    return chain(found, unit)[0].reason
+
+
+def test_a_node_that_was_taken_out():
+    """When another tool takes a cause out, what is left is explained as far as it goes."""
+    made = rewrite(text.model(MODEL)).model
+    exponential = next(node for node in made.graph.node if node.name == "exponential")
+    made.graph.node.remove(exponential)
+    found = carried(made)
+    (root,) = (unit for unit, decision in enumerate(found.all) if decision.name == "root")
+    (step,) = chain(found, root)
+    assert step.reason.startswith("downstream of a node that is no longer in the model")
+
+
+def test_the_order_of_nodes_does_not_matter():
+    """Numbers tell units apart, not places: another order of nodes changes no reason."""
+    made = rewrite(text.model(MODEL)).model
+    turned = onnx.ModelProto()
+    turned.CopyFrom(made)
+    nodes = list(made.graph.node)
+    del turned.graph.node[:]
+    turned.graph.node.extend(reversed(nodes))
+    found = annotations.read(ir.from_proto(turned))
+    assert reasons(found) == reasons(carried(made))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "no JSON",
+        "[]",
+        "{}",
+        '{"format": 2, "reasons": []}',
+        '{"format": 1, "reasons": []}',
+        '{"format": 1, "reasons": [["allow"]]}',
+        '{"format": 1, "reasons": [["nonsense", "a", "b"]]}',
+        '{"format": 1, "reasons": 7}',
+        "[" * 100_000,
+    ],
+    ids=range(10),
+)
+def test_a_damaged_table(damage):
+    """Whatever stands in place of the table is one line of ours."""
+    made = rewrite(text.model(MODEL)).model
+    (prop,) = made.metadata_props
+    prop.value = damage
+    one_line(made)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    """
+    |;|1|x T half allow 0|0 T half allow 99|0 T half allow -9|0 T pink allow 0|0 T half allow 0 x|cast
+    |cast added unit x -|cast added nowhere - -|0 T half allow
+    """.split("|"),
+)
+def test_a_damaged_node(damage):
+    """Whatever stands in place of a node's row is one line of ours."""
+    made = rewrite(text.model(MODEL)).model
+    (prop,) = made.graph.node[1].metadata_props
+    prop.value = damage
+    one_line(made)
+
+
+def one_line(proto):
+    """Reading fails in one line; a rewrite says so in a warning, and leaves sound metadata."""
+    with pytest.raises(ModelError) as caught:
+        carried(proto)
+    assert "\n" not in str(caught.value)
+    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL))
+    assert any("earlier rewrite" in warning for warning in result.report.warnings)
+    assert carried(result.model).all
+
+
+def test_the_table_holds_each_reason_once():
+    """A reason that a hundred nodes share stands in the model once; each node has a short row."""
+    products = " ".join(f"a{i + 1} = MatMul(a{i}, a{i})" for i in range(100))
+    proto = text.model(f"g (float[4, 4] a0) => (float[4, 4] a100) {{ {products} }}")
+    made = rewrite(proto).model
+    (table,) = (json.loads(prop.value) for prop in made.metadata_props)
+    assert len(table["reasons"]) == 1
+    rows = [prop.value for node in made.graph.node for prop in node.metadata_props]
+    assert len(rows) == 102
+    assert max(map(len, rows)) < 30

@@ -1,0 +1,86 @@
+"""Stored tensors a block at a time."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from amp_rewrite import blocks
+from amp_rewrite.errors import ModelError
+from amp_rewrite.half import FLOAT16, fit
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of five values, which threads take ten at a time."""
+    monkeypatch.setattr(blocks, "CHUNK", 5)
+    monkeypatch.setattr(blocks, "_SPAN", 10)
+
+
+def tensors(array, folder):
+    """The array as a tensor in memory, and as one in a file, behind some other bytes."""
+    (folder / "data").write_bytes(b"other" + array.tobytes())
+    lies = ir.ExternalTensor(
+        folder / "data", 5, array.nbytes, ir.DataType.FLOAT, shape=ir.Shape(array.shape), name="w"
+    )
+    return [ir.Tensor(array, name="w"), lies]
+
+
+SHAPES = [(0,), (), (1,), (5,), (7, 3), (2, 5, 10)]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_are_the_whole(shape, tmp_path):
+    """Read, looked at and written block by block, a tensor is what it is as a whole."""
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32) * np.float32(1e-4)
+    for tensor in tensors(array, tmp_path):
+        parts = list(blocks.read(tensor))
+        assert max((part.size for part in parts), default=0) <= 5
+        np.testing.assert_array_equal(np.concatenate([np.empty(0, np.float32), *parts]), array.reshape(-1))
+        assert blocks.fits([tensor], FLOAT16) == [fit(array, FLOAT16)]
+        changed = blocks.Changed(tensor, lambda a: a.astype(np.float16), ir.DataType.FLOAT16, "half")
+        with (tmp_path / "written").open("wb") as file:
+            changed.tofile(file)
+        expected = array.astype(np.float16)
+        assert (tmp_path / "written").read_bytes() == changed.tobytes() == expected.tobytes()
+        np.testing.assert_array_equal(changed.numpy(), expected)
+
+
+def test_a_file_that_is_gone(tmp_path):
+    """It is named, with the tensor that it held."""
+    _, lies = tensors(np.ones(3, np.float32), tmp_path)
+    (tmp_path / "data").unlink()
+    with pytest.raises(ModelError, match="the data of 'w' cannot be read"):
+        list(blocks.read(lies))
+
+
+PEAK = """
+import pathlib, re, sys
+sys.path.insert(0, "benchmarks")
+import size
+from amp_rewrite.cli import main
+source = pathlib.Path(sys.argv[1])
+size.build(size.layouts(float(sys.argv[2]))["huge"], source)
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+main([str(source), "--no-verify", "-q"], standalone_mode=False)
+print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux keeps the high-water mark")
+def test_memory_does_not_grow_with_the_weights(tmp_path):
+    """A model of 768 MiB of weights, in tensors of 256, takes as much memory as one of 96 MiB."""
+    peaks = []
+    for name, gib in (("small", 0.09375), ("large", 0.75)):
+        command = [sys.executable, "-c", PEAK, tmp_path / f"{name}.onnx", str(gib)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        peaks.append(int(re.findall(r"\d+", done.stdout)[-1]) >> 10)
+    assert peaks[1] < peaks[0] + 64, f"peaks in MiB: {peaks}"

@@ -1,0 +1,144 @@
+"""`amp-rewrite coverage`: what it prints, writes and answers; and its twin for test suites."""
+
+import json
+from xml.etree import ElementTree as ET
+
+import onnx
+import pytest
+
+from amp_rewrite.errors import OptionError
+from amp_rewrite.testing import assert_coverage
+from tests import text
+from tests.test_cli import failure, run
+
+SOURCE = """g (float16[n, 8] x) => (float[n, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
+  [first] h = MatMul (x, w1)
+  [up] f = Cast <to = 1> (h)
+  [second] y = MatMul (f, w2)
+}"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model with two thirds of its FLOPs in half."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(SOURCE), path)
+    return path
+
+
+def test_without_rules_it_tells_and_ends_well(model):
+    """A table, and what was assumed."""
+    result = run("coverage", model)
+    assert result.exit_code == 0
+    assert "66.6 %" in result.stdout
+    assert "open dimensions count as 1 (n)" in result.stdout
+
+
+def test_a_broken_rule_is_exit_code_1_with_its_nodes(model):
+    """Quietly too."""
+    result = run("coverage", model, "--min-flops", "0.9", "--max-casts", "5", "-q")
+    assert result.exit_code == 1
+    assert result.stdout == "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n"
+
+
+def test_kept_rules_are_exit_code_0(model):
+    """All of them."""
+    rules = (
+        "--min-flops .6 --min-nodes .5 --min-weights .5 --require MatMul=.5 --forbid-half Exp --max-casts 1"
+    )
+    result = run("coverage", model, *rules.split())
+    assert result.exit_code == 0
+    assert result.stdout.count("kept") == 6
+
+
+def test_dimensions_have_the_sizes_that_are_given(model, tmp_path):
+    """FLOPs of a batch of four."""
+    run("coverage", model, "--dim", "n=4", "--json", tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["flops"]["half"] == 4 * 2 * 8 * 16
+    assert (found["dims"], found["assumed"], found["ok"]) == ({"n": 4}, [], True)
+
+
+def test_files_are_written_also_when_a_rule_is_broken(model, tmp_path):
+    """CI shows them just then."""
+    paths = [tmp_path / name for name in ("found.json", "page.md", "junit.xml")]
+    flags = zip(("--json", "--markdown", "--junit"), paths, strict=True)
+    result = run(
+        "coverage", model, "--min-nodes", "1", *(word for flag in flags for word in flag), "--github"
+    )
+    assert result.exit_code == 1
+    assert json.loads(paths[0].read_text())["rules"][0]["nodes"] == ["second"]
+    assert "❌ **min-nodes 1**" in paths[1].read_text(encoding="utf-8")
+    assert ET.parse(paths[2]).getroot().get("failures") == "1"
+    assert "::error file=" in result.stdout
+
+
+def test_a_file_of_rules_counts_and_flags_count_before_it(model, tmp_path):
+    """The flag lowers what the file asks for; requirements add up."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("min-flops: 0.9\nrequire: {MatMul: 1.0}\ndims: {n: 2}\n")
+    assert run("coverage", model, "--rules", rules, "-q").stdout.count("BROKEN") == 2
+    eased = run("coverage", model, "--rules", rules, "--min-flops", "0.5", "--require", "MatMul=0.5")
+    assert eased.exit_code == 0
+    assert "open dimensions" not in eased.stdout
+
+
+def test_a_baseline_is_written_and_then_held(model, tmp_path):
+    """--update writes it, the next run holds to it, and a worse model breaks it."""
+    baseline = tmp_path / "coverage.json"
+    assert run("coverage", model, "--baseline", baseline, "--update").exit_code == 0
+    assert run("coverage", model, "--baseline", baseline, "--tolerance", "0").exit_code == 0
+    worse = SOURCE.replace("float16[n, 8] x", "float[n, 8] x").replace("float16[8, 16]", "float[8, 16]")
+    worse = worse.replace("[up] f = Cast <to = 1> (h)", "").replace("(f, w2)", "(h, w2)")
+    onnx.save(text.model(worse), model)
+    result = run("coverage", model, "--baseline", baseline, "-q")
+    assert result.exit_code == 1
+    assert "BROKEN   baseline flops: 0 % of FLOPs in half, 66.6 % before" in result.stdout
+    assert run("coverage", model, "--baseline", baseline, "--update").exit_code == 0
+    assert run("coverage", model, "--baseline", baseline).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--min-flops", "95"], "--min-flops 95 is no share; write a share from 0 to 1"),
+        (["--tolerance", "-1"], "--tolerance -1 is no share"),
+        (["--min-flops", "nan"], "--min-flops nan is no share"),
+        (["--require", "MatMul"], "--require MatMul is not OP=SHARE"),
+        (["--require", "MatMul=x"], "--require MatMul=x is not OP=SHARE"),
+        (["--forbid-half", "Sofmax"], "no operator is called Sofmax; did you mean Softmax?"),
+        (["--dim", "n"], "--dim n is not NAME=SIZE"),
+        (["--dim", "m=3"], "no open dimension 'm'; it leaves open n"),
+        (["--update"], "--update has nothing to write; say where with --baseline FILE"),
+        (["--baseline", "none.json"], "there is no such baseline; write it with --update"),
+        (["--rules", "none.yaml"], "cannot be read"),
+    ],
+)
+def test_a_bad_request_is_one_line(model, flags, said):
+    """Exit code 2, and what would help."""
+    assert said in failure("coverage", model, *flags)
+
+
+def test_a_bad_model_is_one_line(tmp_path):
+    """One that is not there, one that is none."""
+    assert "there is no such file" in failure("coverage", tmp_path / "none.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    assert "is no ONNX model" in failure("coverage", tmp_path / "bad.onnx")
+
+
+def test_assert_coverage_returns_what_it_found(model):
+    """A path or an object; the numbers can be asserted further."""
+    assert assert_coverage(model, min_flops=0.6, dims={"n": 4}).flops.half == 4 * 2 * 8 * 16
+    assert assert_coverage(text.model(SOURCE), max_casts=1, forbid_half=["Exp"]).nodes.half == 1
+
+
+def test_assert_coverage_tells_each_broken_rule_with_its_nodes(model, tmp_path):
+    """As an AssertionError, and nothing else of ours is one."""
+    with pytest.raises(AssertionError) as caught:
+        assert_coverage(model, min_flops=0.9, require={"MatMul": 1.0}, max_casts=1)
+    assert str(caught.value) == (
+        "min-flops 0.9: 66.6 % of FLOPs in half\n    second\n"
+        "require MatMul=1: 50.0 % of 2 MatMul nodes in half\n    second"
+    )
+    with pytest.raises(OptionError):
+        assert_coverage(model, baseline=tmp_path / "none.json")

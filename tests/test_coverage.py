@@ -1,0 +1,283 @@
+"""Coverage against counts made by hand: of our models, of those of two other converters, of plain ones."""
+
+import json
+
+import onnx
+import pytest
+
+import amp_rewrite
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.reporting.coverage.counts import Counts
+from amp_rewrite.reporting.coverage.measuring import measure
+from tests import text
+from tests.text import FUNCTIONS
+
+NETWORK = """g (float[2, 8] x) => (float[2, 4] y)
+<float[8] s, float[8, 16] w1, float[16] b1, float[16, 4] w2> {
+  [norm] n = LayerNormalization <axis = -1> (x, s)
+  [first] h = MatMul (n, w1)
+  [bias] hb = Add (h, b1)
+  [act] a = Relu (hb)
+  [exp] e = Exp (a)
+  [second] z = MatMul (e, w2)
+  [soft] y = Softmax (z)
+}"""
+# LayerNormalization 7 x 16, products 2 x 2 x 8 x 16 and 2 x 2 x 16 x 4, Softmax 5 x 8, the others 32 each
+NORM, FIRST, ACROSS, SECOND, SOFT = 112, 512, 32, 256, 40
+WEIGHTS = 8 + 8 * 16 + 16 + 16 * 4
+
+
+def test_a_plain_model_is_all_float32():
+    """Nothing is half, and nothing is cast."""
+    found = measure(text.model(NETWORK))
+    assert found.nodes == Counts(full=7)
+    assert found.flops == Counts(full=NORM + FIRST + 3 * ACROSS + SECOND + SOFT)
+    assert found.weights == Counts(full=4 * WEIGHTS)
+    assert (found.casts, found.assumptions, found.flops.share) == ((), (), 0.0)
+
+
+# As onnxruntime.transformers.float16 writes it with Exp and Softmax blocked and keep_io_types: its Casts
+# come last, whatever the order of the nodes should be.
+ONNXRUNTIME = """g (float[2, 8] x) => (float[2, 4] y)
+<float16[8] s, float16[8, 16] w1, float16[16] b1, float16[16, 4] w2> {
+  [norm] n = LayerNormalization <axis = -1> (graph_input_cast_0, s)
+  [first] h = MatMul (n, w1)
+  [bias] hb = Add (h, b1)
+  [act] a = Relu (hb)
+  [exp] e_cast_to_fp16 = Exp (a_cast_to_fp32)
+  [second] z = MatMul (e, w2)
+  [soft] graph_output_cast_0_cast_to_fp16 = Softmax (z_cast_to_fp32)
+  [graph_input_cast0] graph_input_cast_0 = Cast <to = 10> (x)
+  [graph_output_cast0] y = Cast <to = 1> (graph_output_cast_0)
+  [a_cast_to_fp32_node] a_cast_to_fp32 = Cast <to = 1> (a)
+  [e_cast_to_fp16_node] e = Cast <to = 10> (e_cast_to_fp16)
+  [z_cast_to_fp32_node] z_cast_to_fp32 = Cast <to = 1> (z)
+  [graph_output_cast_0_cast_to_fp16_node] graph_output_cast_0 = Cast <to = 10> (graph_output_cast_0_cast_to_fp16)
+}"""  # noqa: E501 - one node a line
+
+# As onnxconverter_common.float16 writes it with the same options: its output stays half.
+CONVERTER_COMMON = """g (float[2, 8] x) => (float16[2, 4] y)
+<float16[8] s, float16[8, 16] w1, float16[16] b1, float16[16, 4] w2> {
+  [x_cast_to_norm] x_cast_to_norm = Cast <to = 10> (x)
+  [norm] n = LayerNormalization <axis = -1> (x_cast_to_norm, s)
+  [first] h = MatMul (n, w1)
+  [bias] hb = Add (h, b1)
+  [act] a = Relu (hb)
+  [exp_input_cast0] exp_input_cast_0 = Cast <to = 1> (a)
+  [exp] exp_output_cast_0 = Exp (exp_input_cast_0)
+  [exp_output_cast0] e = Cast <to = 10> (exp_output_cast_0)
+  [second] z = MatMul (e, w2)
+  [soft_input_cast0] soft_input_cast_0 = Cast <to = 1> (z)
+  [soft] soft_output_cast_0 = Softmax (soft_input_cast_0)
+  [soft_output_cast0] y = Cast <to = 10> (soft_output_cast_0)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "casts", "elements"),
+    # x, a, e, z and y between; onnxruntime casts the result forth and back
+    [(ONNXRUNTIME, 6, 16 + 32 + 32 + 8 + 8 + 8), (CONVERTER_COMMON, 5, 16 + 32 + 32 + 8 + 8)],
+)
+def test_a_model_of_another_converter_is_counted_as_it_stands(source, casts, elements):
+    """Exp and Softmax are float32, the other five nodes half; each Cast moves six bytes a value."""
+    found = measure(text.unchecked(source))
+    assert found.nodes == Counts(half=5, full=2, other=casts)
+    assert found.flops == Counts(half=NORM + FIRST + 2 * ACROSS + SECOND, full=ACROSS + SOFT)
+    assert found.weights == Counts(half=2 * WEIGHTS)
+    assert (len(found.casts), found.cast_bytes) == (casts, 6 * elements)
+
+
+def test_what_onnxruntimes_converter_makes_is_what_stands_above():
+    """The text is not out of date: the converter that is installed gives the same numbers."""
+    float16 = pytest.importorskip("onnxruntime.transformers.float16")
+    made = float16.convert_float_to_float16(
+        text.model(NETWORK), keep_io_types=True, op_block_list=["Exp", "Softmax"]
+    )
+    found, written = measure(made), measure(text.unchecked(ONNXRUNTIME))
+    assert found.summary() == written.summary()
+
+
+def test_our_own_result_is_counted_as_it_stands():
+    """The norm in front, Exp and Softmax stay float32; Casts of n, a, e and z stand at the borders."""
+    result = amp_rewrite.rewrite(text.model(NETWORK))
+    found = measure(result.model)
+    nodes = result.report.nodes
+    assert (found.nodes.half, found.nodes.full) == (nodes.half, nodes.full) == (4, 3)
+    assert found.flops == Counts(half=FIRST + 2 * ACROSS + SECOND, full=NORM + ACROSS + SOFT)
+    assert found.weights == Counts(half=2 * (WEIGHTS - 8), full=4 * 8)
+    assert [cast.name for cast in found.casts] == ["n__float16", "a__float32", "e__float16", "z__float32"]
+    assert found.cast_bytes == 6 * (16 + 32 + 32 + 8)
+
+
+def test_a_node_with_both_is_mixed():
+    """A BatchNormalization with half data and float32 statistics, as onnx allows."""
+    found = measure(
+        text.model(
+            """g (float16[1, 2, 4, 4] x) => (float16[1, 2, 4, 4] y)
+            <float[2] s, float[2] b, float[2] m, float[2] v> { y = BatchNormalization (x, s, b, m, v) }"""
+        )
+    )
+    assert (found.nodes, found.flops) == (Counts(mixed=1), Counts(mixed=2 * 32))
+
+
+def test_a_port_that_the_schema_nails_to_float32_counts_only_alone():
+    """Scales of a Resize do not make it mixed; a NonMaxSuppression has no other floats and is float32."""
+    resize = """g (float16[1, 1, 2, 2] x, float[4] s) => (float16[a, b, c, d] y) { y = Resize (x, , s) }"""
+    assert measure(text.model(resize)).nodes == Counts(half=1)
+    boxes = """g (float[1, 6, 4] b, float[1, 2, 6] s) => (int64[n, 3] y) { y = NonMaxSuppression (b, s) }"""
+    assert measure(text.model(boxes)).nodes == Counts(full=1)
+
+
+def test_what_holds_nothing_does_not_count():
+    """The empty regions of a Resize, stored or a Constant, and statistics that nobody asked for."""
+    resize = """g (float16[1, 1, 2, 2] x, int64[4] z) => (float16[a, b, c, d] y, float16[a, b, c, d] u) {
+      empty = Constant <value = float[0] {}> ()
+      y = Resize (x, empty, , z)
+      u = Resize (x, regions, , z)
+    }"""
+    proto = text.unchecked(resize)
+    proto.graph.initializer.append(onnx.helper.make_tensor("regions", onnx.TensorProto.FLOAT, [0], []))
+    assert measure(proto).nodes == Counts(half=2, other=1)
+    norm = """g (float16[2, 8] x, float16[8] s) => (float16[2, 8] y, float16[2, 8] z)
+    { y, , , z = com.microsoft.SkipSimplifiedLayerNormalization (x, x, s) }"""
+    assert measure(text.unchecked(norm)).nodes == Counts(half=1)
+
+
+def test_conversions_and_quantised_arithmetic_are_neither():
+    """QuantizeLinear, QLinearMatMul, DequantizeLinear: their FLOPs stand aside, shares leave them out."""
+    found = measure(
+        text.model(
+            """g (float[3, 4] x, uint8[4, 5] w) => (float[3, 5] y) <float s = {0.5}, uint8 z = {0}> {
+              q = QuantizeLinear (x, s, z)
+              p = QLinearMatMul (q, s, z, w, s, z, s, z)
+              d = DequantizeLinear (p, s, z)
+              y = Relu (d)
+            }"""
+        )
+    )
+    assert found.nodes == Counts(full=1, other=3)
+    assert found.flops == Counts(full=15, other=12 + 2 * 3 * 4 * 5 + 15)
+
+
+def test_floats_of_eight_bits_are_storage():
+    """A product behind a DequantizeLinear from float8 to half is half; the weight counts as quantised."""
+    found = measure(
+        text.unchecked(
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (float16[3, 4] x) => (float16[3, 5] y) <float8e4m3fn[4, 5] w, float16 s> {
+              d = DequantizeLinear (w, s)
+              y = MatMul (x, d)
+            }"""
+        )
+    )
+    assert found.nodes == Counts(half=1, other=1)
+    assert found.weights == Counts(half=2, other=20)
+
+
+def test_what_only_asks_for_a_shape_has_no_precision():
+    """Shape reads a float tensor, and none of its floats; a Constant computes nothing, and is a weight."""
+    found = measure(
+        text.model(
+            """g (float[3, 4] x) => (int64[2] s, float[3, 4] y) {
+              s = Shape (x)
+              two = Constant <value_float = 2.0> ()
+              y = Mul (x, two)
+            }"""
+        )
+    )
+    assert (found.nodes, found.weights) == (Counts(full=1, other=2), Counts(full=4))
+
+
+def test_a_weight_that_only_casts_to_half_read_is_half():
+    """It is stored in float32, and that is what it costs; one that something else reads too is float32."""
+    source = """g (float16[3, 4] x) => (float16[3, 5] y) <float[4, 5] w> {
+      h = Cast <to = 10> (w)
+      y = MatMul (x, h)
+    }"""
+    assert measure(text.model(source)).weights == Counts(half=80)
+    both = source.replace("float16[3, 5] y)", "float16[3, 5] y, float[4, 5] r)").replace(
+        "}", "r = Relu (w) }"
+    )
+    assert measure(text.model(both)).weights == Counts(full=80)
+
+
+LOOP = """g (float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <int64 n = {5}, bool go = {1}> {
+  y = Loop (n, go, x) <body = b (int64 i, bool cin, float[2, 4] v) => (bool cout, float[2, 4] u) {
+    cout = Identity (cin)
+    h = Cast <to = 10> (v)
+    k = Cast <to = 10> (w)
+    p = MatMul (h, k)
+    u = Cast <to = 1> (p)
+  }>
+}"""
+
+
+def test_bodies_count_as_often_as_they_run():
+    """Nodes count once; FLOPs and what Casts move count five times."""
+    found = measure(text.model(LOOP))
+    assert (found.nodes.half, found.flops.half) == (1, 5 * 2 * 2 * 4 * 4)
+    assert found.cast_bytes == 5 * 6 * (8 + 16 + 8)
+
+
+def test_a_function_counts_as_its_body():
+    """A call is what it calls."""
+    found = measure(text.unchecked(FUNCTIONS))
+    assert {row.operator: row.nodes.full for row in found.rows} == {"MatMul": 1, "Add": 1}
+
+
+def test_what_was_assumed_is_said():
+    """Open dimensions, bodies whose end the data decides, branches, and nodes that nobody knows."""
+    found = measure(
+        text.unchecked(
+            """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+            g (float[batch, 4] x, bool c, int64 n) => (float[batch, 4] y) {
+              [magic] m = mine.Magic (x)
+              [choice] b = If (c) <then_branch = t () => (a) { a = Relu (m) },
+                                   else_branch = e () => (a) { a = Exp (x) }>
+              [while] y = Loop (n, c, x) <body = w (int64 i, bool k, float[batch, 4] v)
+                => (bool l, float[batch, 4] u) { l = Identity (k) u = Neg (v) }>
+            }"""
+        )
+    )
+    one, two, three, four = found.assumptions
+    assert one == "open dimensions count as 1 (batch); --dim NAME=SIZE gives them a size"
+    assert "1 node with a body" in two
+    assert "Loop 'while'" in two
+    assert "1 If" in three
+    assert "mine:Magic 'magic'" in four
+    assert [part.name for part in found.unknown] == ["magic"]
+
+
+def test_rows_add_up_to_the_whole():
+    """By operator, and node by node; the one with most FLOPs first."""
+    found = measure(text.unchecked(ONNXRUNTIME))
+    assert [row.operator for row in found.rows][:3] == ["MatMul", "LayerNormalization", "Softmax"]
+    for what in ("half", "full", "mixed", "other"):
+        assert sum(getattr(row.nodes, what) for row in found.rows) == getattr(found.nodes, what)
+        assert sum(getattr(row.flops, what) for row in found.rows) == getattr(found.flops, what)
+    assert json.loads(json.dumps(found.to_json()))["flops"]["half"] == found.flops.half
+
+
+def test_nothing_in_floats_has_no_share():
+    """Integers only: there is no share to speak of, and no division by zero."""
+    found = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
+    assert (found.nodes, found.nodes.share) == (Counts(other=1), None)
+
+
+def test_the_model_is_not_changed(tmp_path):
+    """Neither an object nor a file; what is no model is an error of ours."""
+    proto = text.unchecked(ONNXRUNTIME)
+    before = proto.SerializeToString(deterministic=True)
+    measure(proto)
+    assert proto.SerializeToString(deterministic=True) == before
+    with pytest.raises(ModelError, match="no such file"):
+        measure(tmp_path / "none.onnx")
+    with pytest.raises(OptionError, match="no open dimension"):
+        measure(proto, {"batch": 2})
+
+
+def test_a_model_at_a_path_keeps_its_weights_outside(tmp_path):
+    """External data is counted by its size."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(NETWORK), path, save_as_external_data=True, location="data", size_threshold=0)
+    assert measure(path).weights == Counts(full=4 * WEIGHTS)

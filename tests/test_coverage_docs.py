@@ -1,0 +1,73 @@
+"""The documents on coverage: the workflow's commands run, the rules load, the Python blocks hold."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import yaml
+
+from amp_rewrite.demo import network
+from amp_rewrite.reporting.coverage import rule_files
+
+DOCS = Path(__file__).parents[1] / "docs"
+WORKFLOW = yaml.safe_load((DOCS / "coverage-workflow.yml").read_text(encoding="utf-8"))
+PAGE = (DOCS / "coverage-rules.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A repository with a model and rules where the workflow wants them, and the command in PATH."""
+    for folder in ("models", ".github", "bin"):
+        (tmp_path / folder).mkdir()
+    onnx.save(network(), tmp_path / "models" / "model.onnx")
+    (tmp_path / ".github" / "coverage-rules.yaml").write_bytes((DOCS / "coverage-rules.yaml").read_bytes())
+    command = tmp_path / "bin" / "amp-rewrite"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m amp_rewrite "$@"\n')
+    command.chmod(0o755)
+    return tmp_path
+
+
+def test_the_steps_of_the_workflow_run(checkout):
+    """All but the installation, one after another, as a runner does; the summary is a page."""
+    steps = [step for step in WORKFLOW["jobs"]["coverage"]["steps"] if "run" in step]
+    assert [step["name"] for step in steps] == ["Install", "Rewrite", "Precision coverage", "Summary"]
+    environment = {
+        "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(DOCS.parent),
+        "GITHUB_STEP_SUMMARY": str(checkout / "summary.md"),
+        **WORKFLOW["env"],
+    }
+    for step in steps[1:]:
+        done = subprocess.run(
+            ["bash", "-e", "-c", step["run"]],
+            cwd=checkout,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    summary = (checkout / "summary.md").read_text(encoding="utf-8")
+    assert summary.startswith("## Precision coverage of model\\_half.onnx\n\n- ✅")
+
+
+def test_the_rules_load():
+    """Those that are there, and those behind a hash."""
+    assert rule_files.load(DOCS / "coverage-rules.yaml").require == {"MatMul": 1.0}
+
+
+def test_every_key_of_a_rule_file_is_in_the_page():
+    """The table is whole."""
+    for name in rule_files.Asked.__dataclass_fields__:
+        assert f"`{name.replace('_', '-')}: " in PAGE or name == "tolerance"
+    assert "`--tolerance`" in PAGE
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_a_python_block_runs(block):
+    """As it stands."""
+    exec(compile(block, "block", "exec"), {})

@@ -1,0 +1,133 @@
+"""Terminal, Markdown, JUnit and annotations: the same numbers, and nothing of a model is believed."""
+
+import io
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from amp_rewrite.reporting.coverage.annotations import commands
+from amp_rewrite.reporting.coverage.junit import junit
+from amp_rewrite.reporting.coverage.markdown import markdown
+from amp_rewrite.reporting.coverage.measuring import measure
+from amp_rewrite.reporting.coverage.rules import Rules, check
+from amp_rewrite.reporting.coverage.table import print_checks, print_coverage
+from amp_rewrite.reporting.coverage.wording import flops, printable
+from tests import text
+
+SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
+  [first] h = MatMul (x, w1)
+  [up] f = Cast <to = 1> (h)
+  [second] y = MatMul (f, w2)
+}"""
+EVIL = "a\n::error::b|<script>alert('x')</script>\x1b[31m\x00%"
+RULES = Rules(min_flops=0.9, forbid_half=("MatMul",), max_casts=3)
+
+
+@pytest.fixture(scope="module")
+def coverage():
+    """Two thirds of the FLOPs in half, 512 of 768."""
+    return measure(text.model(SOURCE))
+
+
+@pytest.fixture(scope="module")
+def evil():
+    """The same model with names that are more than names."""
+    proto = text.model(SOURCE)
+    for node in proto.graph.node:
+        node.name = EVIL + node.name
+    return measure(proto)
+
+
+def terminal(found, checks):
+    """What is printed."""
+    console = Console(file=io.StringIO(), width=40, markup=False, highlight=False, soft_wrap=True)
+    print_coverage(console, found)
+    print_checks(console, checks)
+    return console.file.getvalue()
+
+
+def test_the_terminal_shows_numbers_and_what_breaks_a_rule(coverage):
+    """Also where it is narrow: nothing is cut off."""
+    shown = terminal(coverage, check(coverage, RULES))
+    assert re.search(r"FLOPs +66\.6 % +512 +256 +0 +0", shown)
+    assert re.search(r"MatMul +2 +1 +1 +0 +0 +768 +66\.6 %", shown)
+    assert re.search(r"\(1 operator without\) +1 +0 +0 +0 +1 +0", shown)
+    assert "1 between half and float32, 192 B a run" in shown
+    assert "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n" in shown
+    assert "kept     max-casts 3" in shown
+
+
+def test_all_faces_have_the_same_numbers(coverage):
+    """One frozen value behind them all."""
+    checks = check(coverage, RULES)
+    page = markdown(coverage, checks, "m.onnx")
+    suite = ET.fromstring(junit(coverage, checks, "m.onnx"))
+    numbers = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert "| FLOPs | 66.6 % | 512 | 256 | 0 | 0 |" in page
+    assert (numbers["flops.half"], numbers["flops.full"]) == ("512", "256")
+    assert float(numbers["flops.share"]) == coverage.flops.share
+    assert (numbers["casts.count"], numbers["casts.bytes"]) == ("1", "192")
+    assert coverage.to_json()["flops"]["half"] == 512
+    assert list(commands(coverage, checks, "m.onnx"))[-1] == (
+        "::notice file=m.onnx,title=coverage::"
+        "in half: 50.0 %25 of nodes, 66.6 %25 of FLOPs, 50.0 %25 of weights; "
+        "Casts: 1 between half and float32, 192 B a run"
+    )
+
+
+def test_junit_has_a_case_for_each_rule(coverage):
+    """Two of three fail, each with the nodes that break it."""
+    suite = ET.fromstring(junit(coverage, check(coverage, RULES), "m.onnx")).find("testsuite")
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    failures = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
+    assert list(failures) == ["min-flops 0.9", "forbid-half MatMul", "max-casts 3"]
+    assert failures["max-casts 3"] is None
+    assert failures["forbid-half MatMul"].text == "1 MatMul node in half\nfirst"
+
+
+def test_annotations_are_one_line_a_broken_rule(coverage):
+    """With the nodes on lines of their own, which stand escaped in it."""
+    first, second, _ = commands(coverage, check(coverage, RULES), "dir/m,1.onnx")
+    assert first == (
+        "::error file=dir/m%2C1.onnx,title=coverage%3A min-flops 0.9::66.6 %25 of FLOPs in half%0Asecond"
+    )
+    assert second.endswith("::1 MatMul node in half%0Afirst")
+
+
+def test_names_from_a_model_are_only_names(evil):
+    """No second command in a log, no tag in a page, no broken XML, no colours in a terminal."""
+    checks = check(evil, RULES)
+    shown = terminal(evil, checks)
+    assert not re.search(r"[\x00\x1b]", shown)
+    assert not re.search(r"(?m)^::", shown)
+    for line in commands(evil, checks, "m.onnx"):
+        assert not re.search(r"[\n\r\x00\x1b]", line)
+        assert re.match(r"::(error|warning|notice) file=m\.onnx,title=", line)
+    page = markdown(evil, checks, "<b>|m")
+    assert "<script>" not in page
+    assert "<b>" not in page
+    failures = ET.fromstring(junit(evil, checks, EVIL)).iter("failure")
+    assert any("<script>" in failure.text for failure in failures)
+
+
+def test_what_cannot_be_printed_is_written_out():
+    """Other alphabets stay as they are."""
+    assert printable("a\nb\x00é漢\u202e") == r"a\nb\x00é漢\u202e"
+
+
+def test_flops_are_written_for_people():
+    """Powers of a thousand."""
+    counts = (0, 999, 1200, 3_400_000, 5_600_000_000, 7 * 10**12)
+    assert [flops(c) for c in counts] == ["0", "999", "1.2 k", "3.4 M", "5.6 G", "7.0 T"]
+
+
+def test_of_many_nodes_the_first_are_named():
+    """The terminal names ten; JUnit names all."""
+    lines = "\n".join(f"  [n{i}] v{i} = Relu (v{i - 1})" for i in range(1, 31))
+    found = measure(text.model(f"g (float[2] v0) => (float[2] v30) {{\n{lines}\n}}"))
+    checks = check(found, Rules(min_nodes=1.0))
+    assert "           and 20 more" in terminal(found, checks)
+    (failure,) = ET.fromstring(junit(found, checks, "m")).iter("failure")
+    assert failure.text.splitlines()[1:] == [f"n{i}" for i in range(1, 31)]

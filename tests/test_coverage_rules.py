@@ -1,0 +1,236 @@
+"""Rules held against a coverage: which are broken, and by which nodes."""
+
+import json
+
+import pytest
+
+from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
+from amp_rewrite.reporting.coverage import baselines, rule_files
+from amp_rewrite.reporting.coverage.measuring import measure
+from amp_rewrite.reporting.coverage.rules import Rules, check, percent
+from tests import text
+
+SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
+  [first] h = MatMul (x, w1)
+  [up] f = Cast <to = 1> (h)
+  [exp] e = Exp (f)
+  [second] y = MatMul (e, w2)
+}"""
+# FLOPs: 512 in half, 32 and 256 in float32: 64 % in half. Nodes: one of three. Weights: 256 of 512 bytes.
+
+
+@pytest.fixture(scope="module")
+def coverage():
+    """The coverage of the model above."""
+    return measure(text.model(SOURCE))
+
+
+def only(coverage, **rules):
+    """The one check of one rule."""
+    (found,) = check(coverage, Rules(**rules))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept", "broken", "nodes"),
+    [
+        ("min_flops", 0.64, 0.65, ("second", "exp")),
+        ("min_nodes", 1 / 3, 0.34, ("second", "exp")),
+        ("min_weights", 0.5, 0.51, ("w2",)),
+        ("max_casts", 1, 0, ("up",)),
+        ("require", {"MatMul": 0.5}, {"MatMul": 0.51}, ("second",)),
+        ("forbid_half", ("Exp",), ("MatMul",), ("first",)),
+    ],
+)
+def test_a_rule_holds_up_to_its_bound_and_names_what_breaks_it(coverage, rule, kept, broken, nodes):
+    """Exactly at the bound is kept; beyond it, the nodes in the way are named, heaviest first."""
+    assert only(coverage, **{rule: kept}).ok
+    found = only(coverage, **{rule: broken})
+    assert (found.ok, found.nodes) == (False, nodes)
+
+
+def test_a_check_says_what_was_found(coverage):
+    """The share, in words."""
+    assert only(coverage, min_flops=0.7).found == "64.0 % of FLOPs in half"
+    assert only(coverage, require={"MatMul": 1.0}).found == "50.0 % of 2 MatMul nodes in half"
+    assert only(coverage, max_casts=0).found == "1 Cast between half and float32"
+
+
+def test_a_rule_on_what_is_not_there_is_kept(coverage):
+    """An operator that the model does not have, and a model without floats."""
+    assert only(coverage, require={"Conv": 1.0}).ok
+    assert only(coverage, forbid_half=("com.microsoft:FusedMatMul",)).ok
+    integers = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
+    assert only(integers, min_flops=1.0).ok
+
+
+@pytest.mark.parametrize("rules", [Rules(require={"MatMull": 1.0}), Rules(forbid_half=("MatMull",))])
+def test_a_misspelt_operator_is_refused(coverage, rules):
+    """A rule that nothing can break would be no rule."""
+    with pytest.raises(OptionError, match=r"no operator is called MatMull; did you mean MatMul\?"):
+        check(coverage, rules)
+
+
+def test_percent_never_rounds_up_to_all():
+    """A build that asks for all must not be told that it has it."""
+    shares = (None, 0.0, 0.00001, 0.99999, 1.0, 0.64)
+    assert [percent(share) for share in shares] == [
+        "none there",
+        "0 %",
+        "below 0.1 %",
+        "99.9 %",
+        "100 %",
+        "64.0 %",
+    ]
+
+
+@pytest.fixture
+def baseline(coverage, tmp_path):
+    """A file that the model's coverage was saved to."""
+    path = tmp_path / "coverage.json"
+    baselines.save(coverage, path)
+    return path
+
+
+def against(found, path, **rules):
+    """The checks that are broken when held against a file."""
+    held = check(found, Rules(baseline=baselines.load(path), **rules))
+    return {check.rule: check for check in held if not check.ok}
+
+
+def test_a_model_keeps_its_own_baseline(coverage, baseline):
+    """Nothing falls."""
+    assert against(coverage, baseline, tolerance=0.0) == {}
+
+
+WORSE = SOURCE.replace(
+    "[first] h = MatMul (x, w1)", "[down] x2 = Cast <to = 1> (x) [first] h = MatMul (x2, w1)"
+)
+WORSE = (
+    WORSE.replace("[up] f = Cast <to = 1> (h)", "")
+    .replace("(f)", "(h)")
+    .replace("float16[8, 16]", "float[8, 16]")
+)
+
+
+def test_a_fall_is_named_with_its_nodes(baseline):
+    """FLOPs, nodes, weights, and the operator that fell."""
+    broken = against(measure(text.model(WORSE)), baseline)
+    assert list(broken) == ["baseline flops", "baseline nodes", "baseline weights", "baseline MatMul"]
+    assert broken["baseline MatMul"].nodes == ("first", "second")
+    assert broken["baseline MatMul"].found == "0 % of MatMul nodes in half, 50.0 % before"
+
+
+def test_a_fall_within_the_tolerance_is_none(baseline):
+    """A share may fall as far as that; a better one is never broken."""
+    worse = measure(text.model(WORSE))
+    assert against(worse, baseline, tolerance=0.65) == {}
+    assert list(against(worse, baseline, tolerance=0.6)) == ["baseline flops"]
+
+
+def test_a_baseline_of_other_dimensions_is_refused(tmp_path):
+    """FLOPs of two batch sizes cannot be compared."""
+    source = "g (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) { y = MatMul (x, w) }"
+    path = tmp_path / "coverage.json"
+    baselines.save(measure(text.model(source), {"n": 2}), path)
+    with pytest.raises(OptionError, match=r"other dimensions \(n=2\) than now \(none given\)"):
+        against(measure(text.model(source)), path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"flops": 3}', '{"flops": {"share": "a"}}'])
+def test_what_is_no_baseline_is_refused(content, tmp_path):
+    """In one line that names the file and what would help."""
+    path = tmp_path / "coverage.json"
+    path.write_text(content)
+    with pytest.raises(OptionError) as caught:
+        baselines.load(path)
+    assert str(path) in str(caught.value)
+    assert "--update" in str(caught.value)
+
+
+def test_a_missing_baseline_says_how_to_make_one(tmp_path):
+    """The first run of a CI."""
+    with pytest.raises(OptionError, match="no such baseline; write it with --update"):
+        baselines.load(tmp_path / "none.json")
+
+
+FILE = """
+min-flops: 0.95
+min-nodes: 0.5
+min-weights: 1
+require:
+  MatMul: 1.0
+  com.microsoft:FusedMatMul: 0.5
+forbid-half: [Softmax, Exp]
+max-casts: 12
+baseline: numbers/coverage.json
+tolerance: 0.02
+dims:
+  batch: 4
+"""
+
+
+def rules(tmp_path, content):
+    """The rules of a file with that content."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(content)
+    return rule_files.load(path)
+
+
+def test_a_file_says_all_that_flags_can(tmp_path):
+    """Every key, with the baseline beside the file."""
+    assert rules(tmp_path, FILE) == rule_files.Asked(
+        min_flops=0.95,
+        min_nodes=0.5,
+        min_weights=1.0,
+        require={"MatMul": 1.0, "com.microsoft:FusedMatMul": 0.5},
+        forbid_half=("Softmax", "Exp"),
+        max_casts=12,
+        baseline=tmp_path / "numbers" / "coverage.json",
+        tolerance=0.02,
+        dims={"batch": 4},
+    )
+
+
+def test_the_docstring_shows_a_file_that_works(tmp_path):
+    """The example in the module can be copied."""
+    example = rule_files.__doc__.split("\n\n")[1]
+    assert rules(tmp_path, example).require == {"MatMul": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("min-flops: 95", r":1: min-flops is 95; write a share from 0 to 1"),
+        ("min-flops: .nan", r":1: min-flops is .*; write a share"),
+        ("min-flops: much", r":1: min-flops is no number"),
+        ("a: 1\nmin-flops: 1", r":1: unknown key a"),
+        ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
+        ("require: MatMul", r":1: require is not a mapping"),
+        ("require:\n  MatMul: 2", r":2: MatMul is 2"),
+        ("forbid-half: {a: 1}", r":1: forbid-half is no list of operators"),
+        ("max-casts: -1", r":1: max-casts is no whole number"),
+        ("max-casts: 1.5", r":1: max-casts is no whole number"),
+        ("- a", "the top level is not a mapping"),
+        ("min-flops: 1\nmin-flops: 1", "min-flops is here and on line 1"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_line(tmp_path, content, problem):
+    """Never a traceback, and never a rule that is silently not there."""
+    with pytest.raises(ListError, match=problem):
+        rules(tmp_path, content)
+
+
+def test_a_missing_file_is_an_error_of_ours(tmp_path):
+    """With its name."""
+    with pytest.raises(AmpRewriteError, match="cannot be read"):
+        rule_files.load(tmp_path / "none.yaml")
+
+
+def test_a_baseline_is_plain_json(baseline, coverage):
+    """It can be read and compared by eye: no single nodes, shares beside counts."""
+    content = json.loads(baseline.read_text())
+    assert content["flops"] == {"half": 512, "full": 288, "mixed": 0, "other": 0, "share": 0.64}
+    assert content["casts"] == {"count": 1, "bytes": coverage.cast_bytes}
+    assert "node_list" not in content

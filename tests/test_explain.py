@@ -1,0 +1,329 @@
+"""`amp-rewrite explain`: of a model, of its result without the original, of a plan without the model."""
+
+import json
+
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx.parser import parse_model
+
+from amp_rewrite import rewrite
+from amp_rewrite.cli import main
+from amp_rewrite.options import Options
+from tests import text
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+two_products (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
+  [product] a = MatMul (x, w)
+  [exponential] e = Exp (a)
+  [root] r = Sqrt (e)
+  [second] y = MatMul (r, w)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model in a folder of its own."""
+    path = tmp_path / "model.onnx"
+    onnx.save(parse_model(MODEL), path)
+    return path
+
+
+@pytest.fixture
+def rewritten(model):
+    """What becomes of it, with no original left."""
+    made = rewrite(model).model
+    model.unlink()
+    return made
+
+
+@pytest.fixture
+def plan(model):
+    """Its plan, with no model left."""
+    path = model.with_name("plan.json")
+    assert run(model, "--dry-run", "-q", "--save-plan", path).exit_code == 0
+    model.unlink()
+    return path
+
+
+def run(*arguments):
+    """Runs the command line in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def told(*arguments):
+    """What `explain` prints on standard output, in lines, and nothing on standard error."""
+    result = run("explain", *arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout.splitlines()
+
+
+def failure(*arguments):
+    """The one line on standard error of a run that must end with exit code 2."""
+    result = run("explain", *arguments)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.strip().splitlines()
+    return line
+
+
+CAUSE = [
+    "2 nodes, 11% of FLOPs: downstream of Exp 'exponential'",
+    "  denied: overflows above 11.09, and an error in x becomes a relative error of the result (default)",
+]
+SIZED = "open dimensions count as 1 (n); --dim NAME=SIZE gives them a size"
+
+
+def test_a_model_is_analysed(model):
+    """The causes with their share of the arithmetic, a flag that was tried, and what the count rests on."""
+    assert told(model) == [*CAUSE, "  to allow: --infer Exp", SIZED]
+    assert told(model, "--dim", "n=1000") == [*CAUSE, "  to allow: --infer Exp"]
+
+
+def test_a_rewritten_model_is_explained_from_its_metadata(rewritten):
+    """The same without the original; flags are for a new rewrite, and were not tried."""
+    flags = "the flags are for a rewrite of the original"
+    assert told(rewritten) == [*CAUSE, "  to allow: --allow Exp", SIZED, flags]
+
+
+def test_a_plan_is_explained_without_its_model(plan):
+    """The same again: the plan holds the FLOPs."""
+    flags = "the flags are for a new plan: beside --plan none is taken"
+    assert told(plan) == [*CAUSE, "  to allow: --allow Exp", flags]
+
+
+DENIED = "denied: overflows above 11.09, and an error in x becomes a relative error of the result (default)"
+DOWNSTREAM = "downstream of Exp 'exponential' (T), which is denied or suspect itself"
+CHAIN = [
+    "Sqrt 'root' (T)",
+    f"  full by rule deny: Sqrt 'root' (T): {DOWNSTREAM}",
+    f"    full by rule deny: Exp 'exponential' (T): {DENIED}",
+]
+PRODUCT = "allowed: tensor cores; the sum of products is kept in float32 (default)"
+
+
+@pytest.mark.parametrize("kind", ["model", "rewritten", "plan"])
+def test_a_chain(kind, request):
+    """`explain WHAT NODE` prints the same chain, whatever the decisions come from."""
+    assert told(request.getfixturevalue(kind), "root") == CHAIN
+
+
+@pytest.mark.parametrize("kind", ["model", "rewritten", "plan"])
+def test_all(kind, request):
+    """`explain WHAT --all` has a line for every unit; the first is one in float32."""
+    lines = told(request.getfixturevalue(kind), "--all")
+    assert len(lines) == 4
+    assert lines[0].startswith("full  Exp 'exponential' (T): denied: ")
+    assert lines[-1].startswith("half  MatMul 'second' (T): allowed: ")
+
+
+@pytest.mark.parametrize("kind", ["model", "rewritten", "plan"])
+def test_why_a_cast_stands(kind, request):
+    """`--why-cast` says who makes the value, who reads it otherwise, and why each has its colour."""
+    what = request.getfixturevalue(kind)
+    assert told(what, "--why-cast", "r") == [
+        "Cast of 'r' to float16, which the rewrite adds",
+        "  the value is made by",
+        *["  " + line for line in CHAIN[1:]],
+        "  the result is read by 1 unit",
+        f"    half by rule allow: MatMul 'second' (T): {PRODUCT}",
+    ]
+    assert told(what, "--why-cast", "r__float16") == told(what, "--why-cast", "r")
+    first = "Cast of 'x' to float16, which the rewrite adds"
+    origin = "  the value is an input, and has the type that inputs are to have"
+    assert told(what, "--why-cast", "x")[:2] == [first, origin]
+
+
+def test_a_cast_at_the_border(rewritten):
+    """What makes an output of the model says so."""
+    lines = told(rewritten, "--why-cast", "y")
+    assert "  the result is an output of the model, and has the type that outputs are to have" in lines
+
+
+def test_a_node_that_is_an_added_cast(rewritten):
+    """Asked for such a Cast by its name, `explain` tells why it stands."""
+    assert told(rewritten, "r__float16") == told(rewritten, "--why-cast", "r")
+
+
+GIVEN = """g (float[4, 4] x, int64[4, 4] i) => (float[4, 4] y) {
+  [given] f = Cast <to = 1> (i)
+  [p] a = MatMul(x, f)
+  [e] y = Exp(a)
+}"""
+
+
+def test_a_cast_that_the_model_had(tmp_path):
+    """The model's own Casts are told of as well, before and after the rewrite."""
+    path = tmp_path / "given.onnx"
+    onnx.save(text.model(GIVEN), path)
+    for what in (path, rewrite(path).model):
+        lines = told(what, "--why-cast", "i")
+        assert lines[0] == "Cast of 'i' to float32, which the model had"
+        assert lines[1] == "  the value has another type, of which nothing was decided"
+        assert "MatMul 'p' (T)" in lines[3]
+
+
+def as_json(folder, *arguments):
+    """The JSON file of a run."""
+    path = folder / "told.json"
+    told(*arguments, "--json", path)
+    return json.loads(path.read_text())
+
+
+def test_causes_as_json(model, tmp_path):
+    """The groups with numbers, places, reasons and flags."""
+    found = as_json(tmp_path, model)
+    (cause,) = found.pop("causes")
+    assert found == {"model": str(model), "from": "analysis", "assumptions": [SIZED]}
+    assert cause["held"] == ["Exp 'exponential'", "Sqrt 'root'"]
+    assert (cause["roots"], cause["flags"], cause["frees"]) == (["Exp 'exponential'"], ["--infer Exp"], 2)
+    assert cause["flop_share"] == pytest.approx(8 / 72)
+
+
+def test_answers_as_json(rewritten, tmp_path):
+    """Chains, units and Casts are plain data as well."""
+    chain = as_json(tmp_path, rewritten, "root")
+    assert chain["from"] == "metadata"
+    assert [step["unit"] for step in chain["units"][0]["chain"]] == [
+        "Sqrt 'root' (T)",
+        "Exp 'exponential' (T)",
+    ]
+    assert len(as_json(tmp_path, rewritten, "--all")["units"]) == 4
+    (cast,) = as_json(tmp_path, rewritten, "--why-cast", "r")["casts"]
+    assert (cast["value"], cast["dtype"], cast["added"], cast["origin"]) == ("r", "float16", True, "unit")
+    assert cast["readers"][0][0]["unit"] == "MatMul 'second' (T)"
+
+
+def test_flags_ask_for_a_new_analysis(rewritten):
+    """A rewritten model is analysed anew where a flag says how; only its Casts still touch float32."""
+    first, reason, *_ = told(rewritten, "--allow", "Exp", "--allow", "Sqrt")
+    assert first == "3 nodes, 0% of FLOPs: Cast 'x__float16' and 2 more"
+    assert reason == "  stays float32: a Cast takes the types that are beside it (default)"
+
+
+def test_a_plan_beside_its_model(model):
+    """With --plan the reasons are the plan's, edits included."""
+    plan = model.with_name("plan.json")
+    run(model, "--dry-run", "-q", "--save-plan", plan, "--deny", "MatMul")
+    content = json.loads(plan.read_text())
+    content["units"][2]["colour"] = "half"
+    plan.write_text(json.dumps(content))
+    assert told(model, "--plan", plan)[:3] == [
+        "2 nodes, 89% of FLOPs: MatMul 'product' and 1 more",
+        "  denied: asked for by the user (--deny)",
+        "  leave out the --deny that names it",
+    ]
+    assert told(model, "root", "--plan", plan)[1].endswith("changed by hand in the saved plan")
+    assert told(plan, "root")[1].endswith("changed by hand in the saved plan")
+
+
+def test_an_old_plan(plan):
+    """A plan without what only readers need is read as before; why a Cast stands it does not say."""
+    content = json.loads(plan.read_text())
+    for row in content["units"]:
+        del row["makes"], row["flops"]
+    content["casts"] = [{key: row[key] for key in ("value", "to", "reads")} for row in content["casts"]]
+    plan.write_text(json.dumps(content))
+    assert told(plan)[0] == "2 nodes: downstream of Exp 'exponential'"
+    assert told(plan, "root") == CHAIN
+    assert "no Cast of 'r'" in failure(plan, "--why-cast", "r")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"maker": 99}, {"maker": "a"}, {"readers": 7}, {"readers": [-1]}, {"origin": "nowhere"}],
+    ids=str,
+)
+def test_a_damaged_plan(plan, damage):
+    """Whatever is wrong with what a plan says of Casts is one line."""
+    content = json.loads(plan.read_text())
+    content["casts"][0].update(damage)
+    plan.write_text(json.dumps(content))
+    line = failure(plan)
+    assert f"{plan}: is no plan" in line
+    assert "make it again with --save-plan" in line
+
+
+def test_damaged_metadata_is_a_warning(rewritten):
+    """What cannot be read is said in one line, and the model is analysed as it stands."""
+    made = onnx.load(rewritten)
+    made.metadata_props[0].value = "[]"
+    onnx.save(made, rewritten)
+    result = run("explain", rewritten, "root")
+    assert result.exit_code == 0
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("warning  the decisions in its metadata are damaged")
+    assert line.endswith("what follows is a new analysis")
+    assert result.stdout.splitlines()[0] == "Sqrt 'root' (T)"
+
+
+def test_without_metadata(model):
+    """Asked for none, a result carries none, and is analysed as any model."""
+    assert run(model, "--no-metadata", "--no-verify", "-q").exit_code == 0
+    path = model.with_name("model_fp16.onnx")
+    assert "amp_rewrite" not in str(onnx.load(path))
+    assert run("explain", path, "second").exit_code == 2
+
+
+def test_metadata_of_somebody_else(tmp_path):
+    """A name like ours in a model that is not ours means nothing."""
+    proto = text.model("amp_rewrite (float[4, 4] x) => (float[4, 4] y) { [e] y = Exp(x) }")
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    assert told(path)[0].startswith("1 node, 100% of FLOPs: Exp 'e'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rot",), "no node is called 'rot'; did you mean root or product?"),
+        (("zzzzz",), "no node is called 'zzzzz'; leave it out to see what holds nodes back, or say --all"),
+        (("--why-cast", "e"), "no Cast of 'e'; who makes it and who reads it have one type"),
+        (("--why-cast", "nothing"), "no Cast of 'nothing'; the model has or gets none"),
+        (("--why-cast", "r__flat16"), "did you mean r__float16"),
+        (("root", "--all"), "NODE and --all are two questions; ask one at a time"),
+        (("--advice", "--why-cast", "e"), "--why-cast and --advice are two questions"),
+        (("--device-capability", "7.0"), "--device-capability is for --advice; add --advice"),
+        (("--advice", "--device-capability", "seven"), "seven is no compute capability; write it as in 7.5"),
+        (("--dim", "m=3"), "the model has no open dimension 'm'"),
+        (("--dim", "n"), "--dim n is not NAME=SIZE"),
+    ],
+)
+def test_what_is_wrong_is_one_line(model, arguments, words):
+    """Every mistake gets one line that says what would help."""
+    assert words in failure(model, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--deny", "Exp"), "a plan alone has decided everything; leave the other flags out"),
+        (("--dim", "n=3"), "a plan alone has decided everything; leave the other flags out"),
+        (("--advice",), "a plan alone says nothing of shapes; ask for advice on the model, with --plan"),
+        (("rot",), "no node is called 'rot'; did you mean root"),
+    ],
+)
+def test_what_a_plan_alone_cannot_do(plan, arguments, words):
+    """A plan without its model has its limits, in one line."""
+    assert words in failure(plan, *arguments)
+
+
+def test_a_plan_that_is_not_there(tmp_path):
+    """A missing or foreign file is one line."""
+    assert "cannot be read" in failure(tmp_path / "none.json")
+    (tmp_path / "other.json").write_text("[]")
+    assert "is no plan" in failure(tmp_path / "other.json")
+
+
+def test_names_are_printed_as_they_are(tmp_path):
+    """Brackets and emoji in names are text, in causes, chains and Casts."""
+    name = "[red]:smile: <x>"
+    proto = text.model(GIVEN)
+    proto.graph.node[1].name = name
+    path = tmp_path / "odd.onnx"
+    onnx.save(proto, path)
+    made = rewrite(path, Options()).model
+    assert any(name in line for line in told(made, "--why-cast", "i"))
+    assert told(made, name)[0] == f"MatMul '{name}' (T)"

@@ -1,0 +1,301 @@
+"""The HTML report in a real browser: Chromium without a window, driven by playwright."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import helper
+
+from amp_rewrite import demo
+from amp_rewrite.cli import main
+from amp_rewrite.pipeline import analyze
+from amp_rewrite.reporting.sentences import chain
+from benchmarks.graphs import Transformer
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright, which drives the browser, is missing"
+)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium here: apt-get install chromium", allow_module_level=True)
+
+HOSTILE = "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=2>&\"'\u2028\u202e"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium; root may not have its sandbox."""
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield opened
+        opened.close()
+
+
+def written(proto, folder, *flags):
+    """The report that the command line writes of a model, with or without a run."""
+    onnx.save(proto, folder / "model.onnx")
+    command = [
+        str(folder / "model.onnx"),
+        "-o",
+        str(folder / "out.onnx"),
+        "--html",
+        str(folder / "report.html"),
+    ]
+    result = CliRunner().invoke(main, [*command, *flags])
+    assert result.exit_code == 0, result.output
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def demo_report(tmp_path_factory):
+    """The report on the demo, compared with the original."""
+    pytest.importorskip("onnxruntime", reason="the comparison runs models")
+    return written(demo.network(), tmp_path_factory.mktemp("demo"))
+
+
+class Shown:
+    """A report that is open, and all that its page complained about or asked the network for."""
+
+    def __init__(self, browser, path: Path, scheme="light"):
+        self.complaints = []
+        self.requests = []
+        self.page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message) or dialog.dismiss())
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_function("document.body.dataset.ready")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.page.close()
+
+    def index(self, name):
+        """The position of the box of that name."""
+        return self.page.evaluate("name => ampReport.data.boxes.findIndex((b) => b.name === name)", name)
+
+    def place(self, index):
+        """Where a box is drawn: its place on the canvas, and how large things are."""
+        return self.page.evaluate("i => [...ampReport.locate(i), ampReport.scale()]", index)
+
+    def colour(self, index):
+        """The colour of a box near its lower right corner, where no words are, as red, green and blue."""
+        x, y, scale = self.place(index)
+        read = """([x, y]) => {
+            const canvas = document.getElementById("canvas"), ratio = canvas.width / canvas.clientWidth;
+            return [...canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3);
+        }"""
+        w, h = self.page.evaluate("i => [ampReport.scene.boxes[i].w, ampReport.scene.boxes[i].h]", index)
+        return tuple(self.page.evaluate(read, [x + 0.4 * w * scale, y + 0.25 * h * scale]))
+
+    def palette(self, name):
+        """A colour of the style sheet as red, green and blue."""
+        read = "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()"
+        text = self.page.evaluate(read, f"--{name}")
+        return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
+
+    def find(self, text):
+        """Searches, takes the first result, and waits until it has come into view."""
+        self.page.fill("#search", text)
+        self.page.press("#search", "Enter")
+        self.page.wait_for_timeout(600)  # the journey takes 350 ms
+
+    def details(self):
+        """The text of the panel beside the graph."""
+        return self.page.text_content("#details")
+
+
+def test_it_opens_without_a_complaint_and_asks_for_nothing(browser, demo_report):
+    """No error, no warning, no dialog, and no request but the one for the file itself."""
+    with Shown(browser, demo_report) as shown:
+        assert shown.complaints == []
+        assert shown.requests == [demo_report.as_uri()]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nodes_are_drawn_in_the_colour_of_their_precision(browser, demo_report, scheme):
+    """Half, float32 and Casts can be told apart, in the palette of the scheme."""
+    with Shown(browser, demo_report, scheme) as shown:
+        for name, colour in (("stem_conv1", "half"), ("rms_sqrt", "full"), ("refine_keep", "other")):
+            assert shown.colour(shown.index(name)) == shown.palette(colour), name
+        assert len({shown.palette(name) for name in ("half", "full", "other", "cast", "paper")}) == 5
+
+
+def test_a_cast_stands_out(browser, demo_report):
+    """A Cast has a colour that no node has."""
+    with Shown(browser, demo_report) as shown:
+        assert shown.colour(shown.index("image to float16")) == shown.palette("cast")
+
+
+def test_search_finds_a_node_and_brings_it_into_view(browser, demo_report):
+    """After Enter the node is inside the canvas, large enough to read, and selected."""
+    with Shown(browser, demo_report) as shown:
+        shown.find("refine_matmul")
+        x, y, scale = shown.place(shown.index("refine_matmul"))
+        size = shown.page.evaluate("[canvas.clientWidth, canvas.clientHeight]")
+        assert 0 < x < size[0]
+        assert 0 < y < size[1]
+        assert scale >= 0.9
+        assert "refine_matmul" in shown.details()
+        assert "Inside" in shown.details()  # the body of the loop
+
+
+def test_search_says_when_nothing_is_found(browser, demo_report):
+    """And finds nodes by their operator and by the values they touch."""
+    with Shown(browser, demo_report) as shown:
+        results = shown.page.locator("#results [role=option]")
+        shown.page.fill("#search", "no such thing")
+        assert results.count() == 0
+        assert "Nothing" in shown.page.text_content("#results")
+        shown.page.fill("#search", "softmax")
+        assert results.count() == 2
+        shown.page.fill("#search", "score_scale")
+        assert results.count() == 1
+        shown.page.fill("#search", "raw_scores")
+        assert results.count() == 2
+
+
+def test_a_click_on_a_node_shows_its_chain_of_causes(browser, demo_report):
+    """The panel has every step that `explain` prints, and a link to each cause."""
+    with Shown(browser, demo_report) as shown:
+        x, y, _ = shown.place(shown.index("rms_sqrt"))
+        shown.page.click("#canvas", position={"x": x, "y": y})
+        analysis = analyze(demo.network())
+        unit = next(unit for unit in analysis.graph.units if unit.node.name == "rms_sqrt")
+        steps = chain(analysis.decisions(), unit.index)
+        said = [shown.page.locator(".chain li").nth(i).text_content() for i in range(len(steps))]
+        assert len(said) == len(steps) == 4
+        for step, text in zip(steps, said, strict=True):
+            assert step.reason in text
+        shown.page.locator(".chain li button").last.click()
+        assert "rms_square" in shown.details().split("Why")[0]
+
+
+def test_the_error_of_a_node_stands_beside_its_decision(browser, demo_report):
+    """What the comparison found of a node is in its panel, and boxes can be coloured by it."""
+    with Shown(browser, demo_report) as shown:
+        before = shown.colour(shown.index("score_softmax"))
+        shown.find("score_softmax")
+        assert "relative L2 error" in shown.details()
+        shown.page.click("#details .close")
+        shown.page.check("#by-error")
+        shown.page.click("#fit")
+        shown.page.wait_for_timeout(600)
+        assert shown.colour(shown.index("score_softmax")) != before
+
+
+def test_the_overview_has_the_verdict_and_the_numbers(browser, demo_report):
+    """Verdict, summary, coverage, errors and plots stand beside the graph."""
+    with Shown(browser, demo_report) as shown:
+        text = shown.page.text_content("#overview")
+        assert "close to the original" in text
+        assert "43 in float16, 9 in float32" in text
+        assert shown.page.locator("#overview .coverage .row").count() > 5
+        assert shown.page.locator("#overview svg").count() == 2
+        for heading in ("Summary", "Coverage", "Verification", "Nodes that add most error"):
+            assert heading in text
+
+
+def hostile():
+    """A model in which everything that can have a name is called after an attack."""
+    names = {"x": f"{HOSTILE}x", "w": f"{HOSTILE}w", "y": f"{HOSTILE}y"}
+    weight = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), names["w"])
+    nodes = [
+        helper.make_node("MatMul", [names["x"], names["w"]], ["product"], HOSTILE),
+        helper.make_node(f"{HOSTILE}op", ["product"], [names["y"]], "odd", domain=f"{HOSTILE}.domain"),
+    ]
+    ends = [helper.make_tensor_value_info(names[end], 1, [HOSTILE, 4]) for end in "xy"]
+    graph = helper.make_graph(nodes, HOSTILE, ends[:1], ends[1:], [weight])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(f"{HOSTILE}.domain", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
+    """Nothing of it runs or becomes an element, and its names are read as they are."""
+    report = written(hostile(), tmp_path, "--no-check", "--no-verify")
+    with Shown(browser, report) as shown:
+        shown.find("MatMul")
+        assert shown.page.text_content("#details .title") == HOSTILE
+        shown.find("op ")
+        assert shown.page.text_content("#details h2").endswith(f"{HOSTILE}op")
+        shown.page.fill("#search", HOSTILE)
+        assert shown.page.locator("#results [role=option]").count() > 2
+        assert shown.page.evaluate("window.pwned") is None
+        assert shown.page.locator("img").count() == 0
+        assert shown.page.locator("script").count() == 3
+        assert shown.complaints == []
+
+
+@pytest.mark.slow
+def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
+    """A large graph is in sight as a whole, no two boxes lie on each other, and search leads there."""
+    proto = Transformer(6000).model()
+    report = written(proto, tmp_path, "--dry-run")
+    with Shown(browser, report) as shown:
+        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        assert len(boxes) > 5000
+        assert overlaps(np.array(boxes)) == 0
+        inside = """() => { const c = document.getElementById("canvas");
+            return ampReport.data.boxes.every((_, i) => { const [x, y] = ampReport.locate(i);
+                return x > 0 && y > 0 && x < c.clientWidth && y < c.clientHeight; }); }"""
+        assert shown.page.evaluate(inside)
+        name = proto.graph.node[-1].name
+        shown.find(name)
+        assert name in shown.details()
+        assert shown.complaints == []
+
+
+def overlaps(boxes):
+    """How many pairs of boxes lie on each other; sorted by place, so that only near ones are compared."""
+    boxes = boxes[np.argsort(boxes[:, 1])]
+    found = 0
+    for i, (x, y, w, h) in enumerate(boxes):
+        near = boxes[i + 1 : np.searchsorted(boxes[:, 1], y + h)]
+        apart = (np.abs(near[:, 0] - x) >= (near[:, 2] + w) / 2) | (near[:, 1] - y >= (near[:, 3] + h) / 2)
+        found += int(np.count_nonzero(~apart))
+    return found
+
+
+def test_explain_writes_the_same_page_without_a_run(browser, tmp_path):
+    """`explain --html` shows the decisions, and that nothing was compared."""
+    onnx.save(demo.network(), tmp_path / "demo.onnx")
+    report = tmp_path / "explained.html"
+    result = CliRunner().invoke(main, ["explain", str(tmp_path / "demo.onnx"), "--html", str(report)])
+    assert result.exit_code == 0, result.output
+    with Shown(browser, report) as shown:
+        assert "not compared" in shown.page.text_content("#verdict")
+        assert shown.page.is_disabled("#by-error")
+        shown.find("rms_sqrt")
+        assert "a square overflows" in shown.details()
+        assert shown.complaints == []
+
+
+def test_what_holds_nodes_back_can_be_shown_in_the_graph(browser, demo_report):
+    """A click on a cause has its nodes stand out and all others fade."""
+    with Shown(browser, demo_report) as shown:
+        assert "to allow: --infer Pow" in shown.page.text_content("#overview")
+        shown.page.locator(".cause button").first.click()
+        shown.page.wait_for_timeout(600)
+        assert shown.colour(shown.index("rms_sqrt")) == shown.palette("full")
+        assert shown.colour(shown.index("stem_conv1")) != shown.palette("half")
+
+
+def test_a_rewritten_model_explains_itself(browser, tmp_path):
+    """`explain --html` of a result draws the decisions that it carries."""
+    written(demo.network(), tmp_path, "--no-verify")
+    report = tmp_path / "again.html"
+    result = CliRunner().invoke(main, ["explain", str(tmp_path / "out.onnx"), "--html", str(report)])
+    assert result.exit_code == 0, result.output
+    with Shown(browser, report) as shown:
+        assert "43 in half" in shown.page.text_content("#overview")
+        shown.find("rms_sqrt")
+        assert "a square overflows" in shown.details()
+        assert shown.complaints == []

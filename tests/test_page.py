@@ -1,0 +1,168 @@
+"""What the HTML report says, and how it is embedded."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from amp_rewrite import demo, explaining, stored
+from amp_rewrite.pipeline import analyze, rewrite
+from amp_rewrite.reporting import html_page, network, page, plots, summary, verdicts
+from amp_rewrite.reporting.coverage import measuring
+from amp_rewrite.reporting.page import Evidence, Page
+from amp_rewrite.reporting.sentences import chain, of_cause
+from tests.text import RUNS, model
+
+needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
+HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
+
+
+def made(proto, evidence=None):
+    """The page of a model."""
+    analysis = analyze(proto)
+    found = explaining.of_analysis(analysis, {})
+    planned = network.changes(analysis.graph, found.decisions, analysis.plan)
+    drawn = network.build(analysis.graph.root, analysis.graph.types, found.decisions, planned)
+    binades = plots.binades_of_stored(stored.find(analysis.loaded.model).values())
+    decided = page.decided(drawn, found.decisions, found.causes, binades, analysis.plan.half)
+    result = rewrite(proto)
+    return Page("model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model))
+
+
+def data_of(html):
+    """What the page's script would read."""
+    (held,) = re.findall(rb'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    return json.loads(held)
+
+
+def compared(proto):
+    """What runs of the demo have shown."""
+    from amp_rewrite.running import blame, observation, verification  # noqa: PLC0415 - needs onnxruntime
+
+    after, feeds = rewrite(proto).model, demo.feeds()
+    verdict = verification.verify(proto, after, [feeds])
+    verdict = replace(verdict, blame=blame.blame(proto, after, feeds))
+    return Evidence(verdict, seen=observation.observe(proto, [feeds]))
+
+
+def test_the_summary_and_the_coverage_are_those_of_the_report():
+    """The page has the lines that the terminal prints, and the numbers of the frozen coverage."""
+    shown = made(demo.network())
+    data = shown.to_json()
+    assert data["summary"] == [[line.name, line.text] for line in summary.lines(shown.report)]
+    assert data["coverage"]["flops"] == shown.coverage.flops.to_json()
+    assert data["coverage"]["operators"]["MatMul"] == shown.coverage.row("MatMul").to_json()
+
+
+def test_the_chain_of_causes_is_the_one_that_explain_prints():
+    """Following the causes of a unit through the page's data gives the steps of `sentences.chain`."""
+    proto = demo.network()
+    analysis, data = analyze(proto), made(proto).to_json()
+    unit = next(unit for unit in analysis.graph.units if unit.node.name == "rms_sqrt")
+    (box,) = [box for box in data["boxes"] if box["name"] == "rms_sqrt"]
+    assert box["units"] == (unit.index,)
+    found, at = [], unit.index
+    while at is not None:
+        found.append((data["reasons"][at]["unit"], data["reasons"][at]["reason"]))
+        at = data["reasons"][at]["cause"]
+    steps = chain(analysis.decisions(), unit.index)
+    assert found == [(step.unit, step.reason) for step in steps]
+    assert len(found) == 4
+
+
+def test_what_holds_nodes_back_is_what_explain_says():
+    """The causes come in the same order and words, each with the boxes of the nodes that it holds."""
+    proto = demo.network()
+    data = made(proto).to_json()
+    causes = explaining.of_analysis(analyze(proto), {}).causes
+    assert [(held["weight"], held["remedy"]) for held in data["held"]] == [
+        (of_cause(cause).weight, of_cause(cause).remedy) for cause in causes
+    ]
+    names = [data["boxes"][box]["name"] for box in data["held"][0]["boxes"]]
+    assert {"rms_square", "rms_mean", "rms_epsilon", "rms_sqrt"} <= set(names)
+
+
+@needs_runs
+def test_errors_stand_at_the_boxes_that_make_the_values():
+    """Every node that was compared has its error; the verdict has the cells of the terminal's table."""
+    proto = demo.network()
+    evidence = compared(proto)
+    shown = made(proto, evidence)
+    data = shown.to_json()
+    assert len(data["misfits"]) == len(evidence.verdict.blame.nodes) > 40
+    for misfit in data["misfits"]:
+        names = [port["name"] for port in data["boxes"][misfit["box"]]["makes"]]
+        assert misfit["value"] in names
+    assert [row["cells"] for row in data["verification"]["rows"]] == [
+        verdicts.cells(output) for output in evidence.verdict.outputs
+    ]
+    assert data["verification"]["ok"] is True
+    assert set(shown.pictures) == {"errors", "ranges"}
+
+
+def test_without_a_run_the_page_says_so():
+    """No verdict is no good verdict."""
+    data = made(demo.network(), Evidence(unverified="nobody asked")).to_json()
+    assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
+    assert data["misfits"] == []
+
+
+def test_nothing_of_a_model_ends_the_script():
+    """Names with markup in them survive as data, and no byte of them is markup in the file."""
+    proto = model("g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { [name] y = MatMul (x, w) }")
+    proto.graph.node[0].name = HOSTILE
+    html = html_page.render(made(proto))
+    assert HOSTILE.encode() not in html
+    assert b"window.pwned" in html  # as data
+    scripts = re.findall(rb"<script[^>]*>", html)
+    assert scripts == [b'<script type="application/json" id="data">', b"<script>", b"<script>"]
+    assert html.count(b"<!--") == 1  # the licences
+    assert HOSTILE in [box["name"] for box in data_of(html)["boxes"]]
+
+
+@pytest.mark.parametrize(
+    "text", [HOSTILE, "\ud800", "\x00\x07", "{{data}}", "\\u003c", "]]>", "ünïcode 名前"]
+)
+def test_what_is_embedded_comes_out_again(text):
+    """Any text is ASCII without `<`, `>`, `&` inside the file, and itself again when it is parsed."""
+    held = html_page.embedded({text: [text]})
+    assert held.isascii()
+    assert not set("<>&\u2028") & set(held)
+    assert json.loads(held) == {text: [text]}
+
+
+def test_the_file_needs_nothing_but_itself():
+    """The policy forbids loads and foreign scripts, and nothing in the file asks for any."""
+    html = html_page.render(made(demo.network())).decode()
+    assert "default-src 'none'" in html
+    assert "unsafe" not in re.search(r'content="(default-src[^"]*)"', html)[1]
+    assert not re.search(r"<(link|img|iframe|base)\b|<script[^>]+src|@import|url\(|sourceMappingURL", html)
+    assert "{{" not in html.split("<script>")[0].replace("{{}}", "")
+
+
+def test_the_licences_of_the_libraries_are_in_the_file():
+    """Who gets a report gets the notices that must go with them."""
+    html = html_page.render(made(demo.network())).decode()
+    assert "Copyright 2010-2026 Mike Bostock" in html
+    assert "Copyright (c) 2012-2014 Chris Pettitt" in html
+
+
+def test_one_page_gives_the_same_bytes_twice():
+    """A report can be compared with another one."""
+    shown = made(demo.network())
+    assert html_page.render(shown) == html_page.render(shown)
+
+
+@needs_runs
+def test_an_infinite_error_is_still_json():
+    """JSON has no word for infinity: the page reads a large number, and people `inf`."""
+    proto = demo.network()
+    evidence = compared(proto)
+    blame = evidence.verdict.blame
+    lost = replace(blame.nodes[0], error=float("inf"), added=float("inf"), non_finite=3, low=None)
+    verdict = replace(evidence.verdict, blame=replace(blame, nodes=(lost, *blame.nodes[1:])))
+    html = html_page.render(made(proto, replace(evidence, verdict=verdict)))
+    misfit = data_of(html)["misfits"][0]
+    assert (misfit["error"], misfit["lost"], misfit["reads"]) == ("inf", 3, None)
+    assert misfit["size"] > 1

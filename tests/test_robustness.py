@@ -1,0 +1,239 @@
+"""What can go wrong around a rewrite, through the command line as a process of its own.
+
+Each is one line and exit code 2, and nothing is left behind.
+"""
+
+import errno
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests import text
+
+ROOT = Path(__file__).parents[1]
+MEBIBYTE = 1 << 20
+
+
+def start(*arguments, **settings):
+    """The command line as a process."""
+    command = [sys.executable, ROOT / "cli.py", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings)
+
+
+def refusal(*arguments, **settings):
+    """The one line on standard error of a run that must end with exit code 2."""
+    process = start(*arguments, **settings)
+    out, errors = process.communicate()
+    assert (process.returncode, out) == (2, ""), errors
+    lines = errors.splitlines()
+    assert len(lines) == 1, errors
+    return lines[0]
+
+
+def content(folder):
+    """The bytes of every file below a folder, by its name."""
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model of four mebibytes of weights, alone in a folder."""
+    return build(tmp_path / "model.onnx", external=False)
+
+
+@pytest.fixture
+def large(tmp_path):
+    """The same with its weights in external data."""
+    return build(tmp_path / "model.onnx", external=True)
+
+
+def build(path, *, external):
+    """Writes a model of four products."""
+    weights = {f"w{i}": np.full((512, 512), 0.1, np.float32) for i in range(4)}
+    kinds = ", ".join(f"float[512,512] {name}" for name in weights)
+    nodes = " ".join(f"h{i + 1} = MatMul(h{i}, w{i})" for i in range(4))
+    proto = text.model(f"g (float[1,512] h0) => (float[1,512] h4) <{kinds}> {{ {nodes} }}", weights)
+    onnx.save(proto, path, save_as_external_data=external, location="model.onnx.data")
+    return path
+
+
+def no_larger_than(size):
+    """Has every file that a process writes end at so many bytes, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+FLAGS = ("--no-verify", "-q")
+
+
+@pytest.mark.parametrize("kind", ["model", "large"])
+def test_a_disk_that_is_full(kind, request):
+    """Where the result does not fit, the old one stands, and nothing lies beside it."""
+    source = request.getfixturevalue(kind)
+    target = source.with_name("out.onnx")
+    target.write_bytes(b"old")
+    before = content(source.parent)
+    said = refusal(source, "-o", target, *FLAGS, preexec_fn=lambda: no_larger_than(MEBIBYTE))
+    assert os.strerror(errno.EFBIG) in said
+    assert content(source.parent) == before
+
+
+def test_a_folder_that_may_not_be_written(model):
+    """A folder in which nobody can make a file is refused, whatever else may be done in it."""
+    assert "cannot be written" in refusal(model, "-o", "/proc/out.onnx", *FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ("h = Add(x, y)  y = MatMul(h, w)", "has nodes that wait for each other in a circle"),
+        ("y = MatMul(y, w)", "has nodes that wait for each other in a circle"),
+        ("y = MatMul(nobody, w)", "reads 'nobody', which nothing makes"),
+    ],
+)
+def test_wiring_that_cannot_be(tmp_path, nodes, words):
+    """A circle, and a value that nothing makes, are named."""
+    path = written(f"g (float[4,4] x, float[4,4] w) => (float[4,4] y) {{ {nodes} }}", tmp_path)
+    assert words in refusal(path, *FLAGS)
+    assert list(content(tmp_path)) == ["model.onnx"]
+
+
+def written(graph, folder):
+    """The path of a model, which need not be valid."""
+    path = folder / "model.onnx"
+    path.write_bytes(onnx.parser.parse_model(f"{text.HEADER} {graph}").SerializeToString())
+    return path
+
+
+def test_wiring_out_of_order(tmp_path):
+    """A node that stands before the one that it reads is no error, as it is none for runtimes: the result is
+    in order, in bodies too.
+    """
+    path = written(
+        """g (float[4,4] x, float[4,4] w, bool c) => (float[4,4] y) {
+            y = If (c) <
+                then_branch = t () => (float[4,4] p) { p = Relu(q)  q = MatMul(b, w) },
+                else_branch = e () => (float[4,4] r) { r = Identity(b) }
+            >
+            b = MatMul(x, w)
+        }""",
+        tmp_path,
+    )
+    process = start(path, *FLAGS)
+    assert process.communicate() == ("", "")
+    assert process.returncode == 0
+    onnx.checker.check_model(onnx.load(tmp_path / "model_fp16.onnx"), full_check=True)
+
+
+def nested(depth):
+    """The bytes of a model with so many If nodes in each other: each graph takes three messages."""
+    data = helper.make_graph([], "innermost", [], []).SerializeToString()
+    for _ in range(depth):
+        data = _in_a_node(data)
+    model = onnx.ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", 17)])
+    return model.SerializeToString() + _field(onnx.ModelProto, "graph", data)
+
+
+def _in_a_node(graph):
+    attribute = onnx.AttributeProto(name="then_branch", type=onnx.AttributeProto.GRAPH)
+    attribute = attribute.SerializeToString() + _field(onnx.AttributeProto, "g", graph)
+    node = onnx.NodeProto(op_type="If", input=["c"], output=["y"])
+    node = node.SerializeToString() + _field(onnx.NodeProto, "attribute", attribute)
+    return onnx.GraphProto(name="body").SerializeToString() + _field(onnx.GraphProto, "node", node)
+
+
+def _field(message, name, data):
+    """A field of a message, as protobuf writes it: its number and kind, its length, what it holds."""
+    number = message.DESCRIPTOR.fields_by_name[name].number
+    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def _varint(number):
+    return bytes([number & 127 | 128]) + _varint(number >> 7) if number > 127 else bytes([number])
+
+
+@pytest.mark.parametrize("depth", [34, 100, 10_000])
+def test_a_model_that_is_nested_too_deeply(tmp_path, depth):
+    """Protobuf stops at a hundred messages in each other, and so do we, in one line."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(nested(depth))
+    assert "is no ONNX model, or only a part of one" in refusal(path, *FLAGS)
+
+
+@pytest.mark.slow
+def test_a_file_beyond_two_gibibytes(tmp_path):
+    """A string of 2 GB is more than protobuf holds: refused at once, before it is read."""
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as file:
+        file.write(_field(onnx.ModelProto, "doc_string", b"")[:1] + _varint(1 << 31))
+        file.truncate((1 << 31) + (1 << 20))
+    assert "is larger than the 2 GiB that an ONNX file can have" in refusal(path, *FLAGS)
+
+
+@pytest.mark.slow
+def test_a_string_that_just_fits(tmp_path):
+    """A documentation string of 1.9 GB is kept, or refused in one line."""
+    path = tmp_path / "model.onnx"
+    proto = text.model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { y = MatMul(x, w) }")
+    proto.doc_string = "x" * 1_900_000_000
+    path.write_bytes(proto.SerializeToString())
+    del proto
+    process = start(path, *FLAGS)
+    _, errors = process.communicate()
+    assert process.returncode in (0, 2), errors
+    assert len(errors.splitlines()) <= 1, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["model", "large"])
+def test_killed_at_any_moment(kind, request):
+    """Whenever a run is killed, there stands the old result or the new one, whole."""
+    source = request.getfixturevalue(kind)
+    target = source.with_name("out.onnx")
+    onnx.save(text.model("g (float[4,4] x) => (float[4,4] y) { y = Relu(x) }"), target)
+    old, began = target.read_bytes(), time.monotonic()
+    start(source, "-o", source.with_name("whole.onnx"), *FLAGS).communicate()
+    lasts, chance = time.monotonic() - began, random.Random(4)
+    for _ in range(25):
+        process = start(source, "-o", target, *FLAGS)
+        time.sleep(chance.uniform(0.3, 1.1) * lasts)
+        process.kill()
+        process.communicate()
+        if target.read_bytes() != old:
+            stored = onnx.load(target).graph.initializer
+            assert all((numpy_helper.to_array(t) == np.float16(0.1)).all() for t in stored)
+            assert {t.data_type for t in stored} == {TensorProto.FLOAT16}
+            break
+        assert target.read_bytes() == old
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_on_the_way(large, number):
+    """Who asks a run to stop finds nothing that it left behind."""
+    before = content(large.parent)
+    command = [sys.executable, "-c", STOPPED.format(int(number)), large, *FLAGS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode not in (0, 2)
+    assert "Traceback" not in done.stderr
+    assert content(large.parent) == before
+    assert [path for path in large.parent.iterdir() if path.is_dir()] == []
+
+
+STOPPED = """
+import os
+from amp_rewrite import data_files
+from amp_rewrite.cli import main
+data_files.move = lambda *_: os.kill(os.getpid(), {})
+main()
+"""
+"""The command line, which gets a signal when all is written and nothing has its place yet."""
