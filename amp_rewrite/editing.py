@@ -7,7 +7,7 @@ import functools
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, element_types, placing
+from amp_rewrite import attribute_types, placing
 from amp_rewrite import half as halves
 from amp_rewrite.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.blocks import Change, Changed
@@ -61,7 +61,6 @@ class _Editor:
         self._half = half
         self._types = types
         self._root = model.graph
-        self._opset = element_types.newest(model.graph.opset_imports)
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
         self._names = names
         self._placer = Placer()
@@ -144,7 +143,7 @@ class _Editor:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
         name = self._names.of_node(f"{value.name or 'value'}__{element_name(cast.dtype)}")
-        node = placing.cast(value, cast.dtype, name, self._opset)
+        node = placing.cast(value, cast.dtype, name)
         made = node.outputs[0]
         self._types[made] = tensor(cast.dtype)
         if any(site.holder is self._root for site in cast.reads):

@@ -21,9 +21,9 @@ def inline(model: ir.Model) -> str | None:
     if not model.functions:
         return None
     named = [key for key in model.functions if _is_operator(key, model)]
-    trial = model.clone()
-    _prepare(trial, named)
     try:
+        trial = model.clone()
+        _prepare(trial, named)
         trial = InlinePass(lambda function: function.identifier() not in named)(trial).model
     except Exception as error:  # a pass reports the many ways of an odd model in many ways
         return f"functions stay float32: they cannot be inlined ({root_cause(error)})"

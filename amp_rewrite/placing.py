@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.element_types import tensor
 from amp_rewrite.units import Site
 
@@ -32,11 +31,9 @@ class Placer:
             graph.insert_before(first, nodes)
 
 
-def cast(value: ir.Value, dtype: ir.DataType, name: str, opset: int) -> ir.Node:
+def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     """A Cast node of that name, not yet in any graph; its output has a type and a shape, and no name."""
-    typed = opset >= FIRST_TYPED_CAST
-    to = ir.AttrInt64("to", int(dtype)) if typed else ir.AttrString("to", dtype.name)
-    node = ir.Node("", "Cast", (value,), (to,), name=name)
+    node = ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), name=name)
     made = node.outputs[0]
     made.type, made.shape = tensor(dtype), value.shape
     return node

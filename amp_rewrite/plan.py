@@ -232,8 +232,8 @@ def _attributes(
     halved = {(unit.node, unit.var.name) for unit in graph.units if painting.is_half(unit.index)}
     for unit in graph.units:
         typed = attribute_types.of(unit.node)
-        if typed is None or typed.var != unit.var.name or not unit.makes:
-            continue
+        if typed is None or not typed.settable or unit.node.outputs[0] not in unit.makes:
+            continue  # a target may have joined the variable to another: it has that one's name then
         fit = ranges.fits.get(unit.makes[0], halves.PERFECT)
         saturates = fit.overflowing if unit.makes[0] in masks else 0
         said = attribute_types.said(unit.node, typed) is not None
