@@ -55,7 +55,8 @@ CONTROL = {
     "three deep": LOOP
     + f"""{{ y = Loop (n, "", x) <body = l {CARRIED} {{ b = Identity (a)
         t = Loop (n, "", s) <body = m (int64 j, bool d, float[4,4] r) => (bool f, float[4,4] o) {{
-            f = Identity (d) o = If (c) <then_branch = t1 () => (float[4,4] p) {{ q = MatMul (r, s) p = Sigmoid (q) }},
+            f = Identity (d) o = If (c) <
+                        then_branch = t1 () => (float[4,4] p) {{ q = MatMul (r, s) p = Sigmoid (q) }},
                         else_branch = e1 () => (float[4,4] u) {{ v = MatMul (w, r) u = Exp (v) }}>
         }}> }}> }}""",
     "branches without types": IF
@@ -87,7 +88,8 @@ CONTROL = {
     "SequenceMap": f"""g ({X}) => (float[8,4] y, float[8,4] z) <float[4,4] w> {{
         h = MatMul (x, w) s = SequenceConstruct (x, x) r = SequenceConstruct (h, h)
         m, o = SequenceMap <
-            body = l (float[4,4] e, float[4,4] f, float[4,4] k) => (float[4,4] p, float[4,4] q) {{ p = MatMul (e, f) q = Sigmoid (k) }}> (s, r, x)
+            body = l (float[4,4] e, float[4,4] f, float[4,4] k) => (float[4,4] p, float[4,4] q)
+                {{ p = MatMul (e, f) q = Sigmoid (k) }}> (s, r, x)
         y = ConcatFromSequence <axis = 0> (m) z = ConcatFromSequence <axis = 0> (o) }}""",
 }
 
@@ -184,7 +186,8 @@ OPERATORS = {
         y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (p) }}""",
     "training": f"""{ALL} g (float r, int64 n, {X}, float[4,4] h) => (float[4,4] y, float[4,4] k)
         <float[4,4] w> {{ d = MatMul (x, w)
-        y, k = ai.onnx.preview.training.Momentum <alpha = 0.95, beta = 0.1, norm_coefficient = 0.001, mode = "standard"> (r, n, x, d, h) }}""",
+        y, k = ai.onnx.preview.training.Momentum <alpha = 0.95, beta = 0.1,
+            norm_coefficient = 0.001, mode = "standard"> (r, n, x, d, h) }}""",
     "gradients": f"""{ALL} g ({X}) => (float[4,4] y, float[4,4] d) <float[4,4] w> {{ y = MatMul (x, w)
         d = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (x) }}""",
     "strangers": f"""{ALL} {XW} {{ h = MatMul (x, w) a, b = my.Op (h, x)
@@ -193,8 +196,8 @@ OPERATORS = {
         a = my.Op <body = l (float[4,4] s) => (float[4,4] t) {{ u = MatMul (s, h) t = MatMul (u, w) }}> (h)
         y = MatMul (a, w) }}""",
     "contrib": f"""{ALL} g (float[1,4,4] x) => (float[1,4,4] y) <float[4,4] w, float[4] b> {{
-        h = MatMul (x, w) a, "", "", s = com.microsoft.SkipLayerNormalization (h, x, b, "", b) t = com.microsoft.BiasGelu (s, b)
-        u = Add (a, t) y = MatMul (u, w) }}""",
+        h = MatMul (x, w) a, "", "", s = com.microsoft.SkipLayerNormalization (h, x, b, "", b)
+        t = com.microsoft.BiasGelu (s, b) u = Add (a, t) y = MatMul (u, w) }}""",
     "weights of four bits": f"""{ALL} g (float[4,32] x) => (float[4,4] y)
         <uint8[4,1,16] q, float[4] s, uint8[4] z, float[4] b, float[4,4] w, float[32,32] u> {{
         m = MatMul (x, u)
