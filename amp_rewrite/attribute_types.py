@@ -43,6 +43,10 @@ _TABLE: dict[tuple[str, str], TypedBy] = {
 } | {("", window): TypedBy("output_datatype", "T2") for window in _WINDOWS}
 
 
+FIRST_TYPED_CAST = 6
+"""The first opset whose Cast names its type by number; for those before, runtimes have no kernels."""
+
+
 def of(node: ir.Node) -> TypedBy | None:
     """How an attribute of this node types one of its variables; None when none does."""
     return _TABLE.get((node.domain, node.op_type))
@@ -55,7 +59,7 @@ def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
         return None
     if attribute.type == ir.AttributeType.TENSOR:
         return attribute.value.dtype
-    if attribute.type == ir.AttributeType.STRING:  # as Cast had it before opset 6
+    if attribute.type == ir.AttributeType.STRING:  # a Cast before FIRST_TYPED_CAST
         return ir.DataType.__members__.get(attribute.as_string())
     return _numbered(int(attribute.value))
 

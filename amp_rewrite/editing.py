@@ -7,13 +7,14 @@ import functools
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, element_types, placing
+from amp_rewrite import attribute_types, placing
 from amp_rewrite import half as halves
+from amp_rewrite.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.blocks import Change, Changed
 from amp_rewrite.element_types import Types, element_name, tensor
 from amp_rewrite.half import Half
 from amp_rewrite.names import Names
-from amp_rewrite.placing import FIRST_TYPED_CAST, Placer, graph_of, redirect
+from amp_rewrite.placing import Placer, graph_of, redirect
 from amp_rewrite.plan import Cast, Form, Plan, Retyped, Storing
 from amp_rewrite.ranges import fill_of
 from amp_rewrite.stored import CONSTANT_INPUTS_BELOW, Stored, numbers
@@ -26,7 +27,9 @@ def apply(plan: Plan, model: ir.Model, types: Types) -> tuple[ir.Node, ...]:
     """Changes `model`, and `types` with it, as the plan says; returns a node for each of its Casts."""
     if plan.casts:
         _import_casts(model)
-    editor = _Editor(plan.half, model, types)
+    names = Names(model)
+    names.tell_apart(model.graph)
+    editor = _Editor(plan.half, model, types, names)
     for storing in plan.stored:
         editor.store(storing)
     for value in plan.values:
@@ -54,13 +57,12 @@ _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
 
 
 class _Editor:
-    def __init__(self, half: Half, model: ir.Model, types: Types) -> None:
+    def __init__(self, half: Half, model: ir.Model, types: Types, names: Names) -> None:
         self._half = half
         self._types = types
         self._root = model.graph
-        self._opset = element_types.newest(model.graph.opset_imports)
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
-        self._names = Names(model)
+        self._names = names
         self._placer = Placer()
 
     def retype(self, value: ir.Value) -> None:
@@ -119,12 +121,14 @@ class _Editor:
         return _tensor(change, ir.DataType.FLOAT, stored, stored.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
-        """Has the attribute that types an output name the planned type."""
+        """Has the attribute that types an output name the planned type, or goes without it."""
         node, dtype = retyped.node, retyped.dtype
         typed = attribute_types.of(node)
         assert typed is not None, "only nodes that an attribute types are planned"
         if typed.attribute == "value":
             node.attributes["value"] = ir.AttrTensor("value", self._fill(retyped))
+        elif dtype is None:
+            del node.attributes[typed.attribute]
         else:
             node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, int(dtype))
 
@@ -133,13 +137,13 @@ class _Editor:
         if retyped.dtype == ir.DataType.FLOAT:
             return ir.Tensor(halves.saturated(array, self._half), dtype=retyped.dtype)
         converted = halves.convert(array, self._half, saturate=bool(retyped.saturates))
-        return ir.Tensor(converted, dtype=retyped.dtype)
+        return ir.Tensor(converted, dtype=self._half.dtype)
 
     def cast(self, cast: Cast) -> ir.Node:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value = cast.value
         name = self._names.of_node(f"{value.name or 'value'}__{element_name(cast.dtype)}")
-        node = placing.cast(value, cast.dtype, name, self._opset)
+        node = placing.cast(value, cast.dtype, name)
         made = node.outputs[0]
         self._types[made] = tensor(cast.dtype)
         if any(site.holder is self._root for site in cast.reads):

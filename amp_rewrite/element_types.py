@@ -26,7 +26,7 @@ def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
     Schemas come first, then the types that the model declares, then `declared`: types by name from
     another source, such as shape inference.
     """
-    walk = _Walk(dict(model.graph.opset_imports), declared or {})
+    walk = _Walk(model, declared or {})
     walk.graph(model.graph)
     return walk.types
 
@@ -75,9 +75,10 @@ def parse(text: str) -> Type | None:
 class _Walk:
     """Graphs in order; each node's outputs follow from its inputs."""
 
-    def __init__(self, imports: Mapping[str, int], declared: Mapping[str, Type]) -> None:
+    def __init__(self, model: ir.Model, declared: Mapping[str, Type]) -> None:
         self.types: Types = {}
-        self._version = versions(imports)
+        self._functions = frozenset(model.functions)
+        self._version = versions(dict(model.graph.opset_imports))
         self._declared = declared
 
     def graph(self, graph: ir.Graph) -> None:
@@ -116,6 +117,8 @@ class _Walk:
         inputs, outputs, types = node.inputs, node.outputs, self.types
         version = self._version(node.domain)
         layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
+        if self._functions and node.op_identifier() in self._functions:
+            layout = None
         for group in layout or ():
             found = self._bound(node, group)
             for i in group.outputs:
@@ -225,3 +228,6 @@ _MAKERS: dict[str, Callable[[ir.Node, Type | None], Type | None]] = {
     "SequenceEmpty": _empty,
     "Optional": _optional,
 }
+
+CONTAINERS = frozenset((*_MAKERS, "SequenceInsert"))
+"""The operators that put something into sequences and optionals, or take it out."""

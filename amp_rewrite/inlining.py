@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from amp_rewrite import element_types, schema
 from amp_rewrite.model_io import root_cause
+from amp_rewrite.names import Names
 
 
 def inline(model: ir.Model) -> str | None:
-    """Inlines all functions of `model`; returns a warning when that cannot be done.
+    """Inlines the functions of `model`; returns a warning where some stay: float32, as are their calls.
 
-    Then nothing has changed, and the calls stay opaque: float32, as are the functions themselves.
+    When one cannot be inlined, all stay. One that has the name of an operator stays alone: which of the two
+    a call means is up to the runtime.
     """
     if not model.functions:
         return None
+    named = [key for key in model.functions if _is_operator(key, model)]
     try:
-        trial = InlinePass()(model.clone()).model
+        trial = model.clone()
+        _prepare(trial, named)
+        trial = InlinePass(lambda function: function.identifier() not in named)(trial).model
     except Exception as error:  # a pass reports the many ways of an odd model in many ways
         return f"functions stay float32: they cannot be inlined ({root_cause(error)})"
     model.graph, kept = trial.graph, dict(trial.functions)
     model.functions.clear()
     model.functions.update(kept)
-    return None
+    names = ", ".join(schema.written(domain, name) for domain, name, _ in named)
+    return f"functions stay float32: there are operators of the same name ({names})" if named else None
+
+
+def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
+    domain, name, _ = key
+    version = element_types.versions(model.graph.opset_imports)(domain)
+    return schema.find(domain, name, version) is not None
+
+
+def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
+    """Makes ready what is to be inlined.
+
+    Outputs that a call leaves out get names: the nodes of the body make them, and may read them. What a
+    function says of the types inside goes: it need not hold for this call.
+    """
+    names = Names(model)
+    inlined = [function for key, function in model.functions.items() if key not in kept]
+    for node in (node for function in inlined for node in function.all_nodes()):
+        for value in node.outputs:
+            value.type = None
+    for node in (node for whole in (model.graph, *inlined) for node in whole.all_nodes()):
+        called = node.op_identifier()
+        for value in node.outputs if called in model.functions and called not in kept else ():
+            value.name = value.name or names.of_value(value, "unread")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, control, targets
+from amp_rewrite import attribute_types, control, element_types, targets
 from amp_rewrite.errors import OptionError
 from amp_rewrite.findings import Finding
 from amp_rewrite.half import Half
@@ -45,8 +45,9 @@ def classify(
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
             entries[index] = _held(entries[index], finding.reason, finding.source)
+    old = _old(graph.root)
     for unit in graph.units:
-        bound = _bound(unit, graph.root)
+        bound = old or _bound(unit, graph.root)
         if bound:
             entries[unit.index] = Entry(Kind.FIXED, bound, source=BY_SCHEMA)
     _pin(graph, entries, pins)
@@ -149,6 +150,12 @@ def _bound(unit: Unit, root: ir.Graph) -> str:
     if any(value in root.outputs or value in root.inputs for value in values):
         return "a sequence or optional at the border of the model keeps its type"
     return ""
+
+
+def _old(root: ir.Graph) -> str:
+    """Why nothing in a model can change, or nothing."""
+    version = element_types.newest(root.opset_imports)
+    return f"runtimes have no Cast for opset {version}" if version < attribute_types.FIRST_TYPED_CAST else ""
 
 
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:

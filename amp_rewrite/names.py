@@ -21,6 +21,7 @@ class Names:
             for node in graph:
                 self._nodes.add(node.name)
                 self._values.update([value.name for value in node.outputs])
+                self._values.update([v.name for v in node.inputs if v is not None])  # a sparse initializer
 
     def of_value(self, value: ir.Value, suffix: str) -> str:
         """`<value>__<suffix>`, numbered where that is taken."""
@@ -30,6 +31,18 @@ class Names:
         """The name itself, numbered where a node has it already."""
         return _free(name, self._nodes)
 
+    def tell_apart(self, graph: ir.Graph, around: frozenset[str | None] = frozenset()) -> None:
+        """Renames the weights of bodies that are called as something outside is.
+
+        Readers do not mind, but onnx's shape inference takes the type of the one for that of the other.
+        """
+        for value in [v for v in graph.initializers.values() if v.name in around]:
+            value.name = self.of_value(value, "inner")
+        bodies = [body for node in graph for body in control.bodies(node)]
+        visible = around.union(_names(graph)) if bodies else around
+        for body in bodies:
+            self.tell_apart(body, visible)
+
 
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all graphs below it, outer ones first, in the order of the nodes."""
@@ -37,6 +50,12 @@ def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     for node in graph:
         for body in control.bodies(node):
             yield from graphs(body)
+
+
+def _names(graph: ir.Graph) -> Iterator[str | None]:
+    yield from (value.name for value in graph.inputs)
+    yield from graph.initializers
+    yield from (value.name for node in graph for value in node.outputs)
 
 
 def _free(name: str, taken: set[str | None]) -> str:

@@ -10,6 +10,8 @@ import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from amp_rewrite import control
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -17,18 +19,21 @@ class Kept:
 
     `types` are those of values, by name, that hold maps or what is no element type; `sparse` the attributes
     that hold sparse tensors, in whose places stand notes; `rest` has the sparse initializers and the training
-    information. `declared` names the values that had a value_info.
+    information; `bodies` are graphs of nothing but the sparse initializers of a body, which has a note of its
+    number. `declared` names the values that had a value_info.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
     sparse: dict[bytes, onnx.AttributeProto] = field(default_factory=dict[bytes, onnx.AttributeProto])
     rest: onnx.ModelProto = field(default_factory=onnx.ModelProto)
+    bodies: list[onnx.GraphProto] = field(default_factory=list[onnx.GraphProto])
     declared: set[str] = field(default_factory=set[str])
 
     @property
     def sparse_names(self) -> frozenset[str]:
         """The names of the sparse initializers."""
-        return frozenset(tensor.values.name for tensor in self.rest.graph.sparse_initializer)
+        graphs = (self.rest.graph, *self.bodies)
+        return frozenset(tensor.values.name for graph in graphs for tensor in graph.sparse_initializer)
 
 
 def take_out(proto: onnx.ModelProto) -> Kept:
@@ -43,6 +48,8 @@ def take_out(proto: onnx.ModelProto) -> Kept:
     kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     del proto.training_info[:]
     del proto.graph.sparse_initializer[:]
+    for graph in _all_graphs(proto):
+        _take_sparse_initializers(graph, kept)
     for graph in _graphs(proto.graph):
         kept.types.update(_take_types(graph))
         kept.declared.update(info.name for info in graph.value_info)
@@ -79,8 +86,10 @@ def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
     """Puts into a model again what was taken out of it, where it still belongs."""
     proto.training_info.extend(kept.rest.training_info)
     proto.graph.sparse_initializer.extend(kept.rest.graph.sparse_initializer)
-    if not (kept.types or kept.sparse):
+    if not (kept.types or kept.sparse or kept.bodies):
         return
+    for graph in _all_graphs(proto):
+        _put_back_sparse_initializers(kept, graph)
     for graph in _graphs(proto.graph):
         for info in _infos(graph):
             if info.name in kept.types:
@@ -133,6 +142,60 @@ def _put_back_sparse(kept: Kept, nodes: Iterable[onnx.NodeProto]) -> None:
     for attribute in _attributes(nodes):
         if attribute.s in kept.sparse:
             attribute.CopyFrom(kept.sparse[attribute.s])
+
+
+_KEY = "amp-rewrite: sparse initializers"
+
+
+def _take_sparse_initializers(graph: onnx.GraphProto, kept: Kept) -> None:
+    if graph.sparse_initializer:
+        graph.metadata_props.add(key=_KEY, value=str(len(kept.bodies)))
+        kept.bodies.append(onnx.GraphProto(sparse_initializer=graph.sparse_initializer))
+        del graph.sparse_initializer[:]
+
+
+def _put_back_sparse_initializers(kept: Kept, graph: onnx.GraphProto) -> None:
+    for note in [entry for entry in graph.metadata_props if entry.key == _KEY]:
+        graph.sparse_initializer.extend(kept.bodies[int(note.value)].sparse_initializer)
+        graph.metadata_props.remove(note)
+
+
+def put_left_out(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Puts the outputs back that a node leaves out at its end, and onnx-ir with it.
+
+    A Loop has as many as its body, and a Split as many parts.
+    """
+    _put_outputs(model.graph, proto.graph.node)
+    for function, made in zip(model.functions.values(), proto.functions, strict=True):
+        _put_outputs(function, made.node)
+
+
+def _put_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto]) -> None:
+    for node, proto in zip(nodes, protos, strict=True):
+        if node.outputs and not node.outputs[-1].name:
+            proto.output.extend([""] * (len(node.outputs) - len(proto.output)))
+        bodies = control.bodies(node)
+        for body, made in zip(bodies, _bodies(proto) if bodies else (), strict=True):
+            _put_outputs(body, made.node)
+
+
+def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graphs of a model and those of its functions."""
+    yield from _graphs(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            for body in _bodies(node):
+                yield from _graphs(body)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            continue
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

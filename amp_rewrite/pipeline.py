@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite import (
     annotations,
+    attribute_types,
     checking,
     collector,
     colours,
@@ -187,8 +188,10 @@ def _decide(loaded: model_io.Loaded, given: _Given, clock: Stopwatch) -> Analysi
         painting = replay.painting(graph, loaded.model) if replay else _paint(graph, given, found)
     with clock.stage("plan"):
         plan.check_names(graph, options.keep_io, options.borders)
-        made = plan.make(graph, painting, held, found, half, borders=options.borders, keep_io=options.keep_io)
-    warnings = (*loaded.warnings, *filter(None, (warning, _old_opset(loaded.model, half))))
+        old = _old_opset(loaded.model, half)
+        borders = Borders.KEEP if old else options.borders
+        made = plan.make(graph, painting, held, found, half, borders=borders, keep_io=options.keep_io)
+    warnings = (*loaded.warnings, *filter(None, (warning, old)))
     return Analysis(loaded, graph, painting, made, options, warnings)
 
 
@@ -274,10 +277,11 @@ def _check(source: model_io.Source, made: writing.Made, found: Report, options: 
 
 
 def _old_opset(model: ir.Model, half: Half) -> str | None:
-    version = element_types.versions(model.graph.opset_imports)("")
-    if half.name != "bfloat16" or version >= _BFLOAT16_SINCE:
+    version = element_types.newest(model.graph.opset_imports)
+    since = _BFLOAT16_SINCE if half.name == "bfloat16" else attribute_types.FIRST_TYPED_CAST
+    if version >= since:
         return None
-    return f"bfloat16 needs opset {_BFLOAT16_SINCE}, and the model has {version}: nothing can change"
+    return f"{half.name} needs opset {since}, and the model has {version}: nothing can change"
 
 
 _BFLOAT16_SINCE = 13

@@ -31,18 +31,12 @@ class Placer:
             graph.insert_before(first, nodes)
 
 
-def cast(value: ir.Value, dtype: ir.DataType, name: str, opset: int) -> ir.Node:
+def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     """A Cast node of that name, not yet in any graph; its output has a type and a shape, and no name."""
-    typed = opset >= FIRST_TYPED_CAST
-    to = ir.AttrInt64("to", int(dtype)) if typed else ir.AttrString("to", dtype.name)
-    node = ir.Node("", "Cast", (value,), (to,), name=name)
+    node = ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), name=name)
     made = node.outputs[0]
     made.type, made.shape = tensor(dtype), value.shape
     return node
-
-
-FIRST_TYPED_CAST = 6
-"""The first opset whose Cast has a number for `to`; before, it had a name."""
 
 
 def graph_of(value: ir.Value) -> ir.Graph:

@@ -56,14 +56,14 @@ class Storing:
 
 @dataclass(frozen=True, slots=True)
 class Retyped:
-    """A node whose attribute is to name `dtype` as its output's type.
+    """A node whose attribute is to name `dtype` as its output's type; None where that is its input's, unsaid.
 
     The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is brought into range,
     or becomes zero.
     """
 
     node: ir.Node
-    dtype: ir.DataType
+    dtype: ir.DataType | None
     saturates: int = 0
     flushes: int = 0
 
@@ -229,17 +229,19 @@ def _attributes(
     """The nodes whose output's type an attribute names, where that type changes or must now be said;
     and those that fill a mask in float32, with what half cannot hold.
     """
+    halved = {(unit.node, unit.var.name) for unit in graph.units if painting.is_half(unit.index)}
     for unit in graph.units:
         typed = attribute_types.of(unit.node)
-        if typed is None or typed.var != unit.var.name or not unit.makes:
-            continue
+        if typed is None or not typed.settable or unit.node.outputs[0] not in unit.makes:
+            continue  # a target may have joined the variable to another: it has that one's name then
         fit = ranges.fits.get(unit.makes[0], halves.PERFECT)
         saturates = fit.overflowing if unit.makes[0] in masks else 0
-        if painting.is_half(unit.index):
+        said = attribute_types.said(unit.node, typed) is not None
+        half_by_input = (unit.node, typed.like) in halved
+        if not painting.is_half(unit.index):
+            if saturates or (half_by_input and not said):
+                yield Retyped(unit.node, ir.DataType.FLOAT, saturates)
+        elif not half_by_input:
             yield Retyped(unit.node, half.dtype, saturates, fit.flushed)
-        elif saturates:
-            yield Retyped(unit.node, ir.DataType.FLOAT, saturates)
-        elif typed.like is not None and attribute_types.said(unit.node, typed) is None:
-            like = [u for u in graph.of_node(unit.node) if u.var.name == typed.like]
-            if any(painting.is_half(u.index) for u in like):
-                yield Retyped(unit.node, ir.DataType.FLOAT)
+        elif said:
+            yield Retyped(unit.node, None)

@@ -81,20 +81,19 @@ def build(
 
     Variables that the target's kernels for `half` want as one are one unit, under the name of the first.
     """
-    builder = _Builder(types, model.graph.opset_imports, target, half)
+    builder = _Builder(types, model, target, half)
     builder.graph(model.graph)
     return builder.finish(model.graph)
 
 
 class _Builder:
-    def __init__(
-        self, types: element_types.Types, imports: Mapping[str, int], target: Target, half: Half
-    ) -> None:
+    def __init__(self, types: element_types.Types, model: ir.Model, target: Target, half: Half) -> None:
         self._types = types
         self._target = target
         self._half = half.name
         self._supports: dict[tuple[str, str], Support | None] = {}
-        self._version = element_types.versions(imports)
+        self._functions = frozenset(model.functions)
+        self._version = element_types.versions(model.graph.opset_imports)
         self._float = {v for v, t in types.items() if t.dtype == ir.DataType.FLOAT}
         self._wrapped = {v for v in self._float if type(types[v]) is not ir.TensorType}
         self._units: list[Unit] = []
@@ -121,14 +120,14 @@ class _Builder:
             makes = [outputs[i] for i in group.outputs if outputs[i] in known]
             if reads or makes:
                 typed = not sealed and (len(reads) == len(group.inputs) or self._all_known(node, group))
-                allowed = group.allowed if typed else frozenset[str]()
+                allowed = group.allowed if typed and self._is_tied(node) else frozenset[str]()
                 self._add(node, group.var, reads, makes, allowed)
 
     def _layout(self, node: ir.Node) -> schema.Layout:
         domain, operator = node.domain, node.op_type
         inputs, outputs = len(node.inputs), len(node.outputs)
         layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
-        if layout is None:
+        if layout is None or (self._functions and node.op_identifier() in self._functions):
             return _opaque(inputs, outputs)
         for names in self._joined(node):
             layout = self._join(node, layout, names)
@@ -152,6 +151,12 @@ class _Builder:
         """Whether every input has a type; one that has none could not be cast with the others."""
         values = (node.inputs[i] for i in group.inputs)
         return all(value is None or value in self._types for value in values)
+
+    def _is_tied(self, node: ir.Node) -> bool:
+        """Whether elements and what holds them can change together: all that goes in has a type."""
+        if node.domain or node.op_type not in element_types.CONTAINERS:
+            return True
+        return all(value is None or value in self._types for value in node.inputs)
 
     def _join(self, node: ir.Node, layout: schema.Layout, names: frozenset[str]) -> schema.Layout:
         """The layout with the joined variables as one group, where all of them are float32."""

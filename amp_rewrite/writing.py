@@ -117,6 +117,7 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
             where="the given model",
             remedy=external.EXPORT_AGAIN,
         ) from error
+    oddities.put_left_out(loaded.model, proto)
     if loaded.kept is not None:
         oddities.put_back(loaded.kept, proto)
     for function in proto.functions:

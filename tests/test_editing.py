@@ -169,6 +169,32 @@ def test_names_that_are_taken_are_numbered():
     )
 
 
+def test_weights_of_a_body_that_are_called_as_others_outside():
+    """They get names of their own: onnx's type inference would mistake one for the other."""
+    becomes(
+        """g (float[4,4] x, bool c) => (float[4,4] y) {
+            h = Exp (x)
+            w = Exp (h)
+            y = If (c) <
+                then_branch = t () => (float[4,4] p) <float[4,4] w> { p = MatMul (h, w) },
+                else_branch = e () => (float[4,4] q) { q = Neg (h) }
+            >
+        }""",
+        """g (float[4,4] x, bool c) => (float[4,4] y) {
+            h = Exp (x)
+            [h__float16] h__float16 = Cast <to = 10> (h)
+            w = Exp (h)
+            y__float16 = If (c) <
+                then_branch = t () => (float16[4,4] p) <float16[4,4] w__inner> {
+                    p = MatMul (h__float16, w__inner)
+                },
+                else_branch = e () => (float16[4,4] q) { q = Neg (h__float16) }
+            >
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+
+
 def test_names_of_stored_tensors_are_taken_too():
     """A stored tensor of the name that a Cast's value would have makes it another."""
     text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] x__float16> {
@@ -662,8 +688,8 @@ def test_fills_take_the_colour_of_their_readers():
     )
 
 
-def test_eye_like_says_its_type():
-    """EyeLike is told its new type, whether it named the old one or took it from its input."""
+def test_eye_like_has_the_type_of_its_input():
+    """EyeLike goes without a type, whether it named the old one or took it from its input."""
     becomes(
         """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
             m = MatMul (x, w)
@@ -675,8 +701,8 @@ def test_eye_like_says_its_type():
         """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
             [x__float16] x__float16 = Cast <to = 10> (x)
             m = MatMul (x__float16, w)
-            a = EyeLike <dtype = 10> (m)
-            b = EyeLike <dtype = 10> (m)
+            a = EyeLike (m)
+            b = EyeLike (m)
             c = Add (m, a)
             y__float16 = Add (c, b)
             [y__float32] y = Cast <to = 1> (y__float16)

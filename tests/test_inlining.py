@@ -3,7 +3,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import rewrite
-from amp_rewrite.options import Options
+from amp_rewrite.options import Level, Options
 from tests import text
 
 GRAPH = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -83,6 +83,60 @@ def test_calls_in_subgraphs_become_nodes():
     made = loads(rewrite(text.model(graph + PRODUCT)).model)
     assert not made.functions
     assert "MatMul" in "".join(text.nodes(made))
+
+
+def test_a_function_may_be_called_with_several_types():
+    """What a function says of the types inside holds for one call, and not for the next."""
+    graph = """<ir_version: 10, opset_import: ["" : 21, "my" : 1]>
+    g (float[4,4] x, double[4,4] d) => (float[4,4] y, double[4,4] z) { y = my.f(x, x)  z = my.f(d, d) }
+    <domain: "my", opset_import: ["" : 21]> f (a, b) => (c) <float[4,4] t> { t = MatMul(a, b) c = Relu(t) }"""
+    proto = text.model(graph)
+    made = loads(rewrite(proto).model)
+    assert not made.functions
+    text.agree(proto, made)
+
+
+LEFT_OUT = """<domain: "my", opset_import: ["" : 17]> f (a, b) => (c, d) { c = MatMul(a, b)  d = Relu(c) }"""
+
+
+@pytest.mark.parametrize("call", ['y, "" = my.f(x, w)', '"", y = my.f(x, w)'])
+def test_an_output_that_a_call_leaves_out(call):
+    """The nodes of the body make it all the same, and read it."""
+    proto = text.model(GRAPH % call + LEFT_OUT)
+    made = loads(rewrite(proto).model)
+    assert {"MatMul", "Relu"} < set(operators(made))
+    assert all(name for node in made.graph.node for name in node.output)
+    text.agree(proto, made)
+
+
+def test_a_function_that_has_the_name_of_an_operator_stays():
+    """Which of the two a call means is up to the runtime: it stays a call, in float32; others are inlined."""
+    graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
+    g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = my.f(x, w)  y = com.microsoft.Gelu(h) }
+    <domain: "com.microsoft", opset_import: ["" : 17]> Gelu (v) => (u) { u = Relu(v) }"""
+    proto = text.model(graph + PRODUCT)
+    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL))
+    assert operators(loads(result.model)) == ["Cast", "MatMul", "Relu", "Cast", "Gelu"]
+    assert [function.name for function in result.model.functions] == ["Gelu"]
+    assert result.report.warnings == (
+        "functions stay float32: there are operators of the same name (com.microsoft:Gelu)",
+    )
+    text.agree(proto, result.model)
+
+
+def test_what_a_kept_function_makes_of_sequences_is_unknown():
+    """What reads it stays float32, although all that it gives is a tensor."""
+    graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+    g (float[4,4] x) => (float[8,4] y) <float[4,4] w> {
+        m = MatMul (x, w)
+        s = my.pair (m, x)
+        y = ConcatFromSequence <axis = 0> (s)
+    }
+    <domain: "my", opset_import: ["" : 17]> pair (a, b) => (c) { c = SequenceConstruct (a, b) }"""
+    proto = text.model(graph)
+    made = rewrite(proto, Options(keep_functions=True, level=Level.UNSAFE_FORCE_ALL)).model
+    assert operators(loads(made)) == ["Cast", "MatMul", "Cast", "pair", "ConcatFromSequence"]
+    text.agree(proto, made)
 
 
 def test_kept_functions_stay_float32():

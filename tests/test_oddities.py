@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import rewrite
 from amp_rewrite.errors import ModelError
-from amp_rewrite.options import Options
+from amp_rewrite.options import Borders, Level, Options
 from tests import text
 
 PRODUCT = "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul(x, w)  y = Relu(h) }"
@@ -110,6 +110,80 @@ def test_sparse_constants_stay(keep_functions):
     assert found == [sparse, sparse]
 
 
+def sparse_initializer(name):
+    """A sparse 4 x 4 with two numbers."""
+    values = numpy_helper.from_array(np.array([0.5, 0.25], np.float32), name)
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 6])), [4, 4])
+
+
+BRANCHES = """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+    h = MatMul (x, w)
+    y = If (c) <
+        then_branch = t () => (float[4,4] p) { p = Add (h, k) },
+        else_branch = e () => (float[4,4] q) { q = MatMul (h, w) }
+    >
+}"""
+
+
+def test_the_sparse_initializers_of_a_body_stay():
+    """A branch keeps what it stores, and its readers stay float32."""
+    proto = onnx.parser.parse_model(f"{text.HEADER} {BRANCHES}")
+    del proto.graph.value_info[:]
+    proto.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    branch = proto.graph.node[1].attribute[0].g
+    branch.sparse_initializer.append(sparse_initializer("k"))
+    made = rewrite(proto, UNCHECKED).model
+    (node,) = (node for node in made.graph.node if node.op_type == "If")
+    assert node.attribute[0].g.sparse_initializer == branch.sparse_initializer
+    assert not node.attribute[0].g.metadata_props
+    text.agree(proto, made)
+
+
+def test_the_names_of_sparse_initializers_are_taken():
+    """No Cast gets the name of one."""
+    proto = text.model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul(x, w)  y = Exp(h) }")
+    proto.graph.node.add(op_type="MatMul", input=["h", "h__float32"], output=["z"])
+    proto.graph.sparse_initializer.append(sparse_initializer("h__float32"))
+    made = rewrite(proto, UNCHECKED).model
+    assert "h__float32" not in {name for node in made.graph.node for name in node.output}
+
+
+LEFT_OUT = [
+    """g (float[6,4] x) => (float[2,4] a, float[2,4] b) <float[4,4] w> {
+        m = MatMul (x, w)
+        a, b, "" = Split <axis = 0> (m)
+    }""",
+    """g (float[4,4] x, int64 n) => (float[4,4] y) <float[4,4] w> {
+        y, "" = Loop (n, "", x) <
+            body = b (int64 i, bool c, float[4,4] s) => (bool d, float[4,4] t, float[4,4] u) {
+            d = Identity (c)
+            t = MatMul (s, w)
+            u = Relu (t)
+        }>
+    }""",
+]
+
+
+@pytest.mark.parametrize("body", LEFT_OUT)
+def test_outputs_that_are_left_out_at_the_end_stay(body):
+    """A Split has as many parts as it has outputs, and a Loop as many outputs as its body, read or not."""
+    made = text.rewritten(text.model(body)).model
+    (node,) = (node for node in made.graph.node if node.op_type in ("Split", "Loop"))
+    assert node.output[-1] == ""
+
+
+def test_what_a_kept_function_leaves_out_stays():
+    """In the bodies of functions too."""
+    proto = text.model(
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[6,4] x) => (float[2,4] a, float[4,4] y) <float[4,4] w> { a = my.first(x)  y = MatMul(w, w) }
+        <domain: "my", opset_import: ["" : 17]> first (v) => (a) { a, "", "" = Split <axis = 0> (v) }"""
+    )
+    made = rewrite(proto, Options(keep_functions=True)).model
+    assert made != proto
+    assert made.functions[0].node[0].output == ["a", "", ""]
+
+
 def test_a_function_without_a_domain_stays_valid():
     """An empty domain is still said."""
     proto = text.model(text.FUNCTIONS)
@@ -127,16 +201,17 @@ def test_ir_version_zero():
     assert damaged(change).report.nodes.half == 2
 
 
-def test_casts_before_opset_6_have_a_name_for_their_type():
-    """`to` is text there, in Casts that stand in the model and in ours."""
+@pytest.mark.parametrize("borders", Borders)
+def test_before_opset_6_nothing_changes(borders):
+    """Runtimes have no Cast for such models: nothing changes, and a warning says why."""
     proto = onnx.parser.parse_model(
-        """<ir_version: 3, opset_import: ["" : 1]> g (float[4,4] x, float[4,4] w, int64[4,4] i)
-        => (float[4,4] y, float[4,4] f) { f = Cast <to = "FLOAT"> (i)  a = MatMul(x, w)  y = Relu(a) }"""
+        """<ir_version: 3, opset_import: ["" : 5]> g (float[4,4] x, float[4,4] w)
+        => (float[4,4] y, float[4,4] f) { i = Cast <to = "INT32"> (x)  f = Cast <to = "FLOAT"> (i)
+        a = MatMul(x, w)  y = MatMul(a, f) }"""
     )
-    result = rewrite(proto, Options(metadata=False))
-    assert (result.report.broken, result.report.warnings) == ((), ())
-    casts = [node.attribute[0].s for node in result.model.graph.node if node.op_type == "Cast"]
-    assert sorted(casts) == [b"FLOAT", b"FLOAT", b"FLOAT16", b"FLOAT16"]
+    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, borders=borders))
+    assert result.model == proto
+    assert result.report.warnings == ("float16 needs opset 6, and the model has 5: nothing can change",)
 
 
 def test_no_import_for_casts_where_nodes_have_none():

@@ -1,5 +1,6 @@
 """Quantised regions keep their float32, so that a runtime can fuse them into integer kernels."""
 
+from amp_rewrite.options import Level, Options
 from tests.text import becomes, in_half, kept, stays
 
 REASON = "works on quantised data, between DequantizeLinear and QuantizeLinear"
@@ -59,3 +60,25 @@ def test_the_inputs_of_a_quantizer_stay():
     }"""
     assert kept(text) == {"r": REASON}
     assert in_half(text) == {"m"}
+
+
+def test_a_scale_and_what_it_scales_move_together():
+    """From opset 19 on both may be half, and the result with them: that type is not said any more."""
+    becomes(
+        """<ir_version: 11, opset_import: ["" : 23]>
+        g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float s, uint8 z> {
+            h = MatMul (x, w)
+            q = QuantizeLinear (h, s, z)
+            d = DequantizeLinear <output_dtype = 1> (q, s, z)
+            y = MatMul (d, w)
+        }""",
+        """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w, float16 s, uint8 z> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            h = MatMul (x__float16, w)
+            q = QuantizeLinear (h, s, z)
+            d = DequantizeLinear (q, s, z)
+            y__float16 = MatMul (d, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        Options(level=Level.UNSAFE_FORCE_ALL),
+    )

@@ -178,7 +178,7 @@ class _Emulator:
         name = self._names.of_value(value, suffix)
         kind = self._types.get(value)  # a Cast of ours is not among them
         if kind is None or isinstance(kind, ir.TensorType):
-            nodes = [placing.cast(value, dtype, self._names.of_node(name), self._opset)]
+            nodes = [placing.cast(value, dtype, self._names.of_node(name))]
         else:
             nodes = self._container(value, kind, dtype)
         cast = nodes[-1].outputs[0]

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -62,7 +63,10 @@ class Inside:
         with _beside(self._model, self._proto) as runnable:
             session = sessions.open_plain_session(runnable, self._device)
             floats = {output.name for output in session.get_outputs() if output.type in _FLOATS}
-            return sessions.run_session(session, feeds, floats) if floats else {}
+            found = sessions.run_session(session, feeds, floats) if floats else {}
+            return {
+                name: value for name, value in found.items() if isinstance(value, np.ndarray)
+            }  # or sparse
 
     def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
         """The same in several runs, each with as many values as fit into memory."""

@@ -108,6 +108,8 @@ def close(before, after):
     """Whether two outputs are near each other; what is no float array must be equal."""
     if isinstance(before, list):
         return len(before) == len(after) and all(map(close, before, after))
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(close(np.asarray(before[k]), after[k]) for k in before)
     if not isinstance(before, np.ndarray) or before.dtype.kind != "f":
         return np.array_equal(before, after)
     return np.allclose(after, before, rtol=CLOSE, atol=CLOSE, equal_nan=True)

@@ -1,0 +1,169 @@
+"""Valid in, valid out, whatever of ONNX a model uses: at the defaults, and with all forced into half."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amp_rewrite.options import Level, Options
+from tests import odd_models, text
+from tests.conformance.cases import Case
+from tests.conformance.judging import Outcome, complaint, judge
+from tests.sessions import Runtime
+
+pytest.importorskip("onnxruntime")
+FINE = {Outcome.GOOD, Outcome.UNCHANGED, Outcome.UNRUN, Outcome.IDLE}
+ASKED = {
+    "defaults": Options(check=False, metadata=False),
+    "forced": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL),
+    "kept functions": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL, keep_functions=True),
+}
+TEXTS = {
+    f"{table}: {name}": written
+    for table in ("CONTROL", "SEQUENCES", "FUNCTIONS", "OPERATORS", "MIXED")
+    for name, written in getattr(odd_models, table).items()
+}
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    """onnxruntime, out of reach of its crashes."""
+    child = Runtime()
+    yield child
+    child.close()
+
+
+def fed(kind):
+    """A value of that type: numbers between 0.1 and 0.9, two of them for a sequence."""
+    if kind.HasField("sequence_type"):
+        return [fed(kind.sequence_type.elem_type)] * 2
+    if kind.HasField("optional_type"):
+        return fed(kind.optional_type.elem_type)
+    if kind.tensor_type.elem_type == TensorProto.STRING:
+        return np.array(["a"] * 4)
+    return text.numbers(kind.tensor_type)
+
+
+def judged(proto, asked, runtime):
+    """What becomes of a model, which is valid: rewritten twice, checked, loaded, run and compared."""
+    assert not complaint(proto)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    feeds = {info.name: fed(info.type) for info in proto.graph.input if info.name not in weights}
+    return judge(Case("", proto.SerializeToString(), feeds, (), proto), asked, runtime)
+
+
+EVERY = [
+    (name, asked) for name in TEXTS for asked in ASKED if "kept" not in asked or name.startswith("FUNCTIONS")
+]
+
+
+@pytest.mark.parametrize(("name", "asked"), EVERY)
+def test_what_onnx_can_say(name, asked, runtime):
+    """Valid, stable, loaded with the same borders, and close."""
+    found = judged(text.model(TEXTS[name]), ASKED[asked], runtime)
+    assert found.outcome in FINE, found
+
+
+PRODUCTS = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
+    h = MatMul (x, w) c = Relu (h) d = Identity (c) y = MatMul (d, w)
+}"""
+
+
+def between(dtype):
+    """Two products, and a type between them."""
+    proto = text.model(f'<ir_version: 13, opset_import: ["" : 25]> {PRODUCTS}')
+    first, second = proto.graph.node[1:3]
+    first.CopyFrom(helper.make_node("Cast", ["h"], ["c"], to=dtype))
+    second.CopyFrom(helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT))
+    return proto
+
+
+def stored_as(dtype):
+    """Two products, and a weight of a type."""
+    proto = between(dtype)
+    proto.graph.node[1].CopyFrom(helper.make_node("Identity", ["k"], ["c"]))
+    proto.graph.initializer.append(helper.make_tensor("k", dtype, [4, 4], np.ones(16, np.float32)))
+    return proto
+
+
+ALLOWED = onnx.defs.get_schema("Cast", 25).type_constraints[1].allowed_type_strs
+NUMBERS = [
+    value
+    for name, value in TensorProto.DataType.items()
+    if f"tensor({name.lower()})" in ALLOWED and name not in ("FLOAT", "STRING")
+]
+
+
+@pytest.mark.parametrize("asked", ["defaults", "forced"])
+@pytest.mark.parametrize("make", [between, stored_as])
+@pytest.mark.parametrize("dtype", NUMBERS, ids=TensorProto.DataType.Name)
+def test_every_type(dtype, make, asked, runtime):
+    """What has another type keeps it, however narrow, in values and in weights."""
+    found = judged(make(dtype), ASKED[asked], runtime)
+    assert found.outcome in FINE | {Outcome.FAR}, found  # 4 bits are not close to anything
+    assert found.outcome is not Outcome.FAR or "4" in TensorProto.DataType.Name(dtype), found
+
+
+OPSETS = [(opset, ir) for opset in range(1, onnx.defs.onnx_opset_version() + 1) for ir in (3, 13)]
+
+
+@pytest.mark.parametrize(("opset", "ir"), OPSETS)
+def test_every_opset(opset, ir, runtime):
+    """From the first to the newest, with the oldest and the newest IR version."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["t"]),
+        helper.make_node("MatMul", ["t", "w"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in ("x", "w")]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 4])
+    weight = numpy_helper.from_array(np.linspace(0.1, 0.9, 16, dtype=np.float32).reshape(4, 4), "w")
+    graph = helper.make_graph(nodes, "g", inputs[: 2 if ir < 4 else 1], [output], [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    found = judged(proto, ASKED["defaults"], runtime)
+    assert found.outcome is (Outcome.GOOD if opset >= 6 else Outcome.UNCHANGED) or "opset" in found.why, found
+
+
+NAMES = [
+    "a b",
+    "a/b:0",
+    "名前",
+    "\t",
+    "'",
+    '"',
+    "\\",
+    "{x}",
+    "%1",
+    "a\nb",
+    "-",
+    "a" * 500,
+    "x__float16",
+    "\x7f",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name(name, runtime):
+    """Names of values and of nodes are names, whatever is in them."""
+    proto = text.model(PRODUCTS.replace("Identity", "Sigmoid"))
+    for node in proto.graph.node:
+        node.input[:] = [value + name for value in node.input]
+        node.output[:] = [value + name for value in node.output]
+        node.name = node.output[0]
+    for entry in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        entry.name += name
+    assert judged(proto, ASKED["defaults"], runtime).outcome is Outcome.GOOD
+
+
+def test_quantisation_annotations_stay(runtime):
+    """They name the same tensors as before."""
+    proto = text.model(PRODUCTS)
+    for tensor, key in (("h", "SCALE_TENSOR"), ("w", "ZERO_POINT_TENSOR"), ("y", "SCALE_TENSOR")):
+        noted = proto.graph.quantization_annotation.add(tensor_name=tensor)
+        noted.quant_parameter_tensor_names.add(key=key, value="w")
+    assert judged(proto, ASKED["defaults"], runtime).outcome is Outcome.GOOD
+    notes, after = (
+        {note.tensor_name: note for note in model.graph.quantization_annotation}
+        for model in (proto, text.rewritten(proto).model)
+    )
+    assert after == notes
