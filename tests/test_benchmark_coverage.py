@@ -14,7 +14,7 @@ NETWORK = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float
     [turn] t = Transpose (x) [first] a = MatMul (x, t) [second] y = MatMul (a, x) }"""
 DENIED = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
 g (float[1, 2, 4, 4] x, float[2, 2, 3, 3] w) => (float[1, 2, 2, 2] y) {
-    [conv] y = com.microsoft.FusedConv <activation = "Relu"> (x, w) }"""
+    [conv] y = com.microsoft.FusedConv <activation = "Softplus"> (x, w) }"""
 EXP = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Exp (x) }"""
 FEEDS = """
 import numpy as np
