@@ -63,13 +63,16 @@ def test_magnitudes_of_all_floats_over_all_samples():
 
 def test_sparse_values_are_passed_over():
     """A Constant that is sparse when it is run has no magnitude, and is no obstacle."""
-    proto = model("g (float[4] x) => (float[4] y) { y = Relu (x) }")
-    values = onnx.helper.make_tensor("v", onnx.TensorProto.FLOAT, [1], [1])
-    indices = onnx.helper.make_tensor("i", onnx.TensorProto.INT64, [1], [3])
-    sparse = onnx.helper.make_sparse_tensor(values, indices, [4])
-    proto.graph.node.append(onnx.helper.make_node("Constant", [], ["s"], sparse_value=sparse))
-    seen = amp_rewrite.observe(proto, [{"x": np.ones(4, np.float32)}], device=Device.CPU)
-    assert seen.keys() == {"x", "y"}
+    proto = model("g (float[4,4] x) => (float[4,4] y) { y = Relu (x) }")
+    values = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [1], [1])
+    indices = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], [3])
+    sparse = onnx.helper.make_sparse_tensor(values, indices, [4, 4])
+    proto.graph.node.add(op_type="Constant", output=["s"]).attribute.append(
+        onnx.helper.make_attribute("sparse_value", sparse)
+    )
+    proto.graph.node.add(op_type="MatMul", input=["y", "s"], output=["z"])
+    seen = amp_rewrite.observe(proto, [{"x": np.ones((4, 4), np.float32)}], device=Device.CPU)
+    assert seen.keys() == {"x", "y", "z"}
 
 
 def test_what_is_not_finite_or_zero_has_no_magnitude():
