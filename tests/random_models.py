@@ -244,7 +244,9 @@ def _call(scope):
 
 def _function(opset, name, outputs, *nodes):
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
-    made = [helper.make_node(operator, given, [out], **more) for operator, given, out, more in nodes]
+    made = [
+        helper.make_node(operator, list(given), list(out), **more) for operator, given, out, more in nodes
+    ]
     return helper.make_function(DOMAIN, name, ["a", "b"], outputs, made, imports)
 
 
@@ -252,9 +254,7 @@ def functions(opset):
     """What `_call` calls: a product and what comes behind it, and one function that calls the other."""
     return [
         _function(opset, "both", ["c", "d"], ("MatMul", "ab", "c", {}), ("Tanh", "c", "d", {})),
-        _function(
-            opset, "outer", ["e"], ("both", "ab", "v1", {"domain": DOMAIN}), ("Add", ["v1", "a"], "e", {})
-        ),
+        _function(opset, "outer", ["e"], ("both", "ab", "vw", {"domain": DOMAIN}), ("Add", "va", "e", {})),
     ]
 
 
