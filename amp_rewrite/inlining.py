@@ -43,11 +43,14 @@ def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
 def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
     """Makes ready what is to be inlined.
 
+    A function that imports other versions gets the model's where they say the same of all that it calls.
     Outputs that a call leaves out get names: the nodes of the body make them, and may read them. What a
     function says of the types inside goes: it need not hold for this call.
     """
     names = Names(model)
     inlined = [function for key, function in model.functions.items() if key not in kept]
+    for function in inlined:
+        _settle_imports(function, model)
     for node in (node for function in inlined for node in function.all_nodes()):
         for value in node.outputs:
             value.type = None
@@ -58,3 +61,17 @@ def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
         node.resize_outputs(len(called.outputs))
         for value in node.outputs:
             value.name = value.name or names.of_value(value, "unread")
+
+
+def _settle_imports(function: ir.Function, model: ir.Model) -> None:
+    for domain, version in function.opset_imports.items():
+        wanted = model.opset_imports.get(domain, version)
+        called = {node.op_type for node in function.all_nodes() if node.domain == domain}
+        if all(_is_same(domain, operator, version, wanted) for operator in called):
+            function.opset_imports[domain] = wanted
+
+
+def _is_same(domain: str, operator: str, version: int, other: int) -> bool:
+    """Whether two versions of an operator set have an operator in the same form."""
+    one, another = (schema.find(domain, operator, known) for known in (version, other))
+    return one is not None and another is not None and one.since == another.since

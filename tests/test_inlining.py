@@ -165,12 +165,22 @@ def test_a_model_that_does_not_change_keeps_its_functions():
     assert rewrite(proto).model == proto
 
 
+@pytest.mark.parametrize("opset", [14, 16, 18, 21])
+def test_a_function_of_another_opset_with_the_same_operators_is_inlined(opset):
+    """MatMul and Relu are in opsets 14 to 21 what they are in the model's 17."""
+    proto = text.model(CALL + PRODUCT.replace('"" : 17', f'"" : {opset}'))
+    made = loads(rewrite(proto).model)
+    assert {"MatMul", "Relu"} <= set(operators(made))
+    assert made.opset_import == proto.opset_import
+    text.agree(proto, made)
+
+
 @pytest.mark.parametrize(
     ("imports", "reason"),
-    [('"" : 14', "version 17 in the model but version 14"), ('"" : 17, "my" : 1', "Cyclic")],
+    [('"" : 12', "version 17 in the model but version 12"), ('"" : 17, "my" : 1', "Cyclic")],
 )
 def test_what_cannot_be_inlined_stays(imports, reason):
-    """Functions of another opset, or that call themselves, stay float32; a warning says why."""
+    """Functions of an opset with other operators, or that call themselves, stay; a warning says why."""
     call = "c = my.f(t, b)" if "my" in imports else "c = Relu(t)"
     body = f'<domain: "my", opset_import: [{imports}]> f (a, b) => (c) {{ t = MatMul(a, b)  {call} }}'
     proto = onnx.parser.parse_model(GRAPH.replace("<float[4, 4] w>", "") % "y = my.f(x, x)" + body)
