@@ -51,7 +51,7 @@ def _spelling(param: click.Parameter) -> str:
     return max(param.opts, key=len)
 
 
-def _refuse_clashes(named: Sequence[_Named]) -> None:
+def _refuse_clashes(named: list[_Named]) -> None:
     for at, file in enumerate(named):
         if not file.is_written:
             continue
