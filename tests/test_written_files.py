@@ -1,5 +1,8 @@
 """The files that a command is to write are looked at before any work is done."""
 
+import os
+import stat
+
 import pytest
 
 from tests.test_cli import failure, model
@@ -55,3 +58,13 @@ def test_plots_go_to_a_folder(model):
     """A file in the place of the folder is said before the work."""
     assert "name a folder" in failure(model, "--plots", model)
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("flag", ["-o", "--json"])
+def test_a_device_stays_what_it_is(model, flag):
+    """Who may write to /dev must not lose /dev/null to a report: what is no file is refused."""
+    pipe = model.with_name("pipe")
+    os.mkfifo(pipe)
+    assert "is a device or a pipe; name a file" in failure(model, flag, pipe)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

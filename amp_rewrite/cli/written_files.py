@@ -68,6 +68,8 @@ def _refuse_clashes(named: list[_Named]) -> None:
 def _refuse_unwritable(file: _Named) -> None:
     if file.path.is_dir():
         raise OutputError(f"is a folder; {file.by} takes a file", where=file.path, remedy="name a file in it")
+    if file.path.exists() and not file.path.is_file():  # a rename would put a file in the place of a device
+        raise OutputError("is a device or a pipe", where=file.path, remedy="name a file")
     if not file.path.parent.is_dir():
         raise OutputError(
             f"cannot be written: there is no folder {file.path.parent}",
