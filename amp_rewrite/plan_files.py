@@ -214,10 +214,15 @@ def load(path: str | Path) -> SavedPlan:
     try:
         return _saved(content, str(path))
     except (KeyError, TypeError, ValueError, OptionError) as error:
-        raise PlanError(f"is no plan ({error!r})", where=path, remedy=_AGAIN) from error
+        raise PlanError(f"is no plan ({lack(error)})", where=path, remedy=_AGAIN) from error
 
 
 _AGAIN = "make it again with --save-plan"
+
+
+def lack(error: Exception) -> str:
+    """What keeps something from being a plan, in words; the text of a KeyError is but the key."""
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:

@@ -35,7 +35,9 @@ def of(saved: SavedPlan) -> Saved:
         casts = tuple(_crossing(row, len(units)) for row in saved.casts if "readers" in row)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise PlanError(
-            f"is no plan ({error!r})", where=saved.where, remedy="make it again with --save-plan"
+            f"is no plan ({plan_files.lack(error)})",
+            where=saved.where,
+            remedy="make it again with --save-plan",
         ) from error
     rows = zip(nodes, saved.units, strict=True)
     flops: dict[Hashable, int] = {

@@ -132,6 +132,13 @@ def test_assert_coverage_returns_what_it_found(model):
     assert assert_coverage(text.model(SOURCE), max_casts=1, forbid_half=["Exp"]).nodes.half == 1
 
 
+@pytest.mark.parametrize("asked", [{"min_flops": 95}, {"tolerance": -1}, {"require": {"MatMul": 1.5}}])
+def test_assert_coverage_refuses_what_is_no_share(model, asked):
+    """A percentage in the place of a share is a slip, not a model that fails."""
+    with pytest.raises(OptionError, match="is no share"):
+        assert_coverage(model, **asked)
+
+
 def test_assert_coverage_tells_each_broken_rule_with_its_nodes(model, tmp_path):
     """As an AssertionError, and nothing else of ours is one."""
     with pytest.raises(AssertionError) as caught:

@@ -85,6 +85,31 @@ def test_a_model_that_no_runtime_here_knows_is_rewritten_all_the_same(tmp_path):
     assert "not compared with the original: onnxruntime refuses the model" in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--data", "missing.npz"), "there is no such file"),
+        (("--dim", "missing=3"), "no open dimension 'missing'"),
+    ],
+)
+def test_inputs_that_cannot_be_had_are_bad_usage(model, arguments, words):
+    """A slip in --data or --dim must not pass as a rewrite that was compared: nothing is written."""
+    result = run(model, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert not model.with_name("model_fp16.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "bound", ["relative_l2=nan", "relative_l2=-1", "top1=2", "non_finite=-1", "cosine=1.1"]
+)
+def test_a_bound_that_means_nothing_is_bad_usage(model, bound):
+    """A bound that every output breaks, or none, is a slip."""
+    result = run(model, "--tolerance", bound)
+    assert result.exit_code == 2
+    assert f"{bound} means nothing" in result.stderr
+
+
 def test_in_place_is_compared_with_what_was_there(model):
     """The model that is overwritten is still what the result is compared with."""
     result = run(model, *FORCED, *data(model, "large"), "--in-place")
@@ -114,12 +139,33 @@ def test_verify_says_no_and_why(model, tmp_path):
     assert verdict["blame"]["first_lost"]["node"] == "square"
 
 
+def test_a_long_name_is_printed_whole(tmp_path):
+    """In 80 columns a name is folded, not cut: two outputs may differ in their ends alone."""
+    path, name = tmp_path / "long.onnx", "decoder_" * 6 + "end"
+    onnx.save(parser.parse_model(OVERFLOW.replace("y", name)), path)
+    lines = run("verify", path, path).output.splitlines()
+    assert name == "".join(line.split("  ")[0].strip() for line in lines[2:])
+
+
+def test_models_of_other_names_are_not_compared(model, tmp_path):
+    """Where nothing could be compared no table pretends so; what differs is said."""
+    other = tmp_path / "other.onnx"
+    onnx.save(parser.parse_model(OWN), other)
+    result = run("verify", model, other)
+    assert result.exit_code == 1
+    assert "not compared with the original: names, types or shapes differ" in result.output
+    assert "relative L2" not in result.output
+
+
 def test_tolerances_decide(model):
     """A bound that is moved or taken away changes the verdict."""
     run(model, *FORCED, "--no-verify", "-q")
     pair = (model, model.with_name("model_fp16.onnx"), *data(model, "small"))
     assert run("verify", *pair).exit_code == 0
-    assert run("verify", *pair, "--tolerance", "cosine=1.1").exit_code == 1
+    np.savez(model.with_name("rounded.npz"), x=np.float32([1.3, 1]))
+    rounded = (*pair[:2], *data(model, "rounded"))
+    assert run("verify", *rounded).exit_code == 0
+    assert run("verify", *rounded, "--tolerance", "relative_l2=0").exit_code == 1
     lost = (model, model.with_name("model_fp16.onnx"), *data(model, "large"))
     free = [flag for name in ("non_finite", "relative_l2") for flag in ("--tolerance", f"{name}=none")]
     assert run("verify", *lost, *free).exit_code == 0

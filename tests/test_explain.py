@@ -315,6 +315,8 @@ def test_a_plan_that_is_not_there(tmp_path):
     assert "cannot be read" in failure(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("[]")
     assert "is no plan" in failure(tmp_path / "other.json")
+    (tmp_path / "other.json").write_text("{}")
+    assert "is no plan (it has no 'format')" in failure(tmp_path / "other.json")
 
 
 def test_names_are_printed_as_they_are(tmp_path):

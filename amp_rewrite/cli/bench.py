@@ -9,6 +9,7 @@ import click
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
 from amp_rewrite.reporting import charts, pictures, terminal, timings
 from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
@@ -16,7 +17,7 @@ from amp_rewrite.running.latency import Effort
 from amp_rewrite.running.runners import Subject
 
 
-@click.command()
+@click.command(cls=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A [B ...]")
 @feed_flags
 @click.option(
@@ -39,7 +40,7 @@ from amp_rewrite.running.runners import Subject
 @json_flag("figures")
 @click.option(
     "--chart",
-    type=click.Path(path_type=Path),
+    type=WRITTEN,
     metavar="FILE",
     help="Draw the latencies: an .svg, or a .png with matplotlib.",
 )

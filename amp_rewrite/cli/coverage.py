@@ -11,6 +11,7 @@ import click
 from amp_rewrite import writing
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
+from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
 from amp_rewrite.reporting.coverage import baselines, checks
 from amp_rewrite.reporting.coverage.annotations import commands
 from amp_rewrite.reporting.coverage.counts import Coverage
@@ -22,21 +23,21 @@ from amp_rewrite.reporting.coverage.table import print_checks, print_coverage
 from amp_rewrite.reporting.terminal import plain_console
 
 
-@click.command()
+@click.command(cls=WritingCommand)
 @click.argument("model", type=click.Path(path_type=Path))
 @rule_flags
 @json_flag("coverage")
 @click.option(
     "--markdown",
     "markdown_",
-    type=click.Path(path_type=Path),
+    type=WRITTEN,
     metavar="FILE",
     help="Write the coverage as Markdown, for the summary of a job.",
 )
 @click.option(
     "--junit",
     "junit_",
-    type=click.Path(path_type=Path),
+    type=WRITTEN,
     metavar="FILE",
     help="Write the rules as JUnit XML, a test case each.",
 )

@@ -14,6 +14,7 @@ from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.questions import Question
 from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flags
+from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation, Source
 from amp_rewrite.reporting.advice.measured import Dims
@@ -24,7 +25,7 @@ PLAN = ".json"
 """How the name of a saved plan ends."""
 
 
-@click.command()
+@click.command(cls=WritingCommand)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("node", required=False)
 @click.option("--all", "all_", is_flag=True, help="Every part of the model with its reason, a line each.")

@@ -51,9 +51,16 @@ class Job:
 
     def run(self, looking: Looking) -> Proof:
         """Does it; raises what `pipeline.rewrite` raises, and what `observe` does where that is asked for."""
+        self._refuse_bad_data()
         look = self._observe if looking is Looking.ALWAYS else self._observe_if_possible
         proof = prove(Steps(self._rewrite, self._judge, look), self.options.half, looking)
         return replace(proof, judged=self._with_blame(proof))
+
+    def _refuse_bad_data(self) -> None:
+        """FeedError, before anything is written, for inputs that were asked for and cannot be had."""
+        asked = self.data.paths or self.data.dims
+        if asked and isinstance(self.original, Runnable):
+            next(iter(feeds.feeds(self.original, self.data)), None)
 
     def plan(self, looking: Looking) -> Analysis:
         """Decides, and stops there; raises what `pipeline.analyze` and, where it looks, `observe` raise."""

@@ -11,6 +11,7 @@ import click
 
 from amp_rewrite import writing
 from amp_rewrite.cli.grouping import Flag
+from amp_rewrite.cli.written_files import WRITTEN
 
 
 def json_flag(what: str) -> Flag:
@@ -18,7 +19,7 @@ def json_flag(what: str) -> Flag:
     return click.option(
         "--json",
         "json_",
-        type=click.Path(path_type=Path),
+        type=WRITTEN,
         metavar="FILE",
         help=f"Write the {what} as JSON.",
     )

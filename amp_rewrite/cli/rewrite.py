@@ -22,6 +22,7 @@ from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
 from amp_rewrite.cli.storage_flag import external_data_flag
+from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import ExternalData, Level
 from amp_rewrite.pipeline import Analysis, Result
@@ -34,12 +35,12 @@ from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.verification import Verdict
 
 
-@click.command()
+@click.command(cls=WritingCommand)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=WRITTEN,
     metavar="FILE",
     help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.",
 )
@@ -47,7 +48,7 @@ from amp_rewrite.running.verification import Verdict
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write no model.")
 @click.option(
     "--save-plan",
-    type=click.Path(path_type=Path),
+    type=WRITTEN,
     metavar="FILE",
     help="Write the plan as JSON; --plan carries it out again.",
 )

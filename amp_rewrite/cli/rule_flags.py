@@ -13,7 +13,7 @@ from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.grouping import Flag, grouped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.reporting.coverage import baselines, rule_files
-from amp_rewrite.reporting.coverage.rules import TOLERANCE, Rules
+from amp_rewrite.reporting.coverage.rules import SHARE, SHARES, TOLERANCE, Rules
 
 
 def _share(name: str, help_: str) -> Flag:
@@ -77,9 +77,9 @@ def _asked(flags: Mapping[str, Any]) -> AskedRules:
     baseline: Path | None = flags["baseline"] or held.baseline
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
-    bounds = {name: _first(_checked(name, flags[name]), getattr(held, name)) for name in _SHARES}
+    bounds = {name: _first(_checked(name, flags[name]), getattr(held, name)) for name in SHARES}
     rules = Rules(
-        **{name: bounds[name] for name in _SHARES if name != "tolerance"},
+        **{name: bounds[name] for name in SHARES if name != "tolerance"},
         require={**held.require, **_requirements(flags["require"])},
         forbid_half=tuple(dict.fromkeys((*held.forbid_half, *flags["forbid_half"]))),
         max_casts=_first(flags["max_casts"], held.max_casts),
@@ -90,16 +90,13 @@ def _asked(flags: Mapping[str, Any]) -> AskedRules:
     return AskedRules(rules, dims, baseline if flags["update"] else None)
 
 
-_SHARES = ("min_flops", "min_nodes", "min_weights", "tolerance")
-
-
 def _first(flag: Any, held: Any) -> Any:
     return flag if flag is not None else held
 
 
 def _checked(name: str, share: float | None) -> float | None:
     if share is not None and not 0 <= share <= 1:
-        raise OptionError(f"--{name.replace('_', '-')} {share:g} is no share", remedy=rule_files.SHARE)
+        raise OptionError(f"--{name.replace('_', '-')} {share:g} is no share", remedy=SHARE)
     return share
 
 

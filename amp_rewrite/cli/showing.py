@@ -14,6 +14,7 @@ import onnx_ir as ir
 from amp_rewrite import explaining, half, pipeline, plan_files, stored, writing
 from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
+from amp_rewrite.cli.written_files import WRITTEN
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation
 from amp_rewrite.half import Half
@@ -29,7 +30,7 @@ from amp_rewrite.reporting.report import Report
 _FLAGS = (
     click.option(
         "--html",
-        type=click.Path(path_type=Path),
+        type=WRITTEN,
         metavar="FILE",
         help="Write a report to look at: the graph, why each node is what it is, coverage, errors.",
     ),
@@ -75,8 +76,8 @@ def _write_plots(shown: Page, folder: Path) -> None:
 
 def _showing(flags: Mapping[str, Any]) -> Showing:
     html, folder = flags["html"], flags["plots"]
-    if html is not None and html.is_dir():
-        raise OptionError(f"--html {html} is a folder", remedy="name a file in it")
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise OptionError(f"--plots {folder} is a file", remedy="name a folder")
     return Showing(html, folder)
 
 

@@ -11,12 +11,13 @@ from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_files import json_flag, write_json
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.options import Borders
 from amp_rewrite.reporting import terminal
 from amp_rewrite.running.feeds import Data
 
 
-@click.command()
+@click.command(cls=WritingCommand)
 @click.argument("original", type=click.Path(path_type=Path))
 @click.argument("rewritten", type=click.Path(path_type=Path))
 @feed_flags

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from amp_rewrite.element_types import element_name
@@ -33,7 +33,9 @@ def print_summary(console: Console, report: Report, title: str, hints: Iterable[
 
 def print_plan(console: Console, plan: Plan) -> None:
     """What a plan would change: every Cast, and every stored tensor that is kept in another form."""
-    table = Table("change", "value", "details", box=None, header_style="dim", pad_edge=False)
+    table = Table(
+        "change", Column("value", overflow="fold"), "details", box=None, header_style="dim", pad_edge=False
+    )
     for cast in plan.casts:
         reads = plural(len(cast.reads), "reader")
         table.add_row("Cast", _name(cast.value.name), f"to {element_name(cast.dtype)} for {reads}")
@@ -56,11 +58,13 @@ SHOWN = 5
 def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False) -> None:
     """The metrics of every output and the verdict; what broke, and the node to look at, where it is known."""
     console.print(how(verdict))
-    table = Table(*COLUMNS, box=None, header_style="dim", pad_edge=False)
+    name, *rest = COLUMNS
+    table = Table(Column(name, overflow="fold"), *rest, box=None, header_style="dim", pad_edge=False)
     for output in verdict.outputs:
         *texts, judged = cells(output)
         table.add_row(*map(Text, texts), Text(judged, style="red" if output.broken else "green"))
-    console.print(table)
+    if verdict.outputs:
+        console.print(table)
     for fault in faults(verdict):
         console.print(Text(f"  {fault}", style="red"))
     if verdict.blame is not None:

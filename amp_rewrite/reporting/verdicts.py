@@ -10,6 +10,8 @@ COLUMNS = ("output", "relative L2", "max abs", "mean abs", "SNR dB", "cosine", "
 
 def how(verdict: Verdict) -> str:
     """On what, and where, the two models were compared."""
+    if verdict.signature and not verdict.samples:
+        return "not compared with the original: names, types or shapes differ"
     return f"compared with the original on {plural(verdict.samples, 'sample')} ({verdict.how})"
 
 

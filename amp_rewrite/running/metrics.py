@@ -66,11 +66,24 @@ def _bound(text: str) -> tuple[str, Any]:
     if bound == "none":
         return name, None
     try:
-        return name, int(bound) if name == "non_finite" else float(bound)
+        number = int(bound) if name == "non_finite" else float(bound)
     except ValueError as error:
         raise OptionError(
             f"the tolerance {text} is no number", remedy=f"write {name}=0.01, or {name}=none"
         ) from error
+    low, high = _RANGES.get(name, _DISTANCES)
+    if not low <= number <= high:
+        raise OptionError(f"the tolerance {text} means nothing", remedy=f"give {name} {low:g} to {high:g}")
+    return name, number
+
+
+_DISTANCES = (0.0, math.inf)
+_RANGES = {
+    "cosine": (-1.0, 1.0),
+    "snr_db": (-math.inf, math.inf),
+    "agreement": (0.0, 1.0),
+    "top1": (0.0, 1.0),
+}
 
 
 def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:

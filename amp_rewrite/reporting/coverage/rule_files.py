@@ -24,8 +24,7 @@ import yaml
 
 from amp_rewrite import list_files
 from amp_rewrite.list_files import Field
-
-SHARE = "write a share from 0 to 1, as in 0.95"
+from amp_rewrite.reporting.coverage.rules import SHARE
 
 
 @dataclass(frozen=True, slots=True)

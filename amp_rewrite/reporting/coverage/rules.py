@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from amp_rewrite.errors import OptionError
+
 TOLERANCE = 0.01
 """How far a share may fall below that of a baseline: a point in a hundred, if nothing else is asked."""
 
 EXACT = 1e-9
 """Shares are quotients of whole numbers: what is nearer than this to a bound has reached it."""
+
+SHARES = ("min_flops", "min_nodes", "min_weights", "tolerance")
+SHARE = "write a share from 0 to 1, as in 0.95"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,13 @@ class Rules:
     max_casts: int | None = None
     baseline: Baseline | None = None
     tolerance: float = TOLERANCE
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a share that is none: a rule of 95 would never be kept, one of -1 always."""
+        named = {name: getattr(self, name) for name in SHARES}
+        for name, share in {**named, **self.require}.items():
+            if share is not None and not 0 <= share <= 1:
+                raise OptionError(f"{name} {share:g} is no share", remedy=SHARE)
 
 
 @dataclass(frozen=True, slots=True)
