@@ -166,3 +166,13 @@ def test_plots_where_no_folder_can_be(model, tmp_path):
     refused = run("explain", model, "--plots", tmp_path / "plots")
     assert refused.exit_code == 2
     assert "plots" in refused.stderr
+
+
+def test_what_cannot_be_timed_has_no_latency(tmp_path):
+    """A model that no runtime takes is rewritten and shown all the same."""
+    made = parser.parse_model("""<ir_version: 9, opset_import: ["": 17, "own": 1]>
+        g (float[2,2] x) => (float[2,2] y) { a = MatMul (x, x) y = own.Op (a) }""")
+    onnx.save(made, tmp_path / "own.onnx")
+    result = run(tmp_path / "own.onnx", "--latency", "--html", tmp_path / "r.html")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "r.html").exists()

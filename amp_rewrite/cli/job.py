@@ -84,12 +84,15 @@ class Job:
             return f"not compared with the original: {judged}"
         return "not compared with the original" if self.original is None else "nothing changed"
 
-    def _time(self, result: Result) -> Bench:
-        """Both models as `bench` times them at its defaults; raises what `latency.measure` raises."""
+    def _time(self, result: Result) -> Bench | None:
+        """Both models as `bench` times them at its defaults; None where they cannot be run."""
         tell(self.progress, "measure")
         subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
-        samples = list(feeds.feeds(self.model, self.data))
-        return latency.measure(subjects, samples, latency.device_for(None))
+        try:
+            samples = list(feeds.feeds(self.model, self.data))
+            return latency.measure(subjects, samples, latency.device_for(None))
+        except _UNRUN:
+            return None
 
     def _observe(self) -> Observed:
         tell(self.progress, "observe")
