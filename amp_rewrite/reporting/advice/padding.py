@@ -17,11 +17,11 @@ import onnx_ir as ir
 from amp_rewrite import schema
 from amp_rewrite.arithmetic import shapes
 from amp_rewrite.arithmetic.work import Work
+from amp_rewrite.kinds import pinned_as
 from amp_rewrite.names import graphs
 from amp_rewrite.reporting.advice import products
 from amp_rewrite.reporting.advice.measured import Measured
 from amp_rewrite.reporting.advice.products import Shape, ShapeOf, Size
-from amp_rewrite.reporting.coverage.assumptions import title
 
 STEP = 8
 """Dimensions are best in multiples of this many elements of two bytes: 16 bytes (see above)."""
@@ -119,7 +119,7 @@ def _padding(kind: _Kind, nodes: list[ir.Node], work: Work) -> Padding:
     here = sum(work.of(node) or 0 for node in nodes)
     return Padding(
         operator=kind.operator,
-        nodes=tuple(title(node) for node in nodes),
+        nodes=tuple(pinned_as(node) for node in nodes),
         dimensions=kind.dimensions,
         flop_share=here / work.total if work.total else None,
         extra_flops=kind.extra_flops,

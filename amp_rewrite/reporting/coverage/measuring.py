@@ -22,8 +22,9 @@ from amp_rewrite import (
 from amp_rewrite.arithmetic import work
 from amp_rewrite.arithmetic.work import Work
 from amp_rewrite.element_types import Types, element_name
+from amp_rewrite.kinds import pinned_as
 from amp_rewrite.reporting.coverage import precision, weights
-from amp_rewrite.reporting.coverage.assumptions import assumptions, title
+from amp_rewrite.reporting.coverage.assumptions import assumptions
 from amp_rewrite.reporting.coverage.counts import Cast, Coverage, Part, Row, add
 from amp_rewrite.reporting.coverage.precision import Precision
 
@@ -72,7 +73,7 @@ class _Measured:
         for graph in names.graphs(self.model.graph):
             for node in graph:
                 yield Part(
-                    name=title(node),
+                    name=pinned_as(node),
                     operator=schema.written(node.domain, node.op_type),
                     precision=precision.of_node(node, self.types, version(node.domain)),
                     flops=self.work.of(node),
@@ -93,7 +94,7 @@ class _Measured:
         shape = self.work.shapes.of(node.inputs[0])
         size = int(before.itemsize + after.itemsize)
         moved = None if shape is None else runs * math.prod(shape) * size
-        yield Cast(title(node), element_name(before), element_name(after), moved)
+        yield Cast(pinned_as(node), element_name(before), element_name(after), moved)
 
     def _dtype(self, value: ir.Value | None) -> ir.DataType | None:
         kind = self.types.get(value) if value is not None else None
