@@ -16,6 +16,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+EXPORT_AGAIN = "export or download it again"
+"""What helps with a damaged model."""
+
 
 class AmpRewriteError(Exception):
     """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`)."""

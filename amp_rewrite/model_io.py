@@ -13,7 +13,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from amp_rewrite import external, oddities, wiring
-from amp_rewrite.errors import MissingPackageError, ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.oddities import Kept
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
@@ -103,7 +103,7 @@ def _from_path(path: Path) -> Loaded:
             raise ModelError(
                 "is larger than the 2 GiB that an ONNX file can have",
                 where=path,
-                remedy=external.EXPORT_AGAIN,
+                remedy=EXPORT_AGAIN,
             )
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -130,10 +130,10 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except (DecodeError, ValueError) as error:
         raise ModelError(
-            "is no ONNX model, or only a part of one", where=where, remedy=external.EXPORT_AGAIN
+            "is no ONNX model, or only a part of one", where=where, remedy=EXPORT_AGAIN
         ) from error
     if not (proto.HasField("ir_version") and proto.HasField("graph")):
-        raise ModelError("is no ONNX model", where=where, remedy=external.EXPORT_AGAIN)
+        raise ModelError("is no ONNX model", where=where, remedy=EXPORT_AGAIN)
     return proto
 
 
@@ -144,7 +144,7 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the give
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
         raise ModelError(
-            f"cannot be understood ({root_cause(error)})", where=where, remedy=external.EXPORT_AGAIN
+            f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
     wiring.settle(model, where, kept.sparse_names)
     return Loaded(model, size, kept=kept, warnings=warnings)

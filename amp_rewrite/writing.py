@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import data_files, external, oddities
-from amp_rewrite.errors import ModelError, OutputError
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
 from amp_rewrite.names import graphs
 from amp_rewrite.options import Beside, ExternalData
@@ -115,7 +115,7 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
         raise ModelError(
             f"cannot be written as ONNX ({root_cause(error)})",
             where="the given model",
-            remedy=external.EXPORT_AGAIN,
+            remedy=EXPORT_AGAIN,
         ) from error
     oddities.put_left_out(loaded.model, proto)
     if loaded.kept is not None:
