@@ -101,7 +101,7 @@ class _Walk:
         if borders is not None:
             self._control(node, borders)
             return
-        tensor = stored.constant(node) if _is(node, "Constant") else None
+        tensor = stored.constant(node)
         if tensor is not None:
             self._store(node.outputs[0], tensor)
             return
