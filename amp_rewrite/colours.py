@@ -1,7 +1,7 @@
 """The rules of colour: HALF or FULL for every unit, with the rule that says so and the unit that caused it.
 
 The rules come in order, and the first that paints a unit wins. They are TensorFlow Grappler's
-auto_mixed_precision passes, but for `follow`, which Grappler has for bfloat16 alone.
+auto_mixed_precision passes, but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
 """
 
 from __future__ import annotations

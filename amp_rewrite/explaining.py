@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx_ir as ir
-
 from amp_rewrite import annotations, model_io, plan_files, saved_decisions, shape_inference
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types
@@ -45,16 +43,6 @@ class Explanation:
     causes: tuple[RootCause, ...]
     measured: Measured | None = None
     warnings: tuple[str, ...] = ()
-
-    @property
-    def model(self) -> ir.Model | None:
-        """The model that was explained; None where only a plan is at hand."""
-        return None if self.measured is None else self.measured.model
-
-    @property
-    def types(self) -> Types | None:
-        """The types of its values; None where only a plan is at hand."""
-        return None if self.measured is None else self.measured.types
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
