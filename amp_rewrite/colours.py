@@ -7,9 +7,10 @@ auto_mixed_precision passes, but for `lead`, which is ours, and `follow`, which 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from amp_rewrite import rooted
 from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
 from amp_rewrite.kinds import BY_PIN, BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
@@ -94,12 +95,10 @@ def paint(
     *,
     follow: bool = True,
     level: Level = Level.DEFAULT,
-    rooted: Container[int] = (),
 ) -> Painting:
     """Colours for all units; linear in the number of edges.
 
-    `rooted` are the units whose float32 all comes from what is stored. Raises nothing: any graph and any
-    entries have a painting.
+    Raises nothing: any graph and any entries have a painting.
     """
     rules = _Rules(graph, entries)
     rules.allow()
@@ -107,7 +106,7 @@ def paint(
         rules.deny()
     rules.between()
     if follow:
-        rules.lead(rooted)
+        rules.lead()
         rules.spread_and_follow()
     else:
         rules.spread()
@@ -160,13 +159,14 @@ class _Rules:
     def _is_open(self, unit: int) -> bool:
         return unit not in self._paints and self._kinds[unit] in (Kind.INFER, Kind.CLEAR)
 
-    def lead(self, rooted: Container[int]) -> None:
+    def lead(self) -> None:
         """Rooted units on the way to a HALF one, through their like: CLEAR, or INFER and marked to follow."""
+        found = rooted.find(self._graph, self._entries)
 
         def leads(unit: int) -> bool:
             entry = self._entries[unit]
             marked = entry.kind is Kind.CLEAR or entry.follow
-            return unit in rooted and marked and unit not in self._paints
+            return unit in found and marked and unit not in self._paints
 
         for unit, cause in reach(self._halves(), self._producers, leads).items():
             self._paints[unit] = Paint(Colour.HALF, Rule.LEAD, cause)

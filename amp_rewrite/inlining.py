@@ -52,6 +52,9 @@ def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
         for value in node.outputs:
             value.type = None
     for node in (node for whole in (model.graph, *inlined) for node in whole.all_nodes()):
-        called = node.op_identifier()
-        for value in node.outputs if called in model.functions and called not in kept else ():
+        called = model.functions.get(node.op_identifier())
+        if called is None or called.identifier() in kept:
+            continue
+        node.resize_outputs(len(called.outputs))
+        for value in node.outputs:
             value.name = value.name or names.of_value(value, "unread")

@@ -29,7 +29,6 @@ from amp_rewrite import (
     quantised,
     quirks,
     ranges,
-    rooted,
     shape_inference,
     stored,
     tidy,
@@ -209,13 +208,7 @@ def _paint(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> colou
     entries = kinds.classify(
         graph, lists, options.half, findings, options.pins, options.level, options.target
     )
-    return colours.paint(
-        graph,
-        entries,
-        follow=options.follow,
-        level=options.level,
-        rooted=rooted.find(graph, entries) if options.follow else (),
-    )
+    return colours.paint(graph, entries, follow=options.follow, level=options.level)
 
 
 def _findings(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> Mapping[int, Finding]:

@@ -222,6 +222,47 @@ def _sequence(scope):
         scope.add("SequenceAt", [whole, scope.store(np.array(0, np.int64))], [SQUARE])
 
 
+def _optional(scope):
+    name = scope.fresh()
+    scope.nodes.append(helper.make_node("Optional", [scope.square().name], [name]))
+    scope.add("OptionalGetElement", [Value(name, 0, ())], [SQUARE])
+
+
+def _quantized(scope):
+    scale, zero = scope.store(np.array(0.05, np.float32)), scope.store(np.array(3, np.uint8))
+    whole = scope.add("QuantizeLinear", [scope.square(), scale, zero], [SQUARE], TensorProto.UINT8)[0]
+    scope.add("DequantizeLinear", [whole, scale, zero], [SQUARE])
+
+
+def _call(scope):
+    name, outputs = scope.draw(st.sampled_from(tuple(CALLED.items())))
+    pair = [scope.square(), scope.square()]
+    kept = [scope.maybe() for _ in range(outputs)]
+    shapes = [SQUARE if keep else None for keep in kept] if any(kept) else [SQUARE] * outputs
+    scope.add(name, pair, shapes, domain=DOMAIN)
+
+
+def _function(opset, name, outputs, *nodes):
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
+    made = [
+        helper.make_node(operator, list(given), list(out), **more) for operator, given, out, more in nodes
+    ]
+    return helper.make_function(DOMAIN, name, ["a", "b"], outputs, made, imports)
+
+
+def functions(opset):
+    """What `_call` calls: a product and what comes behind it, and one function that calls the other."""
+    return [
+        _function(opset, "both", ["c", "d"], ("MatMul", "ab", "c", {}), ("Tanh", "c", "d", {})),
+        _function(opset, "outer", ["e"], ("both", "ab", "vw", {"domain": DOMAIN}), ("Add", "va", "e", {})),
+    ]
+
+
+DOMAIN = "own"
+CALLED = {"both": 2, "outer": 1}
+"""The functions of a random model, and how many outputs they have."""
+
+
 def _fill(scope):
     size = np.float32(scope.draw(st.sampled_from(SIZES)))
     shape = scope.store(np.array(SQUARE, np.int64))
@@ -263,6 +304,20 @@ def _loop(scope):
     scope.add("Loop", [trips, None, scope.square()], [SQUARE, (2, *SQUARE)], body=body)
 
 
+def _scan(scope):
+    inner = scope.below()
+    carried, row = Value(scope.fresh(), FLOAT, SQUARE), Value(scope.fresh(), FLOAT, ROW)
+    inner.values += [carried, row]
+    for _ in range(scope.draw(st.integers(1, 3))):
+        scope.draw(st.sampled_from(_SIMPLE))(inner)
+    inner.add("Add", [inner.square(), row], [SQUARE])
+    results = [inner.add("Identity", [inner.square()], [SQUARE])[0] for _ in range(2)]
+    entering = [_info(carried), _info(row)]
+    body = helper.make_graph(inner.nodes, "body", entering, [_info(v) for v in results], inner.stored)
+    pair = [scope.square(), scope.square()]
+    scope.add("Scan", pair, [SQUARE, (4, *SQUARE)], num_scan_inputs=1, body=body)
+
+
 _SIMPLE = (_unary, _binary, _product, _cast, _where, _clip, _steep)
 PALETTE = (
     *_SIMPLE,
@@ -277,13 +332,17 @@ PALETTE = (
     _join_and_part,
     _normalize,
     _sequence,
+    _optional,
+    _quantized,
+    _call,
     _fill,
     _if,
     _loop,
+    _scan,
 )
 
 
-ROUGH = (_cast, _where, _clip, _steep, _normalize, _if, _loop)
+ROUGH = (_cast, _where, _clip, _steep, _normalize, _quantized, _if, _loop, _scan)
 SMOOTH = tuple(step for step in PALETTE if step not in ROUGH)
 """Steps whose results hardly move when their inputs hardly move."""
 
@@ -313,7 +372,15 @@ def models(draw, palette=PALETTE):
         value_info=declared,
     )
     imports = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=9, producer_name="laws")
+    called = any(node.domain == DOMAIN for node in scope.nodes)
+    imports += [helper.make_opsetid(DOMAIN, 1)] if called else []
+    return helper.make_model(
+        graph,
+        opset_imports=imports,
+        functions=functions(opset) if called else (),
+        ir_version=9,
+        producer_name="laws",
+    )
 
 
 def _outputs(scope, given):
@@ -343,6 +410,7 @@ OPERATORS = (  # all that a step above can draw
     "ConcatFromSequence",
     "ConstantOfShape",
     "Conv",
+    "DequantizeLinear",
     "Div",
     "Dropout",
     "Exp",
@@ -356,10 +424,14 @@ OPERATORS = (  # all that a step above can draw
     "Max",
     "Mul",
     "Neg",
+    "Optional",
+    "OptionalGetElement",
     "Pow",
+    "QuantizeLinear",
     "ReduceSum",
     "Relu",
     "Reshape",
+    "Scan",
     "SequenceAt",
     "SequenceConstruct",
     "Sigmoid",
@@ -392,4 +464,5 @@ def options(draw, operators=OPERATORS):
         lists=draw(st.none() | lists(operators)),
         level=draw(st.sampled_from((*Level, Level.DEFAULT, Level.DEFAULT))),
         follow=draw(st.booleans()),
+        keep_functions=draw(st.integers(1, 8)) == 8,  # calls of unknown types are slow to look up
     )

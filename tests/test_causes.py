@@ -185,7 +185,7 @@ MODELS = Path(__file__).parents[2] / "shared" / "models"
 
 
 @pytest.mark.parametrize(
-    "name", ["ultraface_rfb320", "bert_tiny_qa.legacy", "mamba_tiny.legacy", "silero_vad_v6"]
+    "name", ["ultraface_rfb320", "bigru_tagger.legacy", "mamba_tiny.legacy", "silero_vad_v6"]
 )
 def test_every_flag_does_what_it_says_for_real_models(name):
     """The same for models as they are found."""

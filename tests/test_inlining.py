@@ -109,6 +109,15 @@ def test_an_output_that_a_call_leaves_out(call):
     text.agree(proto, made)
 
 
+def test_outputs_that_a_call_does_not_even_mention():
+    """A call may stop at the last output that is wanted, whatever onnx's checker has against that."""
+    proto = text.model(GRAPH % 'y, "" = my.f(x, w)' + LEFT_OUT)
+    del proto.graph.node[0].output[1]
+    result = rewrite(proto, Options(check=False))
+    assert result.report.warnings == ()
+    assert {"MatMul", "Relu"} < set(operators(loads(result.model)))
+
+
 def test_a_function_that_has_the_name_of_an_operator_stays():
     """Which of the two a call means is up to the runtime: it stays a call, in float32; others are inlined."""
     graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>

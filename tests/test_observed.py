@@ -61,6 +61,20 @@ def test_magnitudes_of_all_floats_over_all_samples():
     assert seen["b"] == Magnitudes(pytest.approx(90), 90000)
 
 
+def test_sparse_values_are_passed_over():
+    """A Constant that is sparse when it is run has no magnitude, and is no obstacle."""
+    proto = model("g (float[4,4] x) => (float[4,4] y) { y = Relu (x) }")
+    values = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [1], [1])
+    indices = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], [3])
+    sparse = onnx.helper.make_sparse_tensor(values, indices, [4, 4])
+    proto.graph.node.add(op_type="Constant", output=["s"]).attribute.append(
+        onnx.helper.make_attribute("sparse_value", sparse)
+    )
+    proto.graph.node.add(op_type="MatMul", input=["y", "s"], output=["z"])
+    seen = amp_rewrite.observe(proto, [{"x": np.ones((4, 4), np.float32)}], device=Device.CPU)
+    assert seen.keys() == {"x", "y", "z"}
+
+
 def test_what_is_not_finite_or_zero_has_no_magnitude():
     """Infinities are no numbers to make room for, and zero is none that could vanish."""
     array = np.float32([0, -3, np.inf, np.nan, -np.inf, 2])
