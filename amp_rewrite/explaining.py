@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from amp_rewrite import annotations, model_io, plan_files, saved_decisions, shape_inference
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import ModelError, OptionError
@@ -17,7 +18,7 @@ from amp_rewrite.reporting import causes, remedies
 from amp_rewrite.reporting.advice import advice
 from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.advice.capability import Capability, of_this_machine
-from amp_rewrite.reporting.advice.measured import Dims, Measured, measure
+from amp_rewrite.reporting.advice.measured import Measured, measure
 from amp_rewrite.reporting.causes import RootCause
 
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from amp_rewrite import crossings, schema, targets
 from amp_rewrite import half as halves
+from amp_rewrite.arithmetic.work import Flops
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.half import Half
@@ -34,7 +35,7 @@ def dump(
     plan: Plan,
     model: ir.Model,
     options: Options,
-    flops: Mapping[ir.Node, int | None] | None = None,
+    flops: Flops | None = None,
 ) -> str:
     """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes.
 

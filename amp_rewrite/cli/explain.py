@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 from rich.text import Text
 
 from amp_rewrite import explaining
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.json_files import json_flag, write_json
@@ -16,7 +16,6 @@ from amp_rewrite.cli.questions import Question
 from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flags
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation, Source
-from amp_rewrite.reporting.advice.measured import Dims
 from amp_rewrite.reporting.page import Page
 from amp_rewrite.reporting.terminal import plain_console
 
@@ -73,7 +72,7 @@ def explain(
         write_json({"model": str(model), "from": found.source.value, **told}, json_)
 
 
-def _explanation(model: Path, asked: Asked, dims: Mapping[str, int]) -> Explanation:
+def _explanation(model: Path, asked: Asked, dims: Dims) -> Explanation:
     """Decisions that were asked for now count before those that a file carries."""
     if model.suffix == PLAN:
         if asked.decided or dims:

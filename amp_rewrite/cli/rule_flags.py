@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.grouping import Flag, grouped
 from amp_rewrite.errors import OptionError
@@ -66,7 +67,7 @@ class AskedRules:
     """What the flags and the file ask for; `update` is where to write a baseline, or None."""
 
     rules: Rules
-    dims: Mapping[str, int]
+    dims: Dims
     update: Path | None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from amp_rewrite import (
     writing,
 )
 from amp_rewrite.arithmetic import work
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.arithmetic.work import Work
 from amp_rewrite.element_types import Types, element_name
 from amp_rewrite.kinds import pinned_as
@@ -29,7 +30,7 @@ from amp_rewrite.reporting.coverage.counts import Cast, Coverage, Part, Row, add
 from amp_rewrite.reporting.coverage.precision import Precision
 
 
-def measure(source: model_io.Source, dims: Mapping[str, int] | None = None) -> Coverage:
+def measure(source: model_io.Source, dims: Dims | None = None) -> Coverage:
     """The coverage of a model as it stands; `source` may be whatever `rewrite` takes, and is not changed.
 
     `dims` gives open dimensions of the inputs a size, by symbol or as `input:axis`; others count as 1.
@@ -52,7 +53,7 @@ class _Measured:
     types: Types
     work: Work
 
-    def coverage(self, dims: Mapping[str, int], warning: str | None) -> Coverage:
+    def coverage(self, dims: Dims, warning: str | None) -> Coverage:
         parts = tuple(self._parts())
         stored = tuple(weights.find(self.model, self.types))
         return Coverage(

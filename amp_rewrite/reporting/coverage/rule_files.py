@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from amp_rewrite import list_files
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.list_files import Field
 
 SHARE = "write a share from 0 to 1, as in 0.95"
@@ -40,7 +41,7 @@ class Asked:
     max_casts: int | None = None
     baseline: Path | None = None
     tolerance: float | None = None
-    dims: Mapping[str, int] = field(default_factory=dict[str, int])
+    dims: Dims = field(default_factory=dict[str, int])
 
 
 def load(path: Path) -> Asked:

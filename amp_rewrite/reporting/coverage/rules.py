@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from amp_rewrite.arithmetic.opened import Dims
+
 TOLERANCE = 0.01
 """How far a share may fall below that of a baseline: a point in a hundred, if nothing else is asked."""
 
@@ -24,7 +26,7 @@ class Baseline:
     where: str
     shares: Mapping[str, float]
     operators: Mapping[str, float]
-    dims: Mapping[str, int]
+    dims: Dims
 
 
 @dataclass(frozen=True, slots=True)
