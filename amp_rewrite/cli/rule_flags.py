@@ -22,12 +22,7 @@ def _share(name: str, help_: str) -> Flag:
 
 
 _FLAGS = (
-    click.option(
-        "--dim",
-        multiple=True,
-        metavar="NAME=SIZE",
-        help="The size of an open dimension, by symbol or as INPUT:AXIS; others count as 1.",
-    ),
+    feed_flags.counted_dim_flag,
     click.option(
         "--rules",
         "file",
