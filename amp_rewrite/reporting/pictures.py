@@ -91,6 +91,10 @@ class Text:
 Shape = Rect | Line | Dot | Text
 
 
+WIDTH = 460
+"""The width of every picture of ours: they stand under each other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Shapes that are drawn one over the other, on a sheet of that size."""
