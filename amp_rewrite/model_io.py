@@ -13,7 +13,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from amp_rewrite import external, oddities, wiring
-from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, READABLE, MissingPackageError, ModelError
 from amp_rewrite.oddities import Kept
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
@@ -109,9 +109,7 @@ def _from_path(path: Path) -> Loaded:
     except FileNotFoundError as error:
         raise ModelError("there is no such file", where=path, remedy="check the path") from error
     except OSError as error:
-        raise ModelError(
-            f"cannot be read ({error.strerror})", where=path, remedy="give a file that you may read"
-        ) from error
+        raise ModelError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
     proto = _parse(data, path)
     loaded = _from_proto(proto, len(data), path)
     if external.KEY not in data:

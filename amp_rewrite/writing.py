@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,11 @@ def write(data: bytes, path: Path) -> None:
     finally:
         with contextlib.suppress(OSError):  # it was moved, or its folder is none
             beside.unlink()
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Writes plain data as JSON in one step; raises OutputError."""
+    write((json.dumps(content, indent=1) + "\n").encode(), path)
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -176,12 +177,7 @@ def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
 
 def _elements(kind: onnx.TypeProto) -> int | None:
     shape = protos.shape(kind)
-    if shape is None:
-        return None
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    return None if shape is None else math.prod(shape)
 
 
 def _element(kind: onnx.TypeProto) -> ir.DataType:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags
-from amp_rewrite.cli.json_files import json_flag, write_json
+from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.reporting import charts, pictures, terminal, timings
 from amp_rewrite.running import feeds, latency
@@ -68,6 +69,6 @@ def bench(
         made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
     timings.print_bench(terminal.plain_console(), made)
     if json_ is not None:
-        write_json(made.to_json(), json_)
+        writing.write_json(made.to_json(), json_)
     if chart is not None:
         pictures.write(charts.chart(made), chart)

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from amp_rewrite import explaining
+from amp_rewrite import explaining, writing
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
-from amp_rewrite.cli.json_files import json_flag, write_json
+from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.questions import Question
 from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flags
 from amp_rewrite.errors import OptionError
@@ -34,12 +34,7 @@ PLAN = ".json"
     metavar="X.Y",
     help="With --advice: the compute capability of the device; that of this machine if it has one.",
 )
-@click.option(
-    "--dim",
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="The size of an open dimension, by symbol or as INPUT:AXIS; others count as 1.",
-)
+@feed_flags.counted_dim_flag
 @json_flag("explanation")
 @decision_flags
 @showing_flags
@@ -69,7 +64,7 @@ def explain(
         plain_console(stderr=True).print(Text(f"warning  {warning}"))
     told = question.tell(plain_console(), found)
     if json_ is not None:
-        write_json({"model": str(model), "from": found.source.value, **told}, json_)
+        writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
 
 
 def _explanation(model: Path, asked: Asked, dims: Dims) -> Explanation:
