@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main
-from amp_rewrite.reporting import pictures
+from amp_rewrite.reporting import picture_files
 from tests.text import RUNS
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -128,7 +128,7 @@ def test_plots_are_files_of_their_own(model, tmp_path):
     """SVG always, PNG where matplotlib is."""
     assert run(model, "-o", tmp_path / "a.onnx", "--plots", tmp_path / "plots").exit_code == 0
     names = {path.name for path in (tmp_path / "plots").iterdir()}
-    kinds = ("svg", "png") if pictures.has_png() else ("svg",)
+    kinds = ("svg", "png") if picture_files.has_png() else ("svg",)
     assert names == {f"{name}.{kind}" for name in ("errors", "ranges") for kind in kinds}
 
 

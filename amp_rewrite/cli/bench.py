@@ -10,7 +10,7 @@ from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.reporting import charts, pictures, terminal, timings
+from amp_rewrite.reporting import charts, picture_files, terminal, timings
 from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.latency import Effort
@@ -60,7 +60,7 @@ def bench(
     The inputs are made for A, and all models must take them. Each round runs every model once: A B A B.
     """
     if chart is not None:
-        pictures.drawing(chart)  # what cannot be drawn is said before minutes have passed
+        picture_files.drawing(chart)  # what cannot be drawn is said before minutes have passed
     device = latency.device_for(provider)
     subjects = [Subject(str(path), path, tf32) for path in models]
     with shown_progress(quiet=False) as progress:
@@ -71,4 +71,4 @@ def bench(
     if json_ is not None:
         writing.write_json(made.to_json(), json_)
     if chart is not None:
-        pictures.write(charts.chart(made), chart)
+        picture_files.write(charts.chart(made), chart)
