@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.element_types import Types
-from amp_rewrite.errors import AmpRewriteError, ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, ModelError
 from amp_rewrite.writing import Checkable
 
 
@@ -91,7 +91,7 @@ def blaming(model: Callable[[], Checkable]) -> Generator[None]:
         raise ModelError(
             f"is no valid model: {complaint}",
             where=given if isinstance(given, str) else "the given model",
-            remedy="export or download it again",
+            remedy=EXPORT_AGAIN,
         ) from error
 
 

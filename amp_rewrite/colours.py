@@ -1,7 +1,7 @@
 """The rules of colour: HALF or FULL for every unit, with the rule that says so and the unit that caused it.
 
 The rules come in order, and the first that paints a unit wins. They are TensorFlow Grappler's
-auto_mixed_precision passes, but for `follow`, which Grappler has for bfloat16 alone.
+auto_mixed_precision passes, but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite import rooted
-from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
+from amp_rewrite import findings, rooted
 from amp_rewrite.kinds import BY_PIN, BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
 from amp_rewrite.options import Level
@@ -262,7 +261,7 @@ class _Rules:
 def _is_held(entry: Entry) -> bool:
     """Whether more than a list holds a unit in float32: a range, the schema, a pin or a flag."""
     asked = entry.kind is Kind.FIXED and entry.source.startswith("--")
-    return asked or entry.source in (BY_RANGE, BY_OBSERVATION, BY_SCHEMA, BY_PIN)
+    return asked or entry.source in (*findings.SOURCES, BY_SCHEMA, BY_PIN)
 
 
 class _Ties:

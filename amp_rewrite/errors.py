@@ -16,6 +16,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+EXPORT_AGAIN = "export or download it again"
+"""What helps with a damaged model."""
+
+READABLE = "give a file that you may read"
+"""What helps where the system does not let a file be read."""
+
 
 class AmpRewriteError(Exception):
     """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`)."""

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx_ir as ir
-
 from amp_rewrite import annotations, model_io, plan_files, saved_decisions, shape_inference
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import ModelError, OptionError
@@ -19,7 +18,7 @@ from amp_rewrite.reporting import causes, remedies
 from amp_rewrite.reporting.advice import advice
 from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.advice.capability import Capability, of_this_machine
-from amp_rewrite.reporting.advice.measured import Dims, Measured, measure
+from amp_rewrite.reporting.advice.measured import Measured, measure
 from amp_rewrite.reporting.causes import RootCause
 
 
@@ -45,16 +44,6 @@ class Explanation:
     causes: tuple[RootCause, ...]
     measured: Measured | None = None
     warnings: tuple[str, ...] = ()
-
-    @property
-    def model(self) -> ir.Model | None:
-        """The model that was explained; None where only a plan is at hand."""
-        return None if self.measured is None else self.measured.model
-
-    @property
-    def types(self) -> Types | None:
-        """The types of its values; None where only a plan is at hand."""
-        return None if self.measured is None else self.measured.types
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 KEY = b"location"
 """The key under which a tensor names the file that holds it: a model without these bytes has none such."""
-
-EXPORT_AGAIN = "export or download it again"
 
 
 def settle(model: ir.Model, path: Path) -> dict[Path, int]:

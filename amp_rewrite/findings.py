@@ -30,6 +30,7 @@ _REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 BY_RANGE = "range"
 BY_OBSERVATION = "observation"
+SOURCES = (BY_RANGE, BY_OBSERVATION)
 """Where a finding comes from: what stands in the model, or a run of it."""
 
 

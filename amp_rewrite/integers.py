@@ -182,7 +182,7 @@ def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], de
         return size
     node = value.producer()
     tensor = value.const_value
-    if tensor is None and node is not None and node.op_type == "Constant":
+    if tensor is None and node is not None:
         tensor = constant(node)
     if tensor is not None:
         return float(np.abs(numbers(tensor)).max(initial=0)) if _is_number(tensor.dtype) else math.inf

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from amp_rewrite import external, oddities, wiring
-from amp_rewrite.errors import MissingPackageError, ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, READABLE, MissingPackageError, ModelError
 from amp_rewrite.oddities import Kept
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
@@ -103,15 +103,13 @@ def _from_path(path: Path) -> Loaded:
             raise ModelError(
                 "is larger than the 2 GiB that an ONNX file can have",
                 where=path,
-                remedy=external.EXPORT_AGAIN,
+                remedy=EXPORT_AGAIN,
             )
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ModelError("there is no such file", where=path, remedy="check the path") from error
     except OSError as error:
-        raise ModelError(
-            f"cannot be read ({error.strerror})", where=path, remedy="give a file that you may read"
-        ) from error
+        raise ModelError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
     proto = _parse(data, path)
     loaded = _from_proto(proto, len(data), path)
     if external.KEY not in data:
@@ -130,10 +128,10 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except (DecodeError, ValueError) as error:
         raise ModelError(
-            "is no ONNX model, or only a part of one", where=where, remedy=external.EXPORT_AGAIN
+            "is no ONNX model, or only a part of one", where=where, remedy=EXPORT_AGAIN
         ) from error
     if not (proto.HasField("ir_version") and proto.HasField("graph")):
-        raise ModelError("is no ONNX model", where=where, remedy=external.EXPORT_AGAIN)
+        raise ModelError("is no ONNX model", where=where, remedy=EXPORT_AGAIN)
     return proto
 
 
@@ -144,7 +142,7 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the give
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
         raise ModelError(
-            f"cannot be understood ({root_cause(error)})", where=where, remedy=external.EXPORT_AGAIN
+            f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
     wiring.settle(model, where, kept.sparse_names)
     return Loaded(model, size, kept=kept, warnings=warnings)

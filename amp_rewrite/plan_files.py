@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from amp_rewrite import crossings, schema, targets
 from amp_rewrite import half as halves
+from amp_rewrite.arithmetic.work import Flops
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
-from amp_rewrite.errors import OptionError, PlanError
+from amp_rewrite.errors import READABLE, OptionError, PlanError
 from amp_rewrite.half import Half
 from amp_rewrite.kinds import BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
@@ -34,7 +35,7 @@ def dump(
     plan: Plan,
     model: ir.Model,
     options: Options,
-    flops: Mapping[ir.Node, int | None] | None = None,
+    flops: Flops | None = None,
 ) -> str:
     """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes.
 
@@ -208,7 +209,7 @@ def load(path: str | Path) -> SavedPlan:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise PlanError(f"cannot be read ({error.strerror})", where=path) from error
+        raise PlanError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
     except (ValueError, RecursionError) as error:
         raise PlanError(f"is no JSON ({error})", where=path, remedy=_AGAIN) from error
     try:

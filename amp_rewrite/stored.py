@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import control
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 CONSTANT_INPUTS_BELOW = 4
 """Before this IR version every initializer is listed as an input, and is constant all the same."""
@@ -33,10 +33,10 @@ def find(model: ir.Model) -> dict[ir.Value, Stored]:
     no constant, and not among them.
     """
     overridable = model.ir_version >= CONSTANT_INPUTS_BELOW
-    return {s.value: s for s in _in_graph(model.graph, overridable)}
+    return {s.value: s for s in _in_graph(model.graph, overridable=overridable)}
 
 
-def _in_graph(graph: ir.Graph, overridable: bool) -> Iterator[Stored]:
+def _in_graph(graph: ir.Graph, *, overridable: bool) -> Iterator[Stored]:
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -44,12 +44,11 @@ def _in_graph(graph: ir.Graph, overridable: bool) -> Iterator[Stored]:
         if not (overridable and value.is_graph_input()):
             yield Stored(value, tensor)
     for node in graph:
-        if node.op_type == "Constant" and node.domain == "":
-            tensor = constant(node)
-            if tensor is not None and tensor.dtype == ir.DataType.FLOAT:
-                yield Stored(node.outputs[0], tensor, node)
+        tensor = constant(node)
+        if tensor is not None and tensor.dtype == ir.DataType.FLOAT:
+            yield Stored(node.outputs[0], tensor, node)
         for body in control.bodies(node):
-            yield from _in_graph(body, overridable)
+            yield from _in_graph(body, overridable=overridable)
 
 
 def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
@@ -60,12 +59,16 @@ def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
         raise ModelError(
             f"what '{tensor.name}' holds does not fit its type and shape ({error})",
             where="the given model",
-            remedy="export or download it again",
+            remedy=EXPORT_AGAIN,
         ) from error
 
 
 def constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """What a Constant node holds, as a tensor; None for strings, sparse tensors and references."""
+    """What a Constant node holds, as a tensor; None for strings, sparse tensors and references, and for
+    any other node.
+    """
+    if node.op_type != "Constant" or node.domain:
+        return None
     for attribute in node.attributes.values():
         if attribute.is_ref():
             return None

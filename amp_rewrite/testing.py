@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.model_io import Source
 from amp_rewrite.reporting.coverage import baselines
 from amp_rewrite.reporting.coverage.checks import check
@@ -25,7 +26,7 @@ def assert_coverage(
     max_casts: int | None = None,
     baseline: str | Path | None = None,
     tolerance: float = TOLERANCE,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
 ) -> Coverage:
     """Asserts that a model keeps the rules, and returns its coverage.
 

@@ -69,10 +69,6 @@ class UnitGraph:
     types: element_types.Types
     root: ir.Graph
 
-    def of_node(self, node: ir.Node) -> tuple[Unit, ...]:
-        """The units of one node, in the order of its type variables."""
-        return tuple(unit for unit in self.units if unit.node is node)
-
 
 def build(
     model: ir.Model, types: element_types.Types, target: Target = targets.ANY, half: Half = FLOAT16

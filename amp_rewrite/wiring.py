@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from amp_rewrite import control
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 
 def settle(model: ir.Model, where: str | Path, sparse: Container[str | None] = frozenset[str]()) -> None:
@@ -48,4 +48,4 @@ def _sort(graph: ir.Graph, where: str | Path) -> None:
 
 
 def _broken(problem: str, where: str | Path) -> ModelError:
-    return ModelError(problem, where=where, remedy="export or download it again")
+    return ModelError(problem, where=where, remedy=EXPORT_AGAIN)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import data_files, external, oddities
-from amp_rewrite.errors import ModelError, OutputError
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
 from amp_rewrite.names import graphs
 from amp_rewrite.options import Beside, ExternalData
@@ -115,7 +116,7 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
         raise ModelError(
             f"cannot be written as ONNX ({root_cause(error)})",
             where="the given model",
-            remedy=external.EXPORT_AGAIN,
+            remedy=EXPORT_AGAIN,
         ) from error
     oddities.put_left_out(loaded.model, proto)
     if loaded.kept is not None:
@@ -202,6 +203,11 @@ def write(data: bytes, path: Path) -> None:
     finally:
         with contextlib.suppress(OSError):  # it was moved, or its folder is none
             beside.unlink()
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Writes plain data as JSON in one step; raises OutputError."""
+    write((json.dumps(content, indent=1) + "\n").encode(), path)
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:

@@ -6,10 +6,11 @@ import re
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import parser
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main
-from amp_rewrite.reporting import pictures
+from amp_rewrite.reporting import picture_files
 from tests.text import RUNS
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -128,7 +129,7 @@ def test_plots_are_files_of_their_own(model, tmp_path):
     """SVG always, PNG where matplotlib is."""
     assert run(model, "-o", tmp_path / "a.onnx", "--plots", tmp_path / "plots").exit_code == 0
     names = {path.name for path in (tmp_path / "plots").iterdir()}
-    kinds = ("svg", "png") if pictures.has_png() else ("svg",)
+    kinds = ("svg", "png") if picture_files.has_png() else ("svg",)
     assert names == {f"{name}.{kind}" for name in ("errors", "ranges") for kind in kinds}
 
 
@@ -168,6 +169,7 @@ def test_plots_where_no_folder_can_be(model, tmp_path):
     assert "plots" in refused.stderr
 
 
+@needs_runs
 def test_what_cannot_be_timed_has_no_latency(tmp_path):
     """A model that no runtime takes is rewritten and shown all the same."""
     made = parser.parse_model("""<ir_version: 9, opset_import: ["": 17, "own": 1]>

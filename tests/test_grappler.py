@@ -75,7 +75,7 @@ def _half(analysis: Analysis) -> set[str]:
     graph, painting = analysis.graph, analysis.painting
     found: set[str] = set()
     for unit in graph.units:
-        beside = [painting.is_half(other.index) for other in graph.of_node(unit.node)]
+        beside = [painting.is_half(other.index) for other in graph.units if other.node is unit.node]
         if painting.is_half(unit.index):
             found.add(unit.node.name or "" if all(beside) else str(unit))
     return found

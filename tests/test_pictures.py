@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from amp_rewrite.errors import MissingPackageError, OptionError
-from amp_rewrite.reporting import charts, pictures
+from amp_rewrite.reporting import charts, picture_files, pictures
 from amp_rewrite.reporting.charts import Bar
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Text, Tone
 from amp_rewrite.running.sessions import Device
@@ -41,7 +41,7 @@ def bars(drawn):
 
 def test_bars_are_as_long_as_the_medians():
     """The SVG has a bar for each model, in proportion, with its name and figures."""
-    drawn = pictures.svg(charts.chart(bench(latency("a.onnx", 4.0), latency("b.onnx", 1.0, speed=4.0))))
+    drawn = picture_files.svg(charts.chart(bench(latency("a.onnx", 4.0), latency("b.onnx", 1.0, speed=4.0))))
     first, second = bars(drawn)
     assert first == pytest.approx(4 * second, rel=0.01)
     assert texts(drawn)[0] == "Latency on CUDA in ms: median, whisker to p90"
@@ -55,7 +55,7 @@ def test_bars_are_as_long_as_the_medians():
 
 def test_everything_stays_inside_the_picture():
     """No bar, whisker or note begins outside the width."""
-    drawn = pictures.svg(charts.chart(bench(latency("a", 100.0), latency("b", 0.01))))
+    drawn = picture_files.svg(charts.chart(bench(latency("a", 100.0), latency("b", 0.01))))
     tree = ET.fromstring(drawn)
     ends = [float(line.get("x2")) for line in tree.iter(f"{SVG}line")]
     starts = [float(text.get("x")) for text in tree.iter(f"{SVG}text")]
@@ -65,22 +65,22 @@ def test_everything_stays_inside_the_picture():
 def test_names_cannot_break_the_picture():
     """A name with markup in it is text, and stays what it is; what no XML may hold is replaced."""
     name = """<script>alert("&'")</script>{x}%s"""
-    drawn = pictures.svg(charts.chart(bench(latency(name, 1.0), device=Device.CPU)))
+    drawn = picture_files.svg(charts.chart(bench(latency(name, 1.0), device=Device.CPU)))
     assert name in texts(drawn)
     assert not list(ET.fromstring(drawn).iter(f"{SVG}script"))
-    odd = pictures.svg(Picture("t", 9, 9, (Text(0, 0, "a\x00\ud800\u2028b"),)))
+    odd = picture_files.svg(Picture("t", 9, 9, (Text(0, 0, "a\x00\ud800\u2028b"),)))
     assert texts(odd)[-1] == "a\ufffd\ufffd\ufffdb"
 
 
 def test_a_chart_of_nothing_is_a_picture():
     """No bars and bars of no length are drawn as well."""
-    assert bars(pictures.svg(charts.bar_chart("empty", ()))) == []
-    assert bars(pictures.svg(charts.bar_chart("zero", (Bar("a", 0.0, 0.0, ""),)))) == [0.0]
+    assert bars(picture_files.svg(charts.bar_chart("empty", ()))) == []
+    assert bars(picture_files.svg(charts.bar_chart("zero", (Bar("a", 0.0, 0.0, ""),)))) == [0.0]
 
 
 def test_svg_has_every_shape():
     """Each shape is one element, at its place and in its colour."""
-    (group,) = ET.fromstring(pictures.svg(EACH)).iter(f"{SVG}g")
+    (group,) = ET.fromstring(picture_files.svg(EACH)).iter(f"{SVG}g")
     rect, line, dot, text = group
     assert (rect.get("width"), rect.get("height"), rect.get("fill")) == ("10.0", "20.0", Tone.HALF.value)
     assert (line.get("x2"), line.get("stroke-dasharray")) == ("5.0", "4 3")
@@ -98,10 +98,10 @@ def test_the_page_gets_every_shape_as_data():
 
 def test_the_name_says_which_picture(tmp_path):
     """.svg and .png are drawn; anything else is refused before anything is measured."""
-    assert pictures.drawing(Path("a.SVG")) is pictures.svg
+    assert picture_files.drawing(Path("a.SVG")) is picture_files.svg
     with pytest.raises(OptionError, match=r"neither \.svg nor \.png"):
-        pictures.drawing(Path("a.gif"))
-    pictures.write(EACH, tmp_path / "a.svg")
+        picture_files.drawing(Path("a.gif"))
+    picture_files.write(EACH, tmp_path / "a.svg")
     assert texts((tmp_path / "a.svg").read_bytes()) == ["one of each", "$words$"]
 
 
@@ -110,7 +110,7 @@ def test_png_needs_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingPackageError, match="matplotlib") as caught:
-        pictures.drawing(Path("a.png"))
+        picture_files.drawing(Path("a.png"))
     assert "amp-rewrite[plots]" in str(caught.value)
 
 
@@ -127,10 +127,10 @@ def test_png_has_the_same_shapes(monkeypatch):
         Rectangle=lambda *given, **_: ("rectangle", given),
         Circle=lambda *given, **_: ("circle", given),
     )
-    monkeypatch.setattr(pictures, "_matplotlib", lambda _: patches)
+    monkeypatch.setattr(picture_files, "_matplotlib", lambda _: patches)
     axes = FakeAxes(calls=[])
     for order, shape in enumerate(EACH.shapes):
-        pictures._draw_png(axes, shape, order)
+        picture_files._draw_png(axes, shape, order)
     rect, line, dot, text = axes.calls
     assert rect[1][0] == ("rectangle", ((0, 0), 10, 20))
     assert line[1] == ([0, 5], [0, 5])
@@ -142,5 +142,5 @@ def test_png_has_the_same_shapes(monkeypatch):
 def test_png_is_drawn_where_matplotlib_is():
     """The file begins as PNG files do."""
     pytest.importorskip("matplotlib")
-    assert pictures.png(EACH).startswith(b"\x89PNG")
-    assert pictures.has_png()
+    assert picture_files.png(EACH).startswith(b"\x89PNG")
+    assert picture_files.has_png()

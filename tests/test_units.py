@@ -166,5 +166,4 @@ def test_readers_and_makers():
     value = graph.units[0].makes[0]
     assert graph.maker[value] == 0
     assert [(unit, site.port) for unit, site in graph.readers[value]] == [(1, 0), (1, 1)]
-    assert graph.of_node(graph.units[1].node) == (graph.units[1],)
     assert graph.producers[1] == [0]

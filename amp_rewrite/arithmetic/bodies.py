@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -95,13 +96,18 @@ def _number(inputs: Sequence[Read | None], port: int) -> int | None:
 
 def _scanned(node: ir.Node, inputs: Sequence[Read | None]) -> int | None:
     """The length of what a Scan goes through; in Scan 8, with a batch in front, that of each of the batch."""
-    first = len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
+    first = _first_scanned(node)
     held = inputs[first] if first < len(inputs) else None
     shape = protos.shape(held.type) if held is not None else None
     axis = _axis(node, "scan_input_axes", 0)
     if _has_batch(node):
         return None if shape is None or len(shape) < 2 else shape[0] * shape[1]
     return None if shape is None or axis >= len(shape) else shape[axis]
+
+
+def _first_scanned(node: ir.Node) -> int:
+    """The first of the inputs that a Scan goes through; state stands before them."""
+    return len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
 
 
 def _has_batch(node: ir.Node) -> bool:
@@ -134,8 +140,7 @@ def inside(node: ir.Node, border: control.Border, outer: onnx.TypeProto | None) 
 def _axis_of(node: ir.Node, border: control.Border, rank: int, batch: int) -> int:
     if batch:
         return 1
-    first = len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
-    return _axis(node, "scan_input_axes", border.inputs[0] - first) % rank
+    return _axis(node, "scan_input_axes", border.inputs[0] - _first_scanned(node)) % rank
 
 
 def outside(
@@ -176,12 +181,7 @@ def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
 
 def _elements(kind: onnx.TypeProto) -> int | None:
     shape = protos.shape(kind)
-    if shape is None:
-        return None
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    return None if shape is None else math.prod(shape)
 
 
 def _element(kind: onnx.TypeProto) -> ir.DataType:

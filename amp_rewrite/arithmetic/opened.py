@@ -9,6 +9,9 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import OptionError
 
+Dims = Mapping[str, int]
+"""Sizes for dimensions that a model leaves open, by symbol or as `input:axis`; others count as ASSUMED."""
+
 ASSUMED = 1
 """The size of an open dimension that nobody gives: FLOPs are then those per sample, per token."""
 
@@ -19,7 +22,7 @@ class Opened:
     Raises OptionError when `dims` names what is not open.
     """
 
-    def __init__(self, graph: ir.Graph, dims: Mapping[str, int]) -> None:
+    def __init__(self, graph: ir.Graph, dims: Dims) -> None:
         self._sizes: dict[str, int] = {}
         self._spots: dict[str, int] = {}
         assumed: dict[str, None] = {}
@@ -54,7 +57,7 @@ def _open(graph: ir.Graph) -> Iterator[tuple[str, str | None]]:
                 yield f"{value.name}:{axis}", dim.value
 
 
-def _refuse_unknown(dims: Mapping[str, int], spots: Sequence[str], names: Sequence[str]) -> None:
+def _refuse_unknown(dims: Dims, spots: Sequence[str], names: Sequence[str]) -> None:
     known = [*names, *spots]
     for name in dims:
         if name not in known:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from amp_rewrite import control, element_types, stored
 from amp_rewrite.arithmetic import bodies, contrib_shapes, one_node, protos
 from amp_rewrite.arithmetic.one_node import Array, Read
-from amp_rewrite.arithmetic.opened import Opened
+from amp_rewrite.arithmetic.opened import Dims, Opened
 from amp_rewrite.arithmetic.protos import Shape
 
 SMALL = 4096
@@ -40,7 +40,7 @@ class Shapes:
         return self.known.get(value) if value is not None else None
 
 
-def infer(model: ir.Model, types: element_types.Types, dims: Mapping[str, int] | None = None) -> Shapes:
+def infer(model: ir.Model, types: element_types.Types, dims: Dims | None = None) -> Shapes:
     """The shapes of the main graph's values and of those of the graphs below it.
 
     `dims` gives open dimensions of the inputs a size, by symbol or as `input:axis`; others count as 1.
@@ -101,7 +101,7 @@ class _Walk:
         if borders is not None:
             self._control(node, borders)
             return
-        tensor = stored.constant(node) if _is(node, "Constant") else None
+        tensor = stored.constant(node)
         if tensor is not None:
             self._store(node.outputs[0], tensor)
             return

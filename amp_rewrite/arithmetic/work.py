@@ -9,7 +9,11 @@ import onnx_ir as ir
 
 from amp_rewrite import control, element_types
 from amp_rewrite.arithmetic import flops, shapes
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.arithmetic.shapes import Shapes
+
+Flops = Mapping[ir.Node, int | None]
+"""The floating-point operations of nodes in one run of their model; None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Work:
     and the dimensions that `shapes.assumed` names are 1.
     """
 
-    flops: Mapping[ir.Node, int | None]
+    flops: Flops
     runs: Mapping[ir.Graph, int]
     shapes: Shapes
     unknown_trips: tuple[ir.Node, ...]
@@ -37,7 +41,7 @@ class Work:
         return sum(found or 0 for found in self.flops.values())
 
 
-def count(model: ir.Model, types: element_types.Types, dims: Mapping[str, int] | None = None) -> Work:
+def count(model: ir.Model, types: element_types.Types, dims: Dims | None = None) -> Work:
     """Counts the FLOPs of a model whose functions are inlined: a call of a function has none that are known.
 
     `types` are those of the model's values (element_types.infer). `dims` gives the open dimensions of the

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags
-from amp_rewrite.cli.json_files import json_flag, write_json
+from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
-from amp_rewrite.reporting import charts, pictures, terminal, timings
+from amp_rewrite.reporting import charts, picture_files, terminal, timings
 from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.latency import Effort
@@ -60,7 +61,7 @@ def bench(
     The inputs are made for A, and all models must take them. Each round runs every model once: A B A B.
     """
     if chart is not None:
-        pictures.drawing(chart)  # what cannot be drawn is said before minutes have passed
+        picture_files.drawing(chart)  # what cannot be drawn is said before minutes have passed
     device = latency.device_for(provider)
     subjects = [Subject(str(path), path, tf32) for path in models]
     with shown_progress(quiet=False) as progress:
@@ -69,6 +70,6 @@ def bench(
         made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
     timings.print_bench(terminal.plain_console(), made)
     if json_ is not None:
-        write_json(made.to_json(), json_)
+        writing.write_json(made.to_json(), json_)
     if chart is not None:
-        pictures.write(charts.chart(made), chart)
+        picture_files.write(charts.chart(made), chart)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite import writing
-from amp_rewrite.cli.json_files import json_flag, write_json
+from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
 from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
 from amp_rewrite.reporting.coverage import baselines, checks
@@ -59,7 +59,7 @@ def coverage(
     found = measure(model, asked.dims)
     checked = Checked(model, found, checks.check(found, asked.rules))
     if json_ is not None:
-        write_json(checked.to_json(), json_)
+        writing.write_json(checked.to_json(), json_)
     if markdown_ is not None:
         writing.write(markdown(found, checked.checks, str(model)).encode(), markdown_)
     if junit_ is not None:

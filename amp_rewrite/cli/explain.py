@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 from rich.text import Text
 
-from amp_rewrite import explaining
+from amp_rewrite import explaining, writing
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
-from amp_rewrite.cli.json_files import json_flag, write_json
+from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.questions import Question
 from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flags
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation, Source
-from amp_rewrite.reporting.advice.measured import Dims
 from amp_rewrite.reporting.page import Page
 from amp_rewrite.reporting.terminal import plain_console
 
@@ -36,12 +35,7 @@ PLAN = ".json"
     metavar="X.Y",
     help="With --advice: the compute capability of the device; that of this machine if it has one.",
 )
-@click.option(
-    "--dim",
-    multiple=True,
-    metavar="NAME=SIZE",
-    help="The size of an open dimension, by symbol or as INPUT:AXIS; others count as 1.",
-)
+@feed_flags.counted_dim_flag
 @json_flag("explanation")
 @decision_flags
 @showing_flags
@@ -71,10 +65,10 @@ def explain(
         plain_console(stderr=True).print(Text(f"warning  {warning}"))
     told = question.tell(plain_console(), found)
     if json_ is not None:
-        write_json({"model": str(model), "from": found.source.value, **told}, json_)
+        writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
 
 
-def _explanation(model: Path, asked: Asked, dims: Mapping[str, int]) -> Explanation:
+def _explanation(model: Path, asked: Asked, dims: Dims) -> Explanation:
     """Decisions that were asked for now count before those that a file carries."""
     if model.suffix == PLAN:
         if asked.decided or dims:

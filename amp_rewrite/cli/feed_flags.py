@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.grouping import grouped
+from amp_rewrite.cli.grouping import Flag, grouped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.running.feeds import Data
 
@@ -48,6 +48,15 @@ def _data(flags: Mapping[str, Any]) -> Data:
     if flags["data"] and flags["dim"]:
         raise OptionError("--dim and --data contradict each other", remedy="files have sizes of their own")
     return Data(tuple(flags["data"]), dims(flags["dim"]), flags["seed"], flags["samples"])
+
+
+counted_dim_flag: Flag = click.option(
+    "--dim",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="The size of an open dimension, by symbol or as INPUT:AXIS; others count as 1.",
+)
+"""For commands that count FLOPs and run nothing; they read what they get with `dims`."""
 
 
 def dims(asked: Sequence[str]) -> dict[str, int]:

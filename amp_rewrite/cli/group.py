@@ -51,10 +51,8 @@ class DefaultGroup(click.Group):
         """Runs the command; what goes wrong becomes one line on standard error."""
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         try:
-            with (
-                _stopping_in_order(),
-                warnings.catch_warnings(action="ignore"),
-            ):  # others say in many lines what we say in one
+            # the warnings of others say in many lines what we say in one
+            with _stopping_in_order(), warnings.catch_warnings(action="ignore"):
                 return super().invoke(ctx)
         except AmpRewriteError as error:
             _reraise_if_asked()

@@ -17,7 +17,7 @@ from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.job import Job, original
-from amp_rewrite.cli.json_files import json_flag, write_json
+from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
@@ -180,7 +180,7 @@ def _write_json(path: Path, report: Report, verdict: Judged, advice: Advice) -> 
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
     if isinstance(verdict, AmpRewriteError):
         judged = {"not_compared": str(verdict)}
-    write_json({**report.to_json(), "verification": judged, "advice": advice.to_json()}, path)
+    writing.write_json({**report.to_json(), "verification": judged, "advice": advice.to_json()}, path)
 
 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.grouping import Flag, grouped
 from amp_rewrite.errors import OptionError
@@ -21,12 +22,7 @@ def _share(name: str, help_: str) -> Flag:
 
 
 _FLAGS = (
-    click.option(
-        "--dim",
-        multiple=True,
-        metavar="NAME=SIZE",
-        help="The size of an open dimension, by symbol or as INPUT:AXIS; others count as 1.",
-    ),
+    feed_flags.counted_dim_flag,
     click.option(
         "--rules",
         "file",
@@ -66,7 +62,7 @@ class AskedRules:
     """What the flags and the file ask for; `update` is where to write a baseline, or None."""
 
     rules: Rules
-    dims: Mapping[str, int]
+    dims: Dims
     update: Path | None
 
 

@@ -12,6 +12,7 @@ import click
 import onnx_ir as ir
 
 from amp_rewrite import explaining, half, pipeline, plan_files, stored, writing
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.cli.written_files import WRITTEN
@@ -19,8 +20,8 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation
 from amp_rewrite.half import Half
 from amp_rewrite.pipeline import Analysis
-from amp_rewrite.reporting import html_page, network, page, pictures, plots
-from amp_rewrite.reporting.advice.measured import Dims, Measured
+from amp_rewrite.reporting import html_page, network, page, picture_files, plots
+from amp_rewrite.reporting.advice.measured import Measured
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.network import Changes
@@ -68,10 +69,10 @@ def _write_plots(shown: Page, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise writing.unwritable(folder, error) from error
-    kinds = (".svg", ".png") if pictures.has_png() else (".svg",)
+    kinds = (".svg", ".png") if picture_files.has_png() else (".svg",)
     for name, picture in shown.pictures.items():
         for kind in kinds:
-            pictures.write(picture, folder / f"{name}{kind}")
+            picture_files.write(picture, folder / f"{name}{kind}")
 
 
 def _showing(flags: Mapping[str, Any]) -> Showing:

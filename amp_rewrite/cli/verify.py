@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import model_io
+from amp_rewrite import model_io, writing
 from amp_rewrite.cli.feed_flags import feed_flags
-from amp_rewrite.cli.json_files import json_flag, write_json
+from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.written_files import WritingCommand
@@ -45,6 +45,6 @@ def verify(
         verdict = judging.with_blame(verdict, original, rewritten, data)
     terminal.print_verdict(terminal.plain_console(), verdict, per_node=judging.per_node)
     if json_ is not None:
-        write_json(verdict.to_json(), json_)
+        writing.write_json(verdict.to_json(), json_)
     if not verdict.ok:
         raise click.exceptions.Exit(1)

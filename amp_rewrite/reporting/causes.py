@@ -8,9 +8,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from amp_rewrite import findings
 from amp_rewrite.colours import Rule
 from amp_rewrite.decisions import Decision, Decisions
-from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
 from amp_rewrite.kinds import BY_PIN, BY_SCHEMA
 from amp_rewrite.lists import Kind
 
@@ -131,7 +131,7 @@ def _key(root: Decision) -> Hashable:
     entry = root.entry
     if root.by_hand:
         return "by hand"
-    if entry.source in (BY_RANGE, BY_OBSERVATION):
+    if entry.source in findings.SOURCES:
         return entry.source, _without_places(entry.reason)
     if entry.source == BY_PIN:
         return entry.source, entry.reason

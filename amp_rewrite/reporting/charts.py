@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite.reporting.pictures import Line, Picture, Rect, Shape, Text, Tone
+from amp_rewrite.reporting.pictures import WIDTH, Line, Picture, Rect, Shape, Text, Tone
 from amp_rewrite.running.latency import Bench, Latency
 
 
@@ -30,7 +30,6 @@ def _bar(title: str, latency: Latency) -> Bar:
     return Bar(title, latency.p50, latency.p90, note)
 
 
-WIDTH = 460
 _ROW, _THICK = 44, 16
 _NOTE = 120
 """Room for the note behind the longest bar."""

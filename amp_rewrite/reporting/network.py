@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite import control, schema
+from amp_rewrite.arithmetic.work import Flops
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types, element_name
 from amp_rewrite.kinds import pinned_as
@@ -108,10 +109,6 @@ def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> Changes:
     halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
     reads = (site for unit in halves for site in unit.reads)
     return Changes(frozenset((*plan.values, *stored)), frozenset(reads), plan.casts)
-
-
-Flops = Mapping[ir.Node, int | None]
-"""The floating-point operations of nodes in one run (arithmetic.work)."""
 
 
 def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes, flops: Flops) -> Network:

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from amp_rewrite import blocks
 from amp_rewrite.half import Half
 from amp_rewrite.observed import Observed
-from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Shape, Text, Tone
+from amp_rewrite.reporting.pictures import WIDTH, Anchor, Dot, Line, Picture, Rect, Shape, Text, Tone
 from amp_rewrite.stored import Stored
 
-WIDTH = 460
 _LEFT, _RIGHT = 46, 8
 """Beside the field: the labels of its scale."""
 

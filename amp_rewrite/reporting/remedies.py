@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite import colours, kinds, schema
+from amp_rewrite import colours, findings, kinds, schema
 from amp_rewrite.colours import Painting, Rule
-from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
 from amp_rewrite.kinds import BY_PIN, BY_SCHEMA
 from amp_rewrite.lists import ASKED, Entry, Kind
 from amp_rewrite.options import Level, Options
 from amp_rewrite.reporting.causes import Remedy, RootCause
 from amp_rewrite.units import UnitGraph
 
-_FOUND = (BY_RANGE, BY_OBSERVATION)
 PINNED = 3
 """Up to so many nodes are named one by one; for more, the flag of their operator is shorter."""
 
@@ -65,7 +63,7 @@ def _without_trying(cause: RootCause) -> str:
         return _HOPELESS[root.entry.source]
     if root.entry.source == "--deny":
         return "leave out the --deny that names it"
-    if root.paint.rule is not Rule.LEFT or root.entry.source in _FOUND:
+    if root.paint.rule is not Rule.LEFT or root.entry.source in findings.SOURCES:
         return ""
     if root.operator == "Cast":
         return "nothing to gain: a Cast goes with what is beside it"
@@ -82,10 +80,10 @@ def _trials(cause: RootCause, graph: UnitGraph, painting: Painting, level: Level
     """From the mildest: --infer for what a list denies, nodes by name for what a range holds, --allow."""
     entry = cause.first.entry
     nodes = tuple(dict.fromkeys(graph.units[unit].node for unit in cause.roots))
-    if entry.kind is Kind.DENY and entry.source not in _FOUND and level is Level.DEFAULT:
+    if entry.kind is Kind.DENY and entry.source not in findings.SOURCES and level is Level.DEFAULT:
         yield _of_operators(nodes, graph, painting, Kind.INFER)
     by_name = _of_nodes(nodes, graph, painting)
-    if entry.source in _FOUND and len(nodes) <= PINNED:
+    if entry.source in findings.SOURCES and len(nodes) <= PINNED:
         yield by_name
     yield _of_operators(nodes, graph, painting, Kind.ALLOW)
     yield by_name

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from amp_rewrite import findings
 from amp_rewrite.colours import Colour, Rule
 from amp_rewrite.decisions import Decision, Decisions
-from amp_rewrite.findings import BY_OBSERVATION, BY_RANGE
 from amp_rewrite.kinds import BY_TARGET
 from amp_rewrite.lists import Kind
 from amp_rewrite.reporting.causes import RootCause
@@ -116,7 +116,7 @@ def _remedy(cause: RootCause) -> str:
     remedy = cause.remedy
     if not remedy.flags:
         return remedy.why
-    forced = cause.first.entry.source in (BY_RANGE, BY_OBSERVATION, BY_TARGET)
+    forced = cause.first.entry.source in (*findings.SOURCES, BY_TARGET)
     part = remedy.frees is not None and remedy.frees < len(cause.held)
     frees = f" (frees {remedy.frees:,} of {len(cause.held):,})" if part else ""
     return f"to {'force' if forced else 'allow'}: {' '.join(remedy.flags)}{frees}"

@@ -95,4 +95,4 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     if value.const_value is not None:
         return value.const_value
     node = value.producer()
-    return stored.constant(node) if node is not None and node.op_type == "Constant" else None
+    return stored.constant(node) if node is not None else None

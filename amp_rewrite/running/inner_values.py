@@ -64,9 +64,8 @@ class Inside:
             session = sessions.open_plain_session(runnable, self._device)
             floats = {output.name for output in session.get_outputs() if output.type in _FLOATS}
             found = sessions.run_session(session, feeds, floats) if floats else {}
-            return {
-                name: value for name, value in found.items() if isinstance(value, np.ndarray)
-            }  # or sparse
+            # what is sparse is no array
+            return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
     def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
         """The same in several runs, each with as many values as fit into memory."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from amp_rewrite.arithmetic import work
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.arithmetic.work import Work
 from amp_rewrite.element_types import Types
-
-Dims = Mapping[str, int]
-"""Sizes for dimensions that a model leaves open, by symbol or as `input:axis`; others count as 1."""
 
 
 @dataclass(frozen=True, slots=True)

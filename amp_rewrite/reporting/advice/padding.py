@@ -17,11 +17,11 @@ import onnx_ir as ir
 from amp_rewrite import schema
 from amp_rewrite.arithmetic import shapes
 from amp_rewrite.arithmetic.work import Work
+from amp_rewrite.kinds import pinned_as
 from amp_rewrite.names import graphs
 from amp_rewrite.reporting.advice import products
 from amp_rewrite.reporting.advice.measured import Measured
 from amp_rewrite.reporting.advice.products import Shape, ShapeOf, Size
-from amp_rewrite.reporting.coverage.assumptions import title
 
 STEP = 8
 """Dimensions are best in multiples of this many elements of two bytes: 16 bytes (see above)."""
@@ -68,18 +68,18 @@ def find(measured: Measured, half: Container[ir.Node]) -> tuple[Padding, ...]:
     Dimensions that are left open are not looked at.
     """
     shape_of = _known(measured)
-    found: dict[_Kind, list[ir.Node]] = {}
+    found: dict[_Alike, list[ir.Node]] = {}
     for graph in graphs(measured.model.graph):
         for node in graph:
-            kind = _kind(node, shape_of) if node in half and products.is_product(node) else None
-            if kind is not None:
-                found.setdefault(kind, []).append(node)
-    made = (_padding(kind, nodes, measured.work) for kind, nodes in found.items())
+            alike = _alike(node, shape_of) if node in half and products.is_product(node) else None
+            if alike is not None:
+                found.setdefault(alike, []).append(node)
+    made = (_padding(alike, nodes, measured.work) for alike, nodes in found.items())
     return tuple(sorted(made, key=lambda padding: (-(padding.flop_share or 0), -len(padding.nodes))))
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _Alike:
     """What nodes have in common that are one line of advice."""
 
     operator: str
@@ -88,14 +88,14 @@ class _Kind:
     extra_bytes: float
 
 
-def _kind(node: ir.Node, shape_of: ShapeOf) -> _Kind | None:
+def _alike(node: ir.Node, shape_of: ShapeOf) -> _Alike | None:
     """What is to be padded in a node, and what that costs; None when there is nothing."""
     found: list[Dimension] = []
     before = products.cost(node, shape_of, lambda _, size: size or 1)
     after = products.cost(node, shape_of, _padder(found))
     if before is None or after is None or not found:
         return None
-    return _Kind(
+    return _Alike(
         schema.written(node.domain, node.op_type),
         tuple(found),
         after.flops / before.flops - 1,
@@ -115,15 +115,15 @@ def _padder(found: list[Dimension]) -> Callable[[str, Size], int]:
     return padded
 
 
-def _padding(kind: _Kind, nodes: list[ir.Node], work: Work) -> Padding:
+def _padding(alike: _Alike, nodes: list[ir.Node], work: Work) -> Padding:
     here = sum(work.of(node) or 0 for node in nodes)
     return Padding(
-        operator=kind.operator,
-        nodes=tuple(title(node) for node in nodes),
-        dimensions=kind.dimensions,
+        operator=alike.operator,
+        nodes=tuple(pinned_as(node) for node in nodes),
+        dimensions=alike.dimensions,
         flop_share=here / work.total if work.total else None,
-        extra_flops=kind.extra_flops,
-        extra_bytes=kind.extra_bytes,
+        extra_flops=alike.extra_flops,
+        extra_bytes=alike.extra_bytes,
     )
 
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from amp_rewrite import schema
 from amp_rewrite.arithmetic.work import Work
+from amp_rewrite.kinds import pinned_as
 from amp_rewrite.reporting.sentences import plural
 
 NAMED = 5
@@ -37,15 +38,10 @@ def assumptions(work: Work) -> Iterator[str]:
 
 
 def _named(nodes: Sequence[ir.Node]) -> str:
-    return some([f"{schema.written(node.domain, node.op_type)} '{title(node)}'" for node in nodes])
+    return some([f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes])
 
 
 def some(words: Sequence[str]) -> str:
     """The first few words, and how many there are beyond."""
     more = len(words) - NAMED
     return ", ".join(words[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def title(node: ir.Node) -> str:
-    """The name of a node, or of what it makes if it has none."""
-    return node.name or next((value.name for value in node.outputs if value.name), "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite import writing
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import READABLE, OptionError
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.rules import Baseline
 
@@ -22,7 +22,7 @@ def load(path: Path) -> Baseline:
     except FileNotFoundError as error:
         raise OptionError("there is no such baseline", where=path, remedy=_UPDATE) from error
     except OSError as error:
-        raise OptionError(f"cannot be read ({error.strerror})", where=path) from error
+        raise OptionError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
     except (UnicodeDecodeError, ValueError) as error:
         raise OptionError(f"is not JSON: {error}", where=path, remedy=_UPDATE) from error
     try:
@@ -44,4 +44,4 @@ def _baseline(path: Path, content: Mapping[str, Any]) -> Baseline:
 
 def save(coverage: Coverage, path: Path) -> None:
     """Writes the numbers that the next coverage is held against; raises OutputError."""
-    writing.write((json.dumps(coverage.summary(), indent=1) + "\n").encode(), path)
+    writing.write_json(coverage.summary(), path)

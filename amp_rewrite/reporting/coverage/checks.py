@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.errors import OptionError
 from amp_rewrite.reporting.coverage import known_operators
 from amp_rewrite.reporting.coverage.counts import Counts, Coverage, Part
@@ -142,5 +143,5 @@ def _outside(parts: Sequence[Part]) -> list[str]:
     return [part.name for part in sorted(outside, key=lambda part: -(part.flops or 0))]
 
 
-def _dims(dims: Mapping[str, int]) -> str:
+def _dims(dims: Dims) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims.items()) or "none given"

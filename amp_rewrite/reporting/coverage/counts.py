@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.reporting.coverage.precision import Precision
 
 
@@ -133,7 +134,7 @@ class Coverage:
     parts: tuple[Part, ...]
     casts: tuple[Cast, ...]
     stored: tuple[Weight, ...]
-    dims: Mapping[str, int]
+    dims: Dims
     assumed: tuple[str, ...]
     assumptions: tuple[str, ...]
 

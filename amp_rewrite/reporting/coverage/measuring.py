@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -20,15 +20,17 @@ from amp_rewrite import (
     writing,
 )
 from amp_rewrite.arithmetic import work
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.arithmetic.work import Work
 from amp_rewrite.element_types import Types, element_name
+from amp_rewrite.kinds import pinned_as
 from amp_rewrite.reporting.coverage import precision, weights
-from amp_rewrite.reporting.coverage.assumptions import assumptions, title
+from amp_rewrite.reporting.coverage.assumptions import assumptions
 from amp_rewrite.reporting.coverage.counts import Cast, Coverage, Part, Row, add
 from amp_rewrite.reporting.coverage.precision import Precision
 
 
-def measure(source: model_io.Source, dims: Mapping[str, int] | None = None) -> Coverage:
+def measure(source: model_io.Source, dims: Dims | None = None) -> Coverage:
     """The coverage of a model as it stands; `source` may be whatever `rewrite` takes, and is not changed.
 
     `dims` gives open dimensions of the inputs a size, by symbol or as `input:axis`; others count as 1.
@@ -51,7 +53,7 @@ class _Measured:
     types: Types
     work: Work
 
-    def coverage(self, dims: Mapping[str, int], warning: str | None) -> Coverage:
+    def coverage(self, dims: Dims, warning: str | None) -> Coverage:
         parts = tuple(self._parts())
         stored = tuple(weights.find(self.model, self.types))
         return Coverage(
@@ -72,7 +74,7 @@ class _Measured:
         for graph in names.graphs(self.model.graph):
             for node in graph:
                 yield Part(
-                    name=title(node),
+                    name=pinned_as(node),
                     operator=schema.written(node.domain, node.op_type),
                     precision=precision.of_node(node, self.types, version(node.domain)),
                     flops=self.work.of(node),
@@ -93,7 +95,7 @@ class _Measured:
         shape = self.work.shapes.of(node.inputs[0])
         size = int(before.itemsize + after.itemsize)
         moved = None if shape is None else runs * math.prod(shape) * size
-        yield Cast(title(node), element_name(before), element_name(after), moved)
+        yield Cast(pinned_as(node), element_name(before), element_name(after), moved)
 
     def _dtype(self, value: ir.Value | None) -> ir.DataType | None:
         kind = self.types.get(value) if value is not None else None

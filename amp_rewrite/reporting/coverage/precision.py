@@ -59,8 +59,8 @@ def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
 def _holds(value: ir.Value) -> bool:
     """Whether a value is there and holds anything, as far as that is stored."""
     maker = value.producer()
-    is_constant = maker is not None and (maker.domain, maker.op_type) == ("", "Constant")
-    tensor = stored.constant(maker) if maker is not None and is_constant else value.const_value
+    held = None if maker is None else stored.constant(maker)
+    tensor = value.const_value if held is None else held
     return bool(value.name) and (tensor is None or tensor.size > 0)
 
 

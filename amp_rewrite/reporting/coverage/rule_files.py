@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from amp_rewrite import list_files
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.list_files import Field
 from amp_rewrite.reporting.coverage.rules import SHARE
 
@@ -39,7 +40,7 @@ class Asked:
     max_casts: int | None = None
     baseline: Path | None = None
     tolerance: float | None = None
-    dims: Mapping[str, int] = field(default_factory=dict[str, int])
+    dims: Dims = field(default_factory=dict[str, int])
 
 
 def load(path: Path) -> Asked:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.errors import OptionError
 
 TOLERANCE = 0.01
@@ -29,7 +30,7 @@ class Baseline:
     where: str
     shares: Mapping[str, float]
     operators: Mapping[str, float]
-    dims: Mapping[str, int]
+    dims: Dims
 
 
 @dataclass(frozen=True, slots=True)

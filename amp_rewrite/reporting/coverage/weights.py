@@ -29,7 +29,7 @@ def _tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
             if value.const_value is not None:
                 yield value, value.const_value
         for node in graph:
-            held = stored.constant(node) if (node.domain, node.op_type) == ("", "Constant") else None
+            held = stored.constant(node)
             if held is not None:
                 yield node.outputs[0], held
 
