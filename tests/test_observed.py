@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import amp_rewrite
 from amp_rewrite import observed
 from amp_rewrite.cli import main
+from amp_rewrite.errors import FeedError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.observed import Magnitudes
 from amp_rewrite.options import Options
@@ -80,6 +81,12 @@ def test_what_is_not_finite_or_zero_has_no_magnitude():
     array = np.float32([0, -3, np.inf, np.nan, -np.inf, 2])
     assert observed.magnitudes(array) == Magnitudes(2, 3)
     assert observed.magnitudes(np.float32([0, np.inf])) is None
+
+
+def test_without_a_sample_there_is_nothing_to_look_at():
+    """As `verify` has it: no sample is an error, and not a model without large values."""
+    with pytest.raises(FeedError, match="no sample"):
+        amp_rewrite.observe(model(GROWS), [], device=Device.CPU)
 
 
 # ---- deciding

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from amp_rewrite.errors import FeedError
 from amp_rewrite.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.inner_values import Inside
@@ -17,11 +18,16 @@ from amp_rewrite.running.sessions import Device, Feeds, Runnable
 def observe(model: Runnable, samples: Iterable[Feeds], *, device: Device | None = None) -> Observed:
     """The magnitudes of the float inputs and of all floats that the main graph makes, over all samples.
 
-    Bodies of control flow are not looked into. Raises what `inner_values.Inside` raises.
+    Bodies of control flow are not looked into. Raises what `inner_values.Inside` raises, and FeedError where
+    there is no sample.
     """
     inside = Inside(model, device or sessions.best_device())
     found: dict[str, Magnitudes] = {}
-    for feeds in samples:
+    runs = iter(samples)
+    first = next(runs, None)
+    if first is None:
+        raise FeedError("there is no sample to look at", remedy="give one with --data, or leave it out")
+    for feeds in itertools.chain([first], runs):
         for name, seen in _seen(inside, feeds):
             found[name] = seen.join(found.get(name, seen))
     return found
