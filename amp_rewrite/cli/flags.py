@@ -62,7 +62,11 @@ _FLAGS = (
         show_default=True,
         help="How far to go.",
     ),
-    click.option("--no-follow", is_flag=True, help="Leave what follows the last matrix product in float32."),
+    click.option(
+        "--no-follow",
+        is_flag=True,
+        help="Leave what leads to matrix products, and what follows them, in float32.",
+    ),
     click.option(
         "--io",
         type=_choice([b.value for b in Borders]),
