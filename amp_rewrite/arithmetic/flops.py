@@ -7,8 +7,7 @@ element (`PER_ELEMENT`), a reduction or a pooling one for each element that it r
 each element that it makes. Arithmetic on integers counts only where it is a quantised product.
 
 No library counts them for us: onnx-tool 1.0.1 counts a ConvTranspose of 2,160 multiply-adds as 18,225,
-fails on LSTM, and knows neither Attention; onnx-opcounter 0.0.4 needs a run of the whole model, and both
-change the ModelProto that they are given.
+fails on LSTM, and knows neither Attention; onnx-opcounter 0.0.4 needs a run of the whole model.
 """
 
 from __future__ import annotations
