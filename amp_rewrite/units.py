@@ -6,6 +6,7 @@ can change, so units exist for float32 alone; ports of every other type are no b
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ class _Builder:
         self._types = types
         self._target = target
         self._half = half.name
-        self._supports: dict[tuple[str, str], Support | None] = {}
+        self._support = functools.cache(self._find_support)  # an operator is asked about once, not each node
+        self._joined = functools.cache(self._find_joined)
+        self._runs = functools.cache(self._find_runs)
         self._functions = frozenset(model.functions)
         self._version = element_types.versions(model.graph.opset_imports)
         self._float = {v for v, t in types.items() if t.dtype == ir.DataType.FLOAT}
@@ -125,23 +128,22 @@ class _Builder:
         layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
         if layout is None or (self._functions and node.op_identifier() in self._functions):
             return _opaque(inputs, outputs)
-        for names in self._joined(node):
+        for names in self._joined(domain, operator):
             layout = self._join(node, layout, names)
         return layout
 
-    def _joined(self, node: ir.Node) -> Iterable[frozenset[str]]:
-        support = self._support(node)
-        if support is None:
-            return ()
-        return self._target.joined(node.domain, node.op_type, support, self._half)
+    def _find_joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
+        support = self._support(domain, operator)
+        return self._target.joined(domain, operator, support, self._half) if support is not None else ()
 
-    def _support(self, node: ir.Node) -> Support | None:
+    def _find_runs(self, domain: str, operator: str, variable: str) -> bool:
+        support = self._support(domain, operator)
+        return support is None or support.has(variable, self._half)
+
+    def _find_support(self, domain: str, operator: str) -> Support | None:
         """What the target has for an operator; None where there is no more to say than its schema says."""
-        key = node.domain, node.op_type
-        if key not in self._supports:
-            signature = schema.find(*key, self._version(node.domain))
-            self._supports[key] = signature and self._target.support(*key, signature, self._half)
-        return self._supports[key]
+        signature = schema.find(domain, operator, self._version(domain))
+        return signature and self._target.support(domain, operator, signature, self._half)
 
     def _all_known(self, node: ir.Node, group: schema.Group) -> bool:
         """Whether every input has a type; one that has none could not be cast with the others."""
@@ -215,8 +217,7 @@ class _Builder:
             assert value is not None, "only places that read something are units' reads"
             self._readers.setdefault(value, []).append((index, site))
             dense = dense and value not in self._wrapped
-        support = self._support(node)
-        runs = support is None or support.has(var.name, self._half)
+        runs = self._runs(node.domain, node.op_type, var.name)
         self._units.append(Unit(index, node, var, tuple(reads), tuple(makes), allowed, dense, runs))
 
     def finish(self, root: ir.Graph) -> UnitGraph:
