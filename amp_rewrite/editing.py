@@ -7,8 +7,7 @@ import functools
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import attribute_types, placing
-from amp_rewrite import half as halves
+from amp_rewrite import attribute_types, placing, rounding
 from amp_rewrite.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.blocks import Change, Changed
 from amp_rewrite.element_types import Types, element_name, tensor
@@ -113,11 +112,11 @@ class _Editor:
 
     def _converted(self, storing: Storing, name: str | None) -> ir.TensorProtocol:
         saturate = bool(storing.saturates)
-        change = functools.partial(halves.convert, half=self._half, saturate=saturate)
+        change = functools.partial(rounding.convert, half=self._half, saturate=saturate)
         return _tensor(change, self._half.dtype, storing.stored, name)
 
     def _saturated(self, stored: Stored) -> ir.TensorProtocol:
-        change = functools.partial(halves.saturated, half=self._half)
+        change = functools.partial(rounding.saturated, half=self._half)
         return _tensor(change, ir.DataType.FLOAT, stored, stored.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
@@ -135,8 +134,8 @@ class _Editor:
     def _fill(self, retyped: Retyped) -> ir.TensorProtocol:
         array = fill_of(retyped.node)
         if retyped.dtype == ir.DataType.FLOAT:
-            return ir.Tensor(halves.saturated(array, self._half), dtype=retyped.dtype)
-        converted = halves.convert(array, self._half, saturate=bool(retyped.saturates))
+            return ir.Tensor(rounding.saturated(array, self._half), dtype=retyped.dtype)
+        converted = rounding.convert(array, self._half, saturate=bool(retyped.saturates))
         return ir.Tensor(converted, dtype=self._half.dtype)
 
     def cast(self, cast: Cast) -> ir.Node:

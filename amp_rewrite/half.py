@@ -155,19 +155,3 @@ def _survives(
     if nan:
         return np.array_equal(change(array).astype(np.float32), array, equal_nan=True)
     return array.size <= _SAMPLE or bool((change(array) == array).all())
-
-
-def convert(array: NDArray[np.float32], half: Half, *, saturate: bool = False) -> NDArray[Any]:
-    """`array` rounded to the nearest values of `half`, ties to even, signs kept.
-
-    With `saturate`, finite values beyond the range become the fill of their sign instead of infinity;
-    infinities stay.
-    """
-    with np.errstate(all="ignore"):
-        return saturated(array, half).astype(half.numpy) if saturate else array.astype(half.numpy)
-
-
-def saturated(array: NDArray[np.float32], half: Half) -> NDArray[np.float32]:
-    """`array` in float32, with the fill of `half` for finite values beyond its range; see `Half.fill`."""
-    beyond = np.isfinite(array) & (np.abs(array) > half.largest)
-    return np.where(beyond, np.copysign(np.float32(half.fill), array), array).astype(np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite import blocks
+from amp_rewrite import blocks, rounding
 from amp_rewrite import half as halves
 from amp_rewrite.findings import MOVERS, Finding, acts_as
 from amp_rewrite.half import Fit, Half
@@ -91,7 +91,7 @@ class _Check:
 
     def _coarse(self, value: ir.Value, number: float, readers: list[Arrival]) -> None:
         """A single factor that half barely holds would scale all that it meets by another number."""
-        rounded = float(halves.convert(np.array([number], np.float32), self._half).astype(np.float32)[0])
+        rounded = float(rounding.convert(np.array([number], np.float32), self._half).astype(np.float32)[0])
         if not number or abs(rounded - number) <= abs(number) * _COARSE / self._half.integers:
             return
         finding = Finding(f"{number:.3g} in {_named(value)} becomes {rounded:.3g} in {self._half.name}")

@@ -1,0 +1,128 @@
+"""Float32 rounded to half: who rounds makes no difference."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from amp_rewrite import rounding
+from amp_rewrite.half import FLOAT16
+from tests.test_half import FLOATS, HALVES
+
+
+@HALVES
+@settings(deadline=None)
+@given(array=FLOATS)
+def test_conversion_keeps_signs_and_order(kind, array):
+    """No value changes its sign, zeros included, and none overtakes another."""
+    found = rounding.convert(array, kind).astype(np.float32)
+    numbers = ~np.isnan(array)
+    np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(array)[numbers])
+    order = np.argsort(array[numbers], axis=None)
+    sorted_ = found[numbers].ravel()[order]
+    assert np.all(sorted_[1:] >= sorted_[:-1])
+
+
+@HALVES
+@settings(deadline=None)
+@given(array=FLOATS)
+def test_saturation_leaves_infinities_and_makes_none(kind, array):
+    """With `saturate` a value is infinite afterwards exactly when it was before."""
+    found = rounding.convert(array, kind, saturate=True).astype(np.float32)
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(array))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(array))
+    inside = np.abs(array) <= kind.largest
+    plain = rounding.convert(array, kind).astype(np.float32)
+    np.testing.assert_array_equal(found[inside], plain[inside])
+
+
+def test_saturated_keeps_float32():
+    """What is brought into range stays float32, and is rounded to no half."""
+    found = rounding.saturated(np.float32([1e5, -3e38, 0.1, np.inf, -np.inf]), FLOAT16)
+    expected = np.float32([32752, -32752, 0.1, np.inf, -np.inf])
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.fixture(params=["fast", "plain"])
+def _who_rounds(request, monkeypatch):
+    """Rounded by onnxruntime, and where that is not installed."""
+    rounding._cast.cache_clear()
+    if request.param == "plain":
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    yield
+    rounding._cast.cache_clear()
+
+
+def spread(step):
+    """Every `step`-th of all float32, NaN left out."""
+    found = np.arange(0, 1 << 32, step, dtype=np.uint32).view(np.float32)
+    return found[~np.isnan(found)]
+
+
+def bits(array):
+    """The bits of an array of halves."""
+    return np.asarray(array).view(np.uint16)
+
+
+def agrees(array, kind):
+    """Checks that an array is rounded to what NumPy makes of it, bit by bit."""
+    with np.errstate(all="ignore"):
+        expected = array.astype(kind.numpy)
+    np.testing.assert_array_equal(bits(rounding.convert(array, kind)), bits(expected))
+
+
+@HALVES
+@pytest.mark.usefixtures("_who_rounds")
+def test_large_arrays_are_rounded_as_numpy_rounds(kind):
+    """A large array has the bits of NumPy's astype, with onnxruntime and without."""
+    array = spread(9973)
+    assert array.size >= rounding._LARGE
+    agrees(array, kind)
+
+
+@HALVES
+@pytest.mark.usefixtures("_who_rounds")
+def test_nan_keeps_its_bits(kind):
+    """A NaN among many values has the bits that NumPy gives it, its payload included."""
+    array = spread(9973)
+    array[5] = np.uint32(0x7FA12345).view(np.float32)
+    agrees(array, kind)
+
+
+@HALVES
+def test_onnxruntime_is_what_rounds_large_arrays(kind):
+    """Where it is installed, that is: the test of its agreement does not turn it away."""
+    assert rounding._cast(kind) is not None
+
+
+def test_what_rounds_otherwise_is_not_asked(monkeypatch):
+    """A Cast that drops bits instead of rounding is found out, and NumPy rounds."""
+    rounding._cast.cache_clear()
+    real = rounding._Cast.__call__
+
+    def cut(cast, array):
+        kept = (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+        return real(cast, kept)
+
+    monkeypatch.setattr(rounding._Cast, "__call__", cut)
+    try:
+        assert rounding._cast(FLOAT16) is None
+    finally:
+        rounding._cast.cache_clear()
+
+
+def test_rows_and_columns_stay_where_they_are():
+    """Arrays of any shape and order of memory come back in their shape."""
+    array = np.asfortranarray(spread(9973)[: 1 << 18].reshape(256, -1))
+    with np.errstate(all="ignore"):
+        expected = array.astype(np.float16)
+    np.testing.assert_array_equal(rounding.convert(array, FLOAT16), expected)
+
+
+@pytest.mark.slow
+@HALVES
+def test_very_many_numbers(kind):
+    """No number of a fortieth of all float32 is rounded otherwise than by NumPy."""
+    array = spread(41)
+    agrees(array, kind)
