@@ -268,6 +268,7 @@ def _asked(text: str, source: str) -> Operator:
     raise ListError(f"there is no operator {text}", file=source, remedy=_near_operators(key))
 
 
+@functools.cache
 def _is_shipped(file: Path) -> bool:
     return file.resolve().parent == folder().resolve()
 
