@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from amp_rewrite import apart
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, ModelError
+from amp_rewrite.model_io import root_cause
 from amp_rewrite.writing import Checkable
 
 
@@ -96,8 +98,13 @@ def blaming(model: Callable[[], Checkable]) -> Generator[None]:
 
 
 def _complaint(model: Checkable, *, full: bool = True) -> str:
-    try:
-        onnx.checker.check_model(model, full_check=full)
-    except Exception as error:  # the checker raises errors of many kinds, its C++ core's included
-        return (" ".join(str(error).split()) or type(error).__name__)[:300]
-    return ""
+    if isinstance(model, onnx.ModelProto):
+        try:
+            model = model.SerializeToString()
+        except ValueError as error:  # over 2 GiB
+            return root_cause(error)
+    found = apart.ask("complaint", model, full)
+    return _CRASHES if found is None else found[:300]
+
+
+_CRASHES = "onnx's checker crashed"

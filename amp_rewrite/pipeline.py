@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite import (
     annotations,
+    apart,
     attribute_types,
     checking,
     collector,
@@ -132,6 +133,8 @@ def rewrite(
     options = _settled(options, replay)
     target = output_paths.choose(source, output, options, in_place=in_place)
     clock = Stopwatch(progress)
+    if options.check:
+        apart.start()
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         analysis = _analyze(source, _Given(options, replay, seen or {}), clock)
         planned = analysis.report()

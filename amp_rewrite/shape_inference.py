@@ -1,24 +1,15 @@
-"""onnx's shape inference as a second source of types, run on the side because it can crash."""
+"""onnx's shape inference as a second source of types."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import element_types
+from amp_rewrite import apart, element_types
 from amp_rewrite.element_types import Type, Types, tensor
 
 _LARGEST = 1 << 28
 """Above this many bytes a model is not sent through: schemas and declarations have to do."""
-
-_CHILD = """
-import sys, onnx
-model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
-sys.stdout.buffer.write(onnx.shape_inference.infer_shapes(model).SerializeToString())
-"""
 
 
 def types(model: ir.Model) -> Types:
@@ -35,11 +26,9 @@ def types_by_name(model: ir.Model) -> dict[str, Type]:
     if size > _LARGEST:
         return {}
     data = ir.to_proto(model).SerializeToString()
-    child = subprocess.run([sys.executable, "-c", _CHILD], input=data, capture_output=True, check=False)
-    if child.returncode != 0:
-        return {}
-    inferred = onnx.ModelProto.FromString(child.stdout).graph.value_info
-    return {info.name: kind for info in inferred if (kind := _type(info.type)) is not None}
+    inferred = apart.ask("infer_model", data) or {}
+    kinds = {name: _type(onnx.TypeProto.FromString(kind)) for name, kind in inferred.items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 def _type(proto: onnx.TypeProto) -> Type | None:

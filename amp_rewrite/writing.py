@@ -86,9 +86,8 @@ def _write_back(
         return Made(target, loaded.size, "")
     spared = loaded.external if source != target else frozenset[Path]()
     data = save(loaded, target, external_data, spared)
-    if external.KEY in data:
-        return Made(target, external.size_of(loaded.model) + len(data), str(target))
-    return Made(target, len(data), data)
+    beside = external.size_of(loaded.model) if external.KEY in data else 0
+    return Made(target, beside + len(data), str(target))
 
 
 Checkable = onnx.ModelProto | bytes | str

@@ -13,6 +13,8 @@ ORDER = [
     "rounding",
     "collector",
     "stopwatch",
+    "apart_child",
+    "apart",
     "contrib",
     "schema",
     "kernel_table",

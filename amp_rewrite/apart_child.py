@@ -1,0 +1,83 @@
+"""The child of `apart`: answers one question after another, until its input ends. Needs onnx alone."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx
+from onnx import checker, defs, shape_inference
+
+
+def complaint(model: bytes | str, full: bool) -> str:
+    """What onnx's checker has against a model, given as bytes or as a path; nothing if it has nothing."""
+    try:
+        checker.check_model(model, full_check=full)
+    except Exception as error:  # the checker raises errors of many kinds, its C++ core's included
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+def infer_model(model: bytes) -> dict[str, bytes]:
+    """The types of the values of a model's main graph by name, as onnx infers them; none where it fails."""
+    try:
+        inferred = shape_inference.infer_shapes(onnx.ModelProto.FromString(model))
+    except Exception:  # as above
+        return {}
+    return {info.name: info.type.SerializeToString() for info in inferred.graph.value_info}
+
+
+def infer_node(
+    node: bytes,
+    domain: str,
+    version: int,
+    types: Mapping[str, bytes],
+    data: Mapping[str, bytes],
+    imports: Mapping[str, int],
+) -> dict[str, bytes]:
+    """The types of the outputs of a node, as one of a schema's version, by name; none where onnx cannot say.
+
+    `types` are those of what it reads, and `data` what is known of it, by name.
+    """
+    proto = onnx.NodeProto.FromString(node)
+    context = checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    context.opset_imports = {**imports, domain: version}
+    try:
+        schema = defs.get_schema(proto.op_type, version, domain)
+        checker.check_node(proto, context)  # the inference trusts what it is given
+        found = shape_inference.infer_node_outputs(
+            schema,
+            proto,
+            {name: onnx.TypeProto.FromString(kind) for name, kind in types.items()},
+            {name: onnx.TensorProto.FromString(tensor) for name, tensor in data.items()},
+            opset_imports=[onnx.helper.make_opsetid(*pair) for pair in imports.items()],
+        )
+    except Exception:  # onnx raises what it likes where sizes do not fit together
+        return {}
+    return {name: kind.SerializeToString() for name, kind in found.items()}
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function for function in (complaint, infer_model, infer_node)
+}
+
+
+def serve() -> None:
+    """Reads questions and writes answers; what onnx itself prints goes elsewhere."""
+    own = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            name, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump(FUNCTIONS[name](*arguments), own)
+        own.flush()
+
+
+if __name__ == "__main__":
+    serve()
