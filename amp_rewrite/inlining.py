@@ -22,7 +22,7 @@ def inline(model: ir.Model) -> str | None:
         return None
     named = [key for key in model.functions if _is_operator(key, model)]
     try:
-        trial = model.clone()
+        trial = _copy(model)
         _prepare(trial, named)
         trial = InlinePass(lambda function: function.identifier() not in named)(trial).model
     except Exception as error:  # a pass reports the many ways of an odd model in many ways
@@ -32,6 +32,37 @@ def inline(model: ir.Model) -> str | None:
     model.functions.update(kept)
     names = ", ".join(schema.written(domain, name) for domain, name, _ in named)
     return f"functions stay float32: there are operators of the same name ({names})" if named else None
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    """A copy of the model; what nothing makes, such as a sparse initializer, is copied as an input is."""
+    for function in model.functions.values():
+        _close(function, model)
+    inputs, loose = model.graph.inputs, _loose(model.graph)
+    inputs.extend(loose)
+    try:
+        copy = model.clone()
+        del copy.graph.inputs[len(inputs) - len(loose) :]
+    finally:
+        del inputs[len(inputs) - len(loose) :]
+    return copy
+
+
+def _loose(graph: ir.Graph | ir.Function) -> list[ir.Value]:
+    read = dict.fromkeys(value for node in graph.all_nodes() for value in node.inputs if value is not None)
+    return [value for value in read if value.graph is None]
+
+
+def _close(function: ir.Function, model: ir.Model) -> None:
+    """What a function reads of its caller, which onnxruntime allows and ONNX does not, becomes its input."""
+    graph = model.graph
+    made = [value for node in graph for value in node.outputs]
+    named = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *made)}
+    for value in _loose(function):
+        function.inputs.append(value)
+        for call in [node for node in graph.all_nodes() if node.op_identifier() == function.identifier()]:
+            call.resize_inputs(len(function.inputs))
+            call.replace_input_with(len(function.inputs) - 1, named.get(value.name))
 
 
 def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:

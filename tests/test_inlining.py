@@ -1,6 +1,8 @@
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 
 from amp_rewrite import rewrite
 from amp_rewrite.options import Level, Options
@@ -189,3 +191,26 @@ def test_what_cannot_be_inlined_stays(imports, reason):
     (warning,) = result.report.warnings
     assert reason in warning
     assert "\n" not in warning
+
+
+def test_a_function_that_reads_what_its_caller_has():
+    """ONNX forbids it and onnxruntime takes it: the caller's value is read, in the type that it has now."""
+    body = '<domain: "my", opset_import: ["" : 17]> f (v) => (u) { u = Add(v, a) }'
+    proto = text.unchecked(GRAPH % "a = MatMul(x, w)  y = my.f(a)" + body)
+    made = rewrite(proto).model
+    assert operators(made) == ["Cast", "MatMul", "Add", "Cast"]
+    onnx.checker.check_model(made, full_check=True)
+
+
+def test_a_sparse_initializer_beside_functions():
+    """It is no value that onnx-ir knows of; the functions are inlined all the same, and it is there again."""
+    proto = text.unchecked(GRAPH % "a = my.f(x, w)  y = Add(a, s)" + PRODUCT)
+    values, indices = np.array([3.0], np.float32), np.array([5])
+    values, indices = numpy_helper.from_array(values, "s"), numpy_helper.from_array(indices, "at")
+    proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4, 4]))
+    result = rewrite(proto)
+    assert sorted(operators(result.model)) == ["Add", "Cast", "Cast", "Cast", "MatMul", "Relu"]
+    assert [info.name for info in result.model.graph.input] == ["x"]
+    assert result.model.graph.sparse_initializer == proto.graph.sparse_initializer
+    assert "functions" not in "".join(result.report.warnings)
+    text.agree(proto, result.model)
