@@ -12,9 +12,11 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from amp_rewrite import external, oddities, wiring
+from amp_rewrite import external, wiring
 from amp_rewrite.errors import EXPORT_AGAIN, READABLE, MissingPackageError, ModelError
-from amp_rewrite.oddities import Kept
+from amp_rewrite.oddities import kept as oddities
+from amp_rewrite.oddities import legible
+from amp_rewrite.oddities.kept import Kept
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -136,7 +138,7 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
-    warnings = (_ILLEGIBLE,) if oddities.make_legible(proto) else ()
+    warnings = (_ILLEGIBLE,) if legible.make_legible(proto) else ()
     kept = oddities.take_out(proto)
     try:
         model = ir.from_proto(proto)

@@ -14,10 +14,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import data_files, external, oddities
+from amp_rewrite import data_files, external
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
 from amp_rewrite.names import graphs
+from amp_rewrite.oddities import kept, left_out
 from amp_rewrite.options import Beside, ExternalData
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
@@ -117,9 +118,9 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
             where="the given model",
             remedy=EXPORT_AGAIN,
         ) from error
-    oddities.put_left_out(loaded.model, proto)
+    left_out.put_back(loaded.model, proto)
     if loaded.kept is not None:
-        oddities.put_back(loaded.kept, proto)
+        kept.put_back(loaded.kept, proto)
     for function in proto.functions:
         function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
     return proto

@@ -1,0 +1,48 @@
+"""The graphs, attributes and declarations of onnx's own messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+
+def all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graphs of a model and those of its functions."""
+    yield from graphs(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            for body in bodies(node):
+                yield from graphs(body)
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and the graphs below it."""
+    yield graph
+    for attribute in attributes(graph.node):
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield from graphs(attribute.g)
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The bodies of a node, but for those that a function's attribute stands for."""
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            continue
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
+    """The attributes of all these nodes."""
+    for node in nodes:
+        yield from node.attribute
+
+
+def infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """What a graph declares: its inputs, its outputs, and values between them."""
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
