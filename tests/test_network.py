@@ -7,8 +7,9 @@ from amp_rewrite import annotations, shape_inference
 from amp_rewrite.arithmetic import work
 from amp_rewrite.demo import network as demo_network
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import network
-from amp_rewrite.reporting.network import Changes, Shade
+from amp_rewrite.reporting import drawing
+from amp_rewrite.reporting.drawing import Changes
+from amp_rewrite.reporting.network import Shade
 from tests.text import model
 
 MIXED = """
@@ -29,9 +30,9 @@ def drawn(text, weights=None):
 def of_analysis(analysis):
     """The network of an analysis."""
     graph, decisions = analysis.graph, analysis.decisions()
-    planned = network.changes(graph, decisions, analysis.plan)
+    planned = drawing.changes(graph, decisions, analysis.plan)
     flops = work.count(analysis.loaded.model, graph.types).flops
-    return network.build(graph.root, graph.types, decisions, planned, flops)
+    return drawing.build(graph.root, graph.types, decisions, planned, flops)
 
 
 def titles(found):
@@ -166,7 +167,7 @@ def test_a_rewritten_model_is_drawn_as_it_was_planned():
     planned = drawn(MIXED)
     result = ir.from_proto(rewrite(model(MIXED)).model)
     types = shape_inference.types(result)
-    found = network.build(result.graph, types, annotations.read(result), Changes(), {})
+    found = drawing.build(result.graph, types, annotations.read(result), Changes(), {})
     assert [box.shade for box in found.boxes].count(Shade.CAST) == 5
     shades = {box.name: box.shade for box in planned.boxes if box.units}
     assert {box.name: box.shade for box in found.boxes if box.units} == shades

@@ -8,7 +8,7 @@ import pytest
 
 from amp_rewrite import demo, explaining, stored
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import html_page, network, page, plots, summary, verdicts
+from amp_rewrite.reporting import drawing, html_page, page, page_data, plots, summary, verdicts
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.page import Evidence, Page
 from amp_rewrite.reporting.sentences import chain, of_cause
@@ -22,8 +22,8 @@ def made(proto, evidence=None):
     """The page of a model."""
     analysis = analyze(proto)
     found = explaining.of_analysis(analysis, {})
-    planned = network.changes(analysis.graph, found.decisions, analysis.plan)
-    drawn = network.build(
+    planned = drawing.changes(analysis.graph, found.decisions, analysis.plan)
+    drawn = drawing.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.measured.work.flops
     )
     binades = plots.binades_of_stored(stored.find(analysis.loaded.model).values())
@@ -51,7 +51,7 @@ def compared(proto):
 def test_the_summary_and_the_coverage_are_those_of_the_report():
     """The page has the lines that the terminal prints, and the numbers of the frozen coverage."""
     shown = made(demo.network())
-    data = shown.to_json()
+    data = page_data.plain(shown)
     assert data["summary"] == [[line.name, line.text] for line in summary.lines(shown.report)]
     assert data["coverage"]["flops"] == shown.coverage.flops.to_json()
     assert data["coverage"]["operators"]["MatMul"] == shown.coverage.row("MatMul").to_json()
@@ -60,7 +60,7 @@ def test_the_summary_and_the_coverage_are_those_of_the_report():
 def test_the_chain_of_causes_is_the_one_that_explain_prints():
     """Following the causes of a unit through the page's data gives the steps of `sentences.chain`."""
     proto = demo.network()
-    analysis, data = analyze(proto), made(proto).to_json()
+    analysis, data = analyze(proto), page_data.plain(made(proto))
     unit = next(unit for unit in analysis.graph.units if unit.node.name == "rms_sqrt")
     (box,) = [box for box in data["boxes"] if box["name"] == "rms_sqrt"]
     assert box["units"] == (unit.index,)
@@ -76,7 +76,7 @@ def test_the_chain_of_causes_is_the_one_that_explain_prints():
 def test_what_holds_nodes_back_is_what_explain_says():
     """The causes come in the same order and words, each with the boxes of the nodes that it holds."""
     proto = demo.network()
-    data = made(proto).to_json()
+    data = page_data.plain(made(proto))
     causes = explaining.of_analysis(analyze(proto), {}).causes
     assert [(held["weight"], held["remedy"]) for held in data["held"]] == [
         (of_cause(cause).weight, of_cause(cause).remedy) for cause in causes
@@ -91,7 +91,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
     proto = demo.network()
     evidence = compared(proto)
     shown = made(proto, evidence)
-    data = shown.to_json()
+    data = page_data.plain(shown)
     assert len(data["misfits"]) == len(evidence.verdict.blame.nodes) > 40
     for misfit in data["misfits"]:
         names = [port["name"] for port in data["boxes"][misfit["box"]]["makes"]]
@@ -105,7 +105,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
 
 def test_without_a_run_the_page_says_so():
     """No verdict is no good verdict."""
-    data = made(demo.network(), Evidence(unverified="nobody asked")).to_json()
+    data = page_data.plain(made(demo.network(), Evidence(unverified="nobody asked")))
     assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
     assert data["misfits"] == []
 

@@ -20,11 +20,11 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation
 from amp_rewrite.half import Half
 from amp_rewrite.pipeline import Analysis
-from amp_rewrite.reporting import html_page, network, page, picture_files, plots
+from amp_rewrite.reporting import drawing, html_page, page, picture_files, plots
 from amp_rewrite.reporting.advice.measured import Measured
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.coverage.counts import Coverage
-from amp_rewrite.reporting.network import Changes
+from amp_rewrite.reporting.drawing import Changes
 from amp_rewrite.reporting.page import Decided, Evidence, Page
 from amp_rewrite.reporting.report import Report
 
@@ -97,7 +97,7 @@ class Sketch:
     def draw(self, made: Analysis) -> None:
         """Notes what the page shows of an analysis, before its model is changed."""
         found = explaining.of_analysis(made, self._dims, replayed=self._asked.replay is not None)
-        planned = network.changes(made.graph, found.decisions, made.plan)
+        planned = drawing.changes(made.graph, found.decisions, made.plan)
         self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
 
     def page(self, model: Path, report: Report, evidence: Evidence, coverage: Coverage) -> Page:
@@ -132,7 +132,7 @@ def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
 
 def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
     measured = _measured(found)
-    drawn = network.build(model.graph, measured.types, found.decisions, planned, measured.work.flops)
+    drawn = drawing.build(model.graph, measured.types, found.decisions, planned, measured.work.flops)
     binades = plots.binades_of_stored(stored.find(model).values())
     return page.decided(drawn, found.decisions, found.causes, binades, to)
 

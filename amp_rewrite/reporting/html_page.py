@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from amp_rewrite.reporting import page_data
 from amp_rewrite.reporting.page import Page
 
 _FOLDER = Path(__file__).parent / "html"
@@ -30,7 +31,7 @@ def render(page: Page) -> bytes:
     parts = {
         "policy": _policy(style, vendored, script),
         "style": style,
-        "data": embedded(page.to_json()),
+        "data": embedded(page_data.plain(page)),
         "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
         "vendored": vendored,
         "script": script,

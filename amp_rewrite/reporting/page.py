@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.half import Half
 from amp_rewrite.observed import Observed
-from amp_rewrite.reporting import charts, pictures, plots, sentences, summary, verdicts
+from amp_rewrite.reporting import charts, plots, sentences, summary
 from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.coverage.counts import Coverage
-from amp_rewrite.reporting.network import Box, Network, Port, Shade
+from amp_rewrite.reporting.network import Box, Network, Shade
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
 from amp_rewrite.reporting.report import Report
@@ -20,7 +20,7 @@ from amp_rewrite.reporting.sentences import Paragraph, Step
 from amp_rewrite.reporting.summary import Line
 from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.latency import Bench
-from amp_rewrite.running.verification import Output, Verdict
+from amp_rewrite.running.verification import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class Page:
     evidence: Evidence
     coverage: Coverage
 
-    def _summary(self) -> Iterator[Line]:
+    def rows(self) -> Iterator[Line]:
+        """The rows at the top of the page."""
         return summary.lines(self.report) if self.report else summary.of_coverage(self.coverage)
 
     @property
@@ -107,25 +108,6 @@ class Page:
         if self.evidence.bench is not None:
             found["latency"] = charts.chart(self.evidence.bench)
         return found
-
-    def to_json(self) -> dict[str, Any]:
-        """What the page's script reads, as plain data."""
-        drawn = self.decided.network
-        return {
-            "title": self.title,
-            "half": self.decided.half.name,
-            "summary": [[line.name, line.text] for line in self._summary()],
-            "coverage": {**self.coverage.summary(), "assumptions": list(self.coverage.assumptions)},
-            "verification": _plain_verdict(self.evidence),
-            "constants": drawn.constants,
-            "frames": [{"title": f.title, "owner": f.owner} for f in drawn.frames],
-            "boxes": list(map(_plain_box, drawn.boxes)),
-            "wires": [[wire.maker, wire.reader] for wire in drawn.wires],
-            "held": list(map(_plain_held, self.decided.held)),
-            "reasons": list(map(_plain_reason, self.decided.reasons)),
-            "misfits": list(map(_plain_misfit, self.misfits)),
-            "pictures": list(map(pictures.plain, self.pictures.values())),
-        }
 
 
 def decided(
@@ -168,63 +150,3 @@ def _points(boxes: Sequence[Box], misfits: Iterable[Misfit]) -> list[Point]:
         for m in misfits
     )
     return sorted(found, key=lambda point: point.place)
-
-
-def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
-    verdict = evidence.verdict
-    if verdict is None:
-        return {"ok": None, "how": evidence.unverified or "Nothing was run.", "rows": [], "faults": []}
-    return {
-        "ok": verdict.ok,
-        "how": verdicts.how(verdict),
-        "columns": verdicts.COLUMNS,
-        "rows": list(map(_plain_output, verdict.outputs)),
-        "faults": list(verdicts.faults(verdict)),
-    }
-
-
-def _plain_output(output: Output) -> dict[str, Any]:
-    return {"cells": verdicts.cells(output), "ok": not output.broken}
-
-
-def _plain_box(box: Box) -> dict[str, Any]:
-    return {
-        "graph": box.graph,
-        "operator": box.operator,
-        "name": box.name,
-        "shade": box.shade.value,
-        "units": box.units,
-        "reads": list(map(_plain_port, box.reads)),
-        "makes": list(map(_plain_port, box.makes)),
-        "bodies": box.bodies,
-        "flops": box.flops,
-    }
-
-
-def _plain_port(port: Port) -> dict[str, Any]:
-    return {"name": port.name, "type": port.type, "half": port.half, "stored": port.stored}
-
-
-def _plain_reason(reason: Reason) -> dict[str, Any]:
-    return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box}
-
-
-def _plain_held(held: Held) -> dict[str, Any]:
-    return {**asdict(held.words), "boxes": held.boxes}
-
-
-def _plain_misfit(misfit: Misfit) -> dict[str, Any]:
-    """Errors as text for people, and as a number where one is coloured by; JSON has no word for infinity."""
-    found = misfit.found
-    return {
-        "box": misfit.box,
-        "value": found.value,
-        "error": f"{found.error:.1e}",
-        "added": f"{found.added:.1e}",
-        "size": min(found.error, _WORST),
-        "lost": found.non_finite,
-        "reads": None if found.low is None or found.high is None else f"{found.low:.3g} to {found.high:.3g}",
-    }
-
-
-_WORST = 1e30
