@@ -6,9 +6,10 @@ float32 model that rounds wherever a model is half, `measure_coverage` counts wh
 `AmpPass` is the rewrite as a pass of onnx-ir. `Options` and `Pins` say how.
 """
 
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.options import Options, Pins
 from amp_rewrite.passes import AmpPass
-from amp_rewrite.pipeline import Analysis, Result, analyze, rewrite
+from amp_rewrite.pipeline import Result, analyze, rewrite
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.measuring import measure as measure_coverage
 from amp_rewrite.running.emulation import emulate

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from amp_rewrite import annotations, model_io, plan_files, saved_decisions, shape_inference
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.half import BFLOAT16, FLOAT16
-from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import causes, remedies
 from amp_rewrite.reporting.advice import advice
 from amp_rewrite.reporting.advice.advice import Advice

@@ -35,10 +35,10 @@ from onnx.reference.op_run import OpRun
 
 import amp_rewrite
 from amp_rewrite import lists, targets
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.lists import Kind, OpLists
 from amp_rewrite.options import Level, Options, Pins
-from amp_rewrite.pipeline import Analysis
 from amp_rewrite.plan import Cast
 
 OPTIONS = Options(lists=lists.load("tensorflow"), follow=False, target=targets.ANY)

@@ -8,11 +8,11 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import findings, kinds, lists, targets
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.errors import OptionError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.lists import Entry, Kind
 from amp_rewrite.options import Level, Options, Pins
-from amp_rewrite.pipeline import Analysis
 
 PLAIN = "(float[4,4] x) => (float[4,4] y)"
 HUGE = "1e6"

@@ -61,6 +61,7 @@ ORDER = [
     "checking",
     "running",
     "reporting",
+    "analysis",
     "pipeline",
     "proving",
     "explaining",

@@ -194,7 +194,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("amp_rewrite.pipeline.units.build", fail)
+    monkeypatch.setattr("amp_rewrite.analysis.units.build", fail)
 
 
 @pytest.mark.usefixtures("failing")

@@ -12,11 +12,11 @@ from click.core import ParameterSource
 
 from amp_rewrite import half as halves
 from amp_rewrite import lists, pipeline, plan_files, targets
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
-from amp_rewrite.pipeline import Analysis
 from amp_rewrite.stopwatch import Progress
 
 _REGEX = "Node names, or regular expressions that match a whole name."

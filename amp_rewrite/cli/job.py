@@ -9,12 +9,13 @@ from pathlib import Path
 import onnx
 
 from amp_rewrite import model_io, pipeline, writing
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
 from amp_rewrite.observed import Observed
 from amp_rewrite.options import ExternalData, Options
-from amp_rewrite.pipeline import Analysis, Result
+from amp_rewrite.pipeline import Result
 from amp_rewrite.plan_files import SavedPlan
 from amp_rewrite.proving import Judged, Looking, Proof, Steps, prove
 from amp_rewrite.reporting.page import Evidence

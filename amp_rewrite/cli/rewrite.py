@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from amp_rewrite import explaining, plan_files, writing
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
@@ -25,7 +26,7 @@ from amp_rewrite.cli.storage_flag import external_data_flag
 from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import ExternalData, Level
-from amp_rewrite.pipeline import Analysis, Result
+from amp_rewrite.pipeline import Result
 from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.advice.advice import Advice

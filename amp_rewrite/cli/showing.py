@@ -12,6 +12,7 @@ import click
 import onnx_ir as ir
 
 from amp_rewrite import explaining, half, pipeline, plan_files, stored, writing
+from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
@@ -19,7 +20,6 @@ from amp_rewrite.cli.written_files import WRITTEN
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation
 from amp_rewrite.half import Half
-from amp_rewrite.pipeline import Analysis
 from amp_rewrite.reporting import drawing, html_page, page, picture_files, plots
 from amp_rewrite.reporting.advice.measured import Measured
 from amp_rewrite.reporting.coverage import measuring
