@@ -1,4 +1,4 @@
-"""Schemas of onnxruntime's own operators: from onnxruntime where it is installed, else a stored table.
+"""Schemas of onnxruntime's own operators: from onnxruntime where it is installed, and from a stored table.
 
 The table `data/contrib.json` is written by `python -m amp_rewrite.contrib`.
 """
@@ -22,9 +22,11 @@ CONTRIB = "com.microsoft"
 
 @functools.cache
 def records() -> Mapping[tuple[str, str], tuple[Record, ...]]:
-    """Versions of every operator that onnxruntime adds, oldest first, by (domain, operator)."""
-    found = _from_onnxruntime()
-    return found if found is not None else _stored()
+    """Versions of every operator that onnxruntime adds, oldest first, by (domain, operator).
+
+    What is installed may be older than the table: of the operators that both know, it has the say.
+    """
+    return {**_stored(), **_from_onnxruntime()}
 
 
 def _stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
@@ -37,12 +39,12 @@ def _stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
     }
 
 
-def _from_onnxruntime() -> Mapping[tuple[str, str], tuple[Record, ...]] | None:
+def _from_onnxruntime() -> Mapping[tuple[str, str], tuple[Record, ...]]:
     try:
         state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
     except (ImportError, AttributeError, OSError):
-        return None
+        return {}
     found: dict[tuple[str, str], list[Record]] = {}
     for schema in sorted(schemas, key=lambda s: (s.domain, s.name, s.since_version)):
         if schema.domain == CONTRIB or (schema.domain == "" and not _in_onnx(schema.name)):
@@ -74,7 +76,7 @@ def _formals(parameters: Iterable[Any]) -> list[list[Any]]:
 def table() -> str:
     """The stored table's text, from the onnxruntime that is installed."""
     found: dict[str, dict[str, Any]] = {}
-    for (domain, name), versions in (_from_onnxruntime() or {}).items():
+    for (domain, name), versions in _from_onnxruntime().items():
         found.setdefault(domain, {})[name] = versions
     return json.dumps(found, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
 

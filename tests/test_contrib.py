@@ -1,4 +1,4 @@
-"""onnxruntime's own schemas: asked of onnxruntime where it is installed, else read from a table."""
+"""onnxruntime's own schemas: asked of onnxruntime where it is installed, and read from a table."""
 
 import importlib
 import json
@@ -54,7 +54,20 @@ def test_an_onnxruntime_that_does_not_work_is_none(error, monkeypatch):
         raise error(name)
 
     monkeypatch.setattr(contrib.importlib, "import_module", broken)
-    assert contrib._from_onnxruntime() is None
+    assert contrib._from_onnxruntime() == {}
+
+
+def test_what_the_installed_onnxruntime_is_too_old_for_is_in_the_table(monkeypatch):
+    """Operators come and go: the newest that the table has are known, and what is installed has the say."""
+    rows = ({"since": 7, "inputs": [], "outputs": [], "types": {}},)
+    monkeypatch.setattr(contrib, "_from_onnxruntime", lambda: {("com.microsoft", "FusedMatMul"): rows})
+    contrib.records.cache_clear()
+    try:
+        known = contrib.records()
+        assert known["com.microsoft", "FusedMatMul"] == rows
+        assert ("com.microsoft", "SkipLayerNormalization") in known
+    finally:
+        contrib.records.cache_clear()
 
 
 def test_the_table_holds_versions_oldest_first():
