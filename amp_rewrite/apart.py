@@ -13,10 +13,15 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from amp_rewrite import apart_child
+from amp_rewrite.apart_child import Question
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def start() -> None:
@@ -24,15 +29,15 @@ def start() -> None:
     _APART.start()
 
 
-def ask(name: str, *arguments: Any) -> Any:
-    """What the function of that name in `apart_child` returns; None where the process dies of it.
+def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
+    """What a function of `apart_child` returns; None where the process dies of it.
 
     Where no process can be started, as in an interpreter that is part of another program, ours answers.
     """
     try:
-        return _APART.answer(name, arguments)
+        return _APART.answer((function.__name__, arguments, named))
     except _NoProcessError:
-        return apart_child.FUNCTIONS[name](*arguments)
+        return function(*arguments, **named)
 
 
 class _NoProcessError(Exception):
@@ -55,14 +60,14 @@ class _Apart:
             except _NoProcessError:
                 return
 
-    def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+    def answer(self, question: Question) -> Any:
         """Asks, and waits; None where the process dies of it."""
         with self._lock:
             process = self._started()
             if process.stdin is None or process.stdout is None:
                 return None
             try:
-                pickle.dump((name, arguments), process.stdin, protocol=5)
+                pickle.dump(question, process.stdin)
                 process.stdin.flush()
                 return pickle.load(process.stdout)
             except (OSError, EOFError, pickle.UnpicklingError):
@@ -73,8 +78,10 @@ class _Apart:
                 raise
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """The process; another one after a fork, which must not share the pipe."""
-        if self._process is None or self._owner != os.getpid():
+        """The process; another one where it has ended, and after a fork, which must not share the pipe."""
+        if self._process is not None and (self._owner != os.getpid() or self._process.poll() is not None):
+            self.end()
+        if self._process is None:
             self._process, self._owner = _start(), os.getpid()
             atexit.register(self.end)
         return self._process

@@ -12,7 +12,7 @@ import onnx
 from onnx import checker, defs, shape_inference
 
 
-def complaint(model: bytes | str, full: bool) -> str:
+def complaint(model: bytes | str, *, full: bool) -> str:
     """What onnx's checker has against a model, given as bytes or as a path; nothing if it has nothing."""
     try:
         checker.check_model(model, full_check=full)
@@ -61,7 +61,10 @@ def infer_node(
     return {name: kind.SerializeToString() for name, kind in found.items()}
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+Question = tuple[str, tuple[Any, ...], Mapping[str, Any]]
+"""The name of a function, and its arguments."""
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function for function in (complaint, infer_model, infer_node)
 }
 
@@ -72,10 +75,10 @@ def serve() -> None:
     os.dup2(2, 1)
     while True:
         try:
-            name, arguments = pickle.load(sys.stdin.buffer)
+            name, arguments, named = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(FUNCTIONS[name](*arguments), own)
+        pickle.dump(_FUNCTIONS[name](*arguments, **named), own)
         own.flush()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import apart
+from amp_rewrite import apart, apart_child
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, ModelError
 from amp_rewrite.model_io import root_cause
@@ -103,7 +103,7 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
             model = model.SerializeToString()
         except ValueError as error:  # over 2 GiB
             return root_cause(error)
-    found = apart.ask("complaint", model, full)
+    found = apart.ask(apart_child.complaint, model, full=full)
     return _CRASHES if found is None else found[:300]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import apart, element_types
+from amp_rewrite import apart, apart_child, element_types
 from amp_rewrite.element_types import Type, Types, tensor
 
 _LARGEST = 1 << 28
@@ -26,7 +26,7 @@ def types_by_name(model: ir.Model) -> dict[str, Type]:
     if size > _LARGEST:
         return {}
     data = ir.to_proto(model).SerializeToString()
-    inferred = apart.ask("infer_model", data) or {}
+    inferred = apart.ask(apart_child.infer_model, data) or {}
     kinds = {name: _type(onnx.TypeProto.FromString(kind)) for name, kind in inferred.items()}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 

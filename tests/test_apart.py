@@ -6,7 +6,7 @@ import sys
 import onnx
 import pytest
 
-from amp_rewrite import apart, rewrite
+from amp_rewrite import apart, apart_child, rewrite
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 VALID = onnx.parser.parse_model(
@@ -33,8 +33,8 @@ def model(body):
 @deadly
 def test_a_question_that_kills_has_no_answer_and_the_next_one_has(body):
     """The process dies alone, and another one takes its place."""
-    assert apart.ask("complaint", model(body).SerializeToString(), True) is None
-    assert apart.ask("complaint", VALID, True) == ""
+    assert apart.ask(apart_child.complaint, model(body).SerializeToString(), full=True) is None
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
 
 
 @deadly
@@ -49,8 +49,8 @@ def test_a_model_that_kills_the_checker_is_rewritten_with_a_warning(body):
 def test_what_the_checker_says_arrives():
     """A complaint crosses over as text, and a path does as a path."""
     unknown = onnx.parser.parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Relue (x) }}")
-    assert "Relue" in apart.ask("complaint", unknown.SerializeToString(), True)
-    assert "/no/such/file" in apart.ask("complaint", "/no/such/file", True)
+    assert "Relue" in apart.ask(apart_child.complaint, unknown.SerializeToString(), full=True)
+    assert "/no/such/file" in apart.ask(apart_child.complaint, "/no/such/file", full=True)
 
 
 def test_one_process_answers_all():
@@ -58,9 +58,33 @@ def test_one_process_answers_all():
     apart.start()
     first = apart._APART._process.pid
     for _ in range(3):
-        assert apart.ask("complaint", VALID, True) == ""
+        assert apart.ask(apart_child.complaint, VALID, full=True) == ""
     apart.start()
     assert apart._APART._process.pid == first != os.getpid()
+
+
+def test_a_process_that_somebody_ended_is_replaced():
+    """That it is gone is no answer to the next question."""
+    apart.start()
+    apart._APART._process.kill()
+    apart._APART._process.wait()
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads, from Python 3.12 on
+def test_a_fork_asks_a_process_of_its_own():
+    """Two that share a pipe would get each other's answers."""
+    apart.start()
+    child = os.fork()
+    if not child:
+        before = apart._APART._process.pid
+        found = apart.ask(apart_child.complaint, VALID, full=True)
+        ours = apart._APART._process.pid
+        apart._APART.end()
+        os._exit(0 if found == "" and ours != before else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
@@ -69,7 +93,7 @@ def test_where_no_process_starts_ours_answers(executable, monkeypatch):
     apart._APART.end()
     monkeypatch.setattr(sys, "executable", executable)
     apart.start()
-    assert apart.ask("complaint", VALID, True) == ""
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
     assert apart._APART._process is None
 
 
@@ -82,5 +106,5 @@ def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(apart.pickle, "load", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            apart.ask("complaint", b"no model", True)
-    assert apart.ask("complaint", VALID, True) == ""
+            apart.ask(apart_child.complaint, b"no model", full=True)
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from amp_rewrite import apart
+from amp_rewrite import apart, apart_child
 
 REMEMBERED = 4096
 """So many answers are kept: the layers of a network ask the same again and again."""
@@ -33,7 +33,7 @@ class Question:
 def ask(question: Question) -> Mapping[str, onnx.TypeProto]:
     """The types of the node's outputs by name; none where onnx cannot say, or dies of the question."""
     found = apart.ask(
-        "infer_node",
+        apart_child.infer_node,
         question.node,
         question.domain,
         question.version,
