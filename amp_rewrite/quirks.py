@@ -16,6 +16,8 @@ _FUNCTION = "onnxruntime runs it as a function with float32 constants, and refus
 _SHOWS_MASK = "it gives its masked scores away, and fills them with the lowest number of the type"
 _CLASHES = "onnxruntime's CPU provider puts a Cast in its way that clashes with its attribute output_datatype"
 _NO_KERNEL = "onnxruntime has no half kernel for it at all"
+_NO_CPU_KERNEL = "onnxruntime's CPU provider has no half kernel for it, and no input of it to cast"
+_ONE = "onnxruntime runs it as a function, which fails in half for a batch of one"
 
 
 def check(graph: UnitGraph) -> Mapping[int, Finding]:
@@ -59,6 +61,19 @@ def _says(node: ir.Node, name: str) -> int:
     return -1 if attribute.is_ref() else attribute.as_int()
 
 
+def _affine_grid(node: ir.Node, _: Types) -> str:
+    """Seen with onnxruntime 1.31.1: a grid in the plane for theta of the shape [1, 2, 3]."""
+    theta = node.inputs[0]
+    shape = None if theta is None else theta.shape
+    several = shape is not None and isinstance(shape[0], int) and shape[0] > 1
+    in_space = shape is not None and shape[1] == _ROWS_IN_SPACE
+    return "" if several or in_space else _ONE
+
+
+_ROWS_IN_SPACE = 3
+"""The rows of a matrix that places points in three dimensions; in the plane it has two."""
+
+
 def _scatter(node: ir.Node, _: Types) -> str:
     return "" if acts_as(node) == node.op_type else _REDUCES
 
@@ -84,10 +99,13 @@ def _feeds_product(value: ir.Value) -> bool:
 
 
 _FAULTS: Mapping[str, Callable[[ir.Node, Types], str]] = {
+    "AffineGrid": _affine_grid,
     "Attention": _attention,
     "EyeLike": lambda *_: _NO_KERNEL,
     "MeanVarianceNormalization": lambda *_: _FUNCTION,
     "MelWeightMatrix": lambda *_: _CLASHES,
+    "RandomNormal": lambda *_: _NO_CPU_KERNEL,
+    "RandomUniform": lambda *_: _NO_CPU_KERNEL,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
     "Transpose": _transpose,

@@ -111,3 +111,36 @@ def test_faults_are_those_of_a_target():
     forced = Options(level=Level.UNSAFE_FORCE_ALL)
     assert "e" not in in_half(EYE, forced)
     assert {"m", "y"} <= in_half(EYE, forced)
+
+
+GRID = """<ir_version: 9, opset_import: ["": 20]>
+g (float[{points}] x, int64[{axes}] n) => (float[{grid}] y) {{ y = AffineGrid (x, n) }}"""
+PLANE = {"axes": 4, "grid": "N,H,W,2"}
+SPACE = {"axes": 5, "grid": "N,D,H,W,3"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stays"),
+    [
+        ({"points": "1,2,3"} | PLANE, True),
+        ({"points": "N,2,3"} | PLANE, True),
+        ({"points": "2,2,3"} | PLANE, False),
+        ({"points": "1,3,4"} | SPACE, False),
+    ],
+)
+def test_the_affine_grid_of_one_image_stays(asked, stays):
+    """onnxruntime fails on a half one in the plane that has, or may have, a batch of one."""
+    forced = Options(level=Level.UNSAFE_FORCE_ALL)
+    assert ("y" not in in_half(GRID.format(**asked), forced)) == stays
+
+
+@pytest.mark.parametrize("operator", ["RandomNormal", "RandomUniform"])
+def test_what_draws_from_nothing_stays(operator):
+    """The result loads on the CPU, where nothing could be cast around a half one."""
+    before = model(f"""g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float z = {{0}}> {{
+        h = MatMul (x, w)
+        r = {operator} <shape = [4, 4]> ()
+        n = Mul (r, z)
+        y = Add (h, n)
+    }}""")
+    agree(before, rewritten(before, Options(level=Level.UNSAFE_FORCE_ALL)).model)
