@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from amp_rewrite import transposes
 from amp_rewrite.element_types import Types
 from amp_rewrite.findings import Finding, acts_as
 from amp_rewrite.units import UnitGraph
@@ -31,7 +32,7 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
 
 
 def _transpose(node: ir.Node, _: Types) -> str:
-    return _CRASH if _moves_first(node) and _feeds_product(node.outputs[0]) else ""
+    return _CRASH if transposes.crash(node) else ""
 
 
 def _attention(node: ir.Node, types: Types) -> str:
@@ -76,26 +77,6 @@ _ROWS_IN_SPACE = 3
 
 def _scatter(node: ir.Node, _: Types) -> str:
     return "" if acts_as(node) == node.op_type else _REDUCES
-
-
-def _moves_first(node: ir.Node) -> bool:
-    """Seen with onnxruntime 1.31.1: perm [1, 0, 2], [1, 2, 0], [1, 2, 0, 3] and their like crash when the
-    session is made (MatmulTransposeFusion, then NchwcTransformer); [0, 2, 1] and [1, 0] do not.
-    """
-    perm = node.attributes.get("perm")
-    if perm is None or perm.is_ref():
-        return False
-    order = list(perm.as_ints())
-    return len(order) > 2 and order[0] == 1 and 0 in order[-2:]
-
-
-def _feeds_product(value: ir.Value) -> bool:
-    """Whether a value is the first operand of a MatMul, also through Casts: they do not prevent the crash."""
-    return any(
-        (node.op_type == "MatMul" and port == 0)
-        or (node.op_type == "Cast" and _feeds_product(node.outputs[0]))
-        for node, port in value.uses()
-    )
 
 
 _FAULTS: Mapping[str, Callable[[ir.Node, Types], str]] = {
