@@ -66,13 +66,15 @@ def _affine_grid(node: ir.Node, _: Types) -> str:
     """Seen with onnxruntime 1.31.1: a grid in the plane for theta of the shape [1, 2, 3]."""
     theta = node.inputs[0]
     shape = None if theta is None else theta.shape
-    several = shape is not None and isinstance(shape[0], int) and shape[0] > 1
-    in_space = shape is not None and shape[1] == _ROWS_IN_SPACE
-    return "" if several or in_space else _ONE
+    if shape is None or len(shape) != _MATRICES:
+        return _ONE
+    images, rows = shape[0], shape[1]
+    several = isinstance(images, int) and images > 1
+    return "" if several or rows == _ROWS_IN_SPACE else _ONE
 
 
-_ROWS_IN_SPACE = 3
-"""The rows of a matrix that places points in three dimensions; in the plane it has two."""
+_MATRICES, _ROWS_IN_SPACE = 3, 3
+"""The rank of theta, and the rows of a matrix that places points in space; in the plane it has two."""
 
 
 def _scatter(node: ir.Node, _: Types) -> str:
