@@ -58,12 +58,13 @@ def test_the_result_loads():
 BETWEEN = """g (float[{shape}] x) => (float[A,B,C] y) <float[4,4] w, float[{inner},4] v, float[4] e,
     float k = {{0.5}}, int64[1] from = {{0}}, int64[1] to = {{1}}, int64[3] same = {{3,2,4}},
     int64[2] flat = {{6,4}}> {{
-    m = MatMul (x, w)
+    h = MatMul (x, w)
+    m = Add (h, e)
     t = Transpose <perm = {perm}> (m)
     {between}
     y = MatMul (u, v)
 }}"""
-BESIDE = "s = Transpose <perm = [1, 0, 2]> (x) u = Concat <axis = -1> (t, s)"
+BESIDE = "s = Transpose <perm = [1, 0, 2]> (h) u = Concat <axis = -1> (t, s)"
 FIRST, ROWS, BACK = [1, 0, 2], [0, 2, 1], [2, 0, 1]
 
 
