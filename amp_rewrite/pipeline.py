@@ -219,7 +219,7 @@ def _findings(graph: units.UnitGraph, given: _Given, found: ranges.Ranges) -> Ma
     options = given.options
     return {
         **observed.check(graph, given.seen, found, options.half),
-        **quantised.check(graph),
+        **quantised.check(graph, fused=options.target.has_faults),
         **integers.check(graph, found.fits, options.half),
         **found.findings,
         **(quirks.check(graph) if options.target.has_faults else {}),
