@@ -97,7 +97,7 @@ def decide(loaded: model_io.Loaded, given: Given, clock: Stopwatch) -> Analysis:
         painting = replay.painting(graph, loaded.model) if replay else _paint(graph, given, found)
     with clock.stage("plan"):
         plan.check_names(graph, options.keep_io, options.borders)
-        old = _old_opset(loaded.model, half)
+        old = _old_opset(loaded.model.graph, half)
         borders = Borders.KEEP if old else options.borders
         made = plan.make(graph, painting, held, found, half, borders=borders, keep_io=options.keep_io)
     warnings = (*loaded.warnings, *filter(None, (warning, old)))
@@ -126,15 +126,22 @@ def _findings(graph: units.UnitGraph, given: Given, found: ranges.Ranges) -> Map
     options = given.options
     return {
         **observed.check(graph, given.seen, found, options.half),
-        **quantised.check(graph),
+        **quantised.check(graph, fused=options.target.has_faults),
         **integers.check(graph, found.fits, options.half),
         **found.findings,
         **(quirks.check(graph) if options.target.has_faults else {}),
+        **_uncast(graph, options.half),
     }
 
 
-def _old_opset(model: ir.Model, half: Half) -> str | None:
-    version = element_types.newest(model.graph.opset_imports)
+def _uncast(graph: units.UnitGraph, half: Half) -> Mapping[int, Finding]:
+    """All units of a model whose opset has no Cast to half: operators of other domains might take it."""
+    old = _old_opset(graph.root, half)
+    return {unit.index: Finding(old, always=True) for unit in graph.units} if old else {}
+
+
+def _old_opset(root: ir.Graph, half: Half) -> str | None:
+    version = element_types.newest(root.opset_imports)
     since = _BFLOAT16_SINCE if half.name == "bfloat16" else attribute_types.FIRST_TYPED_CAST
     if version >= since:
         return None

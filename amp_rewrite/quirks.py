@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from amp_rewrite import transposes
 from amp_rewrite.element_types import Types
 from amp_rewrite.findings import Finding, acts_as
 from amp_rewrite.units import UnitGraph
@@ -16,6 +17,8 @@ _FUNCTION = "onnxruntime runs it as a function with float32 constants, and refus
 _SHOWS_MASK = "it gives its masked scores away, and fills them with the lowest number of the type"
 _CLASHES = "onnxruntime's CPU provider puts a Cast in its way that clashes with its attribute output_datatype"
 _NO_KERNEL = "onnxruntime has no half kernel for it at all"
+_NO_CPU_KERNEL = "onnxruntime's CPU provider has no half kernel for it, and no input of it to cast"
+_ONE = "onnxruntime runs it as a function, which fails in half for a batch of one"
 
 
 def check(graph: UnitGraph) -> Mapping[int, Finding]:
@@ -29,7 +32,7 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
 
 
 def _transpose(node: ir.Node, _: Types) -> str:
-    return _CRASH if _moves_first(node) and _feeds_product(node.outputs[0]) else ""
+    return _CRASH if transposes.crash(node) else ""
 
 
 def _attention(node: ir.Node, types: Types) -> str:
@@ -59,35 +62,33 @@ def _says(node: ir.Node, name: str) -> int:
     return -1 if attribute.is_ref() else attribute.as_int()
 
 
+def _affine_grid(node: ir.Node, _: Types) -> str:
+    """Seen with onnxruntime 1.31.1: a grid in the plane for theta of the shape [1, 2, 3]."""
+    theta = node.inputs[0]
+    shape = None if theta is None else theta.shape
+    if shape is None or len(shape) != _MATRICES:
+        return _ONE
+    images, rows = shape[0], shape[1]
+    several = isinstance(images, int) and images > 1
+    return "" if several or rows == _ROWS_IN_SPACE else _ONE
+
+
+_MATRICES, _ROWS_IN_SPACE = 3, 3
+"""The rank of theta, and the rows of a matrix that places points in space; in the plane it has two."""
+
+
 def _scatter(node: ir.Node, _: Types) -> str:
     return "" if acts_as(node) == node.op_type else _REDUCES
 
 
-def _moves_first(node: ir.Node) -> bool:
-    """Seen with onnxruntime 1.31.1: perm [1, 0, 2], [1, 2, 0], [1, 2, 0, 3] and their like crash when the
-    session is made (MatmulTransposeFusion, then NchwcTransformer); [0, 2, 1] and [1, 0] do not.
-    """
-    perm = node.attributes.get("perm")
-    if perm is None or perm.is_ref():
-        return False
-    order = list(perm.as_ints())
-    return len(order) > 2 and order[0] == 1 and 0 in order[-2:]
-
-
-def _feeds_product(value: ir.Value) -> bool:
-    """Whether a value is the first operand of a MatMul, also through Casts: they do not prevent the crash."""
-    return any(
-        (node.op_type == "MatMul" and port == 0)
-        or (node.op_type == "Cast" and _feeds_product(node.outputs[0]))
-        for node, port in value.uses()
-    )
-
-
 _FAULTS: Mapping[str, Callable[[ir.Node, Types], str]] = {
+    "AffineGrid": _affine_grid,
     "Attention": _attention,
     "EyeLike": lambda *_: _NO_KERNEL,
     "MeanVarianceNormalization": lambda *_: _FUNCTION,
     "MelWeightMatrix": lambda *_: _CLASHES,
+    "RandomNormal": lambda *_: _NO_CPU_KERNEL,
+    "RandomUniform": lambda *_: _NO_CPU_KERNEL,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
     "Transpose": _transpose,

@@ -44,6 +44,7 @@ ORDER = [
     "ranges",
     "observed",
     "integers",
+    "transposes",
     "quirks",
     "quantised",
     "kinds",

@@ -237,3 +237,13 @@ def test_a_very_large_model_is_checked_for_its_structure_and_says_so(model, monk
     monkeypatch.setattr(checking, "FULL_UP_TO", 1)
     (warning,) = rewrite(model).report.warnings
     assert "structure only" in warning
+
+
+def test_other_domains_do_not_get_casts_that_the_opset_has_not():
+    """MatMulNBits takes bfloat16 in a model of opset 12, whose Cast does not: nothing changes."""
+    proto = text.model("""<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
+        g (float[4,32] x) => (float[4,4] y) <uint8[4,1,16] q, float[4] s> {
+            h = com.microsoft.MatMulNBits <K = 32, N = 4, bits = 4, block_size = 32> (x, q, s)
+            y = Relu (h)
+        }""")
+    assert rewrite(proto, Options(half=BFLOAT16)).model == proto

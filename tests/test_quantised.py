@@ -1,7 +1,8 @@
 """Quantised regions keep their float32, so that a runtime can fuse them into integer kernels."""
 
+from amp_rewrite import targets
 from amp_rewrite.options import Level, Options
-from tests.text import becomes, in_half, kept, stays
+from tests.text import agree, becomes, in_half, kept, model, rewritten, stays
 
 REASON = "works on quantised data, between DequantizeLinear and QuantizeLinear"
 
@@ -82,3 +83,17 @@ def test_a_scale_and_what_it_scales_move_together():
         }""",
         Options(level=Level.UNSAFE_FORCE_ALL),
     )
+
+
+def test_a_region_is_not_forced():
+    """onnxruntime would fuse it in half too, and refuse what it made; another runtime gets what is asked."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (uint8[2,4] x) => (uint8[4,4] y) <float s = {0.05}, uint8 z = {0}> {
+        d = DequantizeLinear (x, s, z)
+        c = Concat <axis = 0> (d, d)
+        y = QuantizeLinear (c, s, z)
+    }"""
+    forced = Options(level=Level.UNSAFE_FORCE_ALL)
+    assert "c" not in in_half(text, forced)
+    assert "c" in in_half(text, Options(level=Level.UNSAFE_FORCE_ALL, target=targets.ANY))
+    agree(model(text), rewritten(model(text), forced).model)

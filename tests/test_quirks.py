@@ -55,6 +55,59 @@ def test_the_result_loads():
     agree(proto, result.model)
 
 
+BETWEEN = """g (float[{shape}] x) => (float[A,B,C] y) <float[4,4] w, float[{inner},4] v, float[4] e,
+    float k = {{0.5}}, int64[1] from = {{0}}, int64[1] to = {{1}}, int64[3] same = {{3,2,4}},
+    int64[2] flat = {{6,4}}> {{
+    h = MatMul (x, w)
+    m = Add (h, e)
+    t = Transpose <perm = {perm}> (m)
+    {between}
+    y = MatMul (u, v)
+}}"""
+BESIDE = "s = Transpose <perm = [1, 0, 2]> (h) u = Concat <axis = -1> (t, s)"
+FIRST, ROWS, BACK = [1, 0, 2], [0, 2, 1], [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("perm", "between", "sizes", "stays"),
+    [
+        (FIRST, "u = Mul (t, k)", {}, True),
+        (FIRST, "u = Div (t, k)", {}, True),
+        (FIRST, "u = Mul (t, e)", {}, False),
+        (FIRST, "u = Tanh (t)", {}, False),
+        (FIRST, "u = Identity (t)", {}, True),
+        (FIRST, BESIDE, {"inner": 8}, True),
+        (FIRST, "u = Slice (t, from, to)", {}, True),
+        (FIRST, "u = Reshape (t, same)", {}, True),
+        (FIRST, "r = Reshape (t, flat) u = Unsqueeze (r, from)", {}, False),
+        (FIRST, "r = ReduceMax <axes = [0], keepdims = 0> (t) u = Unsqueeze (r, from)", {}, False),
+        (FIRST, "u = Transpose <perm = [0, 2, 1]> (t)", {"inner": 2}, True),
+        (BACK, "u = Transpose <perm = [2, 0, 1]> (t)", {"inner": 2}, True),
+        (BACK, "u = Transpose <perm = [1, 2, 0]> (t)", {}, False),
+        (ROWS, "u = Mul (t, k)", {"inner": 3}, False),
+    ],
+)
+def test_a_transpose_that_meets_its_product_later_stays(perm, between, sizes, stays):
+    """What onnxruntime moves it past, or takes away, makes no difference; two count as what they make."""
+    before = BETWEEN.format(perm=perm, between=between, **{"shape": "2,3,4", "inner": 4} | sizes)
+    assert ("t" in kept(before)) == stays
+    assert ("t" in in_half(before)) != stays
+    agree(model(before), rewritten(model(before)).model)
+
+
+def test_axes_that_come_and_go_are_followed():
+    """Queries, keys and values cut from one Transpose are in order before their product, and half."""
+    cut = """g (float[2,3,1,5,4] x) => (float[A,B,C,D] y) <float[4,4] w, float[4,4] v, int64[1] a = {0}> {
+        m = MatMul (x, w)
+        t = Transpose <perm = [2, 0, 3, 1, 4]> (m)
+        q = Split <axis = 0> (t)
+        s = Squeeze (q, a)
+        y = MatMul (s, v)
+    }"""
+    assert {"m", "t", "y"} <= in_half(cut)
+    agree(model(cut), rewritten(model(cut)).model)
+
+
 @pytest.mark.parametrize(("reduction", "stays"), [("none", False), ("add", True), ("max", True)])
 def test_a_scatter_that_reduces_stays(reduction, stays):
     """Placing elements is half; adding them to those that are there has no half kernel on the CPU."""
@@ -111,3 +164,36 @@ def test_faults_are_those_of_a_target():
     forced = Options(level=Level.UNSAFE_FORCE_ALL)
     assert "e" not in in_half(EYE, forced)
     assert {"m", "y"} <= in_half(EYE, forced)
+
+
+GRID = """<ir_version: 9, opset_import: ["": 20]>
+g (float[{points}] x, int64[{axes}] n) => (float[{grid}] y) {{ y = AffineGrid (x, n) }}"""
+PLANE = {"axes": 4, "grid": "N,H,W,2"}
+SPACE = {"axes": 5, "grid": "N,D,H,W,3"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stays"),
+    [
+        ({"points": "1,2,3"} | PLANE, True),
+        ({"points": "N,2,3"} | PLANE, True),
+        ({"points": "2,2,3"} | PLANE, False),
+        ({"points": "1,3,4"} | SPACE, False),
+    ],
+)
+def test_the_affine_grid_of_one_image_stays(asked, stays):
+    """onnxruntime fails on a half one in the plane that has, or may have, a batch of one."""
+    forced = Options(level=Level.UNSAFE_FORCE_ALL)
+    assert ("y" not in in_half(GRID.format(**asked), forced)) == stays
+
+
+@pytest.mark.parametrize("operator", ["RandomNormal", "RandomUniform"])
+def test_what_draws_from_nothing_stays(operator):
+    """The result loads on the CPU, where nothing could be cast around a half one."""
+    before = model(f"""g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float z = {{0}}> {{
+        h = MatMul (x, w)
+        r = {operator} <shape = [4, 4]> ()
+        n = Mul (r, z)
+        y = Add (h, n)
+    }}""")
+    agree(before, rewritten(before, Options(level=Level.UNSAFE_FORCE_ALL)).model)

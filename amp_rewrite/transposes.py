@@ -1,0 +1,179 @@
+"""The half Transposes that onnxruntime's CPU provider crashes on when it makes a session.
+
+Seen with onnxruntime 1.31.1: MatmulTransposeFusion takes a Transpose of the first axis into the MatMul that
+reads it as its first operand, and NchwcTransformer crashes on what is left. Before, onnxruntime makes one
+of two Transposes, moves them past what has half kernels on the CPU, and removes what does nothing or only
+scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TypeVar
+
+import onnx_ir as ir
+
+Order = tuple[int, ...]
+"""For every axis of a result, the axis that it was."""
+
+Place = TypeVar("Place", bound=Hashable)
+
+Step = tuple[ir.Value, Order]
+"""A value, and how the axes of what it is made of were moved."""
+
+
+def crash(node: ir.Node) -> bool:
+    """Whether a Transpose is one of those that move the first axis of a product's first operand; alone, or
+    with others before it.
+    """
+    made = node.outputs[0]
+    if not any(map(_is_first_operand, _reached(made, _given_on))):
+        return False
+    makers = {value.producer() for value in _reached(made, _made_of)}
+    return any(_crashes(maker) for maker in makers if maker is not None and maker.op_type == "Transpose")
+
+
+def _crashes(node: ir.Node) -> bool:
+    """Whether what a Transpose moves becomes the first operand of a product, with its first axis moved."""
+    perm = _perm(node)
+    steps = _reached((node.outputs[0], perm), _moved_on) if perm else ()
+    return any(_moves_first(order) and _is_first_operand(value) for value, order in steps)
+
+
+def _moves_first(order: Order) -> bool:
+    """Whether the first axis, which counts matrices, is now one of their rows or columns, with all others
+    in order before it: [1, 0, 2], [1, 2, 0], [1, 2, 0, 3] and their like.
+    """
+    return len(order) > 2 and order[:-2] == tuple(range(1, len(order) - 1)) and 0 in order
+
+
+def _is_first_operand(value: ir.Value) -> bool:
+    return any(node.op_type == "MatMul" and node.domain == "" and port == 0 for node, port in value.uses())
+
+
+def _reached(start: Place, steps: Callable[[Place], Iterable[Place]]) -> set[Place]:
+    found: set[Place] = set()
+    waiting = [start]
+    while waiting:
+        place = waiting.pop()
+        if place not in found:
+            found.add(place)
+            waiting.extend(steps(place))
+    return found
+
+
+def _given_on(value: ir.Value) -> Iterator[ir.Value]:
+    for node, port in value.uses():
+        yield from node.outputs if _carries(node, port) else ()
+
+
+def _made_of(value: ir.Value) -> Iterator[ir.Value]:
+    node = value.producer()
+    for port, read in enumerate(node.inputs if node is not None else ()):
+        if node is not None and read is not None and _carries(node, port):
+            yield read
+
+
+def _moved_on(step: Step) -> Iterator[Step]:
+    value, order = step
+    for node, port in value.uses():
+        moved = _moved(node, order) if _carries(node, port) else None
+        yield from ((made, moved) for made in node.outputs if moved is not None)
+
+
+_SCALES = frozenset("Add Div Mul Sub".split())
+_OPERANDS = 2
+_ALL = frozenset("Concat Max Min".split())
+_FIRST = frozenset(
+    "Cast Dropout Expand Identity Pad ReduceMax ReduceMin Reshape Slice Split Squeeze Tile Transpose "
+    "Unsqueeze".split()
+)
+"""What onnxruntime removes, or moves Transposes past: those of all inputs, or of the first."""
+
+
+def _carries(node: ir.Node, port: int) -> bool:
+    """Whether a node gives an input on, and a Transpose of it may end up behind the node."""
+    if node.domain:
+        return False
+    if node.op_type in _SCALES:
+        shape = _shape(node.inputs[1 - port]) if len(node.inputs) == _OPERANDS else None
+        return shape is not None and all(size == 1 for size in shape)
+    return node.op_type in _ALL or (node.op_type in _FIRST and port == 0)
+
+
+def _moved(node: ir.Node, order: Order) -> Order | None:
+    """How axes are moved behind a node; None where that cannot be told, or a Reshape does more than that."""
+    rank = len(order)
+    if node.op_type == "Transpose":
+        perm = _perm(node)
+        return tuple(order[axis] for axis in perm) if perm and len(perm) == rank else None
+    if node.op_type == "Reshape":
+        return order if _may_keep(node, rank) else None
+    return _RESHAPED[node.op_type](node, order) if node.op_type in _RESHAPED else order
+
+
+def _perm(node: ir.Node) -> Order | None:
+    """What a Transpose says that it does; None where it says nothing, or nothing that can be."""
+    perm = node.attributes.get("perm")
+    order = () if perm is None or perm.is_ref() else tuple(perm.as_ints())
+    return order if sorted(order) == list(range(len(order))) else None
+
+
+def _squeezed(node: ir.Node, order: Order) -> Order | None:
+    axes = _axes(node, len(order))
+    left = [was for axis, was in enumerate(order) if axes is not None and axis not in axes]
+    return None if axes is None else tuple(sorted(left).index(was) for was in left)
+
+
+def _reduced(node: ir.Node, order: Order) -> Order | None:
+    keep = node.attributes.get("keepdims")
+    return order if keep is None or keep.is_ref() or keep.as_int() else _squeezed(node, order)
+
+
+def _unsqueezed(node: ir.Node, order: Order) -> Order | None:
+    said = _axes(node, 0)
+    if said is None:
+        return None
+    rank = len(order) + len(said)
+    new = [axis % rank for axis in said]
+    old = [axis for axis in range(rank) if axis not in new]
+    if len(old) != len(order):
+        return None
+    moved = iter([old[axis] for axis in order])
+    return tuple(axis if axis in new else next(moved) for axis in range(rank))
+
+
+_RESHAPED: dict[str, Callable[[ir.Node, Order], Order | None]] = {
+    "ReduceMax": _reduced,
+    "ReduceMin": _reduced,
+    "Squeeze": _squeezed,
+    "Unsqueeze": _unsqueezed,
+}
+
+
+def _axes(node: ir.Node, rank: int) -> list[int] | None:
+    """The axes that a node names, counted from the front where the rank is given."""
+    said = node.attributes.get("axes")
+    if said is not None:
+        axes = None if said.is_ref() else list(said.as_ints())
+    else:
+        given = node.inputs[1] if len(node.inputs) > 1 else None
+        tensor = ir.convenience.get_const_tensor(given) if given is not None else None
+        if tensor is None or tensor.dtype != ir.DataType.INT64:
+            return None
+        axes = tensor.numpy().ravel().tolist()
+    return axes if axes is None or not rank else [axis % rank for axis in axes]
+
+
+def _may_keep(reshape: ir.Node, rank: int) -> bool:
+    """Whether a Reshape may leave all as it is; one to another rank cannot."""
+    made, asked = _shape(reshape.outputs[0]), _shape(reshape.inputs[-1])
+    ranks = [] if made is None else [len(made)]
+    ranks += [] if asked is None else list(asked)
+    return all(size == rank for size in ranks if isinstance(size, int))
+
+
+def _shape(value: ir.Value | None) -> ir.ShapeProtocol | None:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    held = tensor if tensor is not None else value
+    return held.shape if held is not None else None
