@@ -218,6 +218,12 @@ OTHERS = [
 ]
 
 
+def test_an_attribute_of_another_kind_counts_as_none() -> None:
+    """A flag that is no integer is not there: nobody can say what it means."""
+    line = "g (float[3,4] a, float[4,5] b) => (float[3,5] y) { y = Gemm <transA = %s> (a, b) }"
+    assert of_one(line % '"yes"') == of_one(line % "0") == 2 * 3 * 4 * 5
+
+
 @pytest.mark.parametrize(("line", "count"), [*PRODUCTS, *CONTRIB, *OTHERS])
 def test_a_node_has_the_flops_that_were_counted_by_hand(line, count):
     """Products, attention, recurrent cells and what is left, each with its sum written out."""

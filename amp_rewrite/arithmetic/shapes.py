@@ -84,7 +84,7 @@ class _Walk:
     def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         self.types[value] = protos.tensor(tensor.dtype, tensor.shape.numpy())
         if not (self._overridable and value.is_graph_input()) and _is_small(tensor.dtype, tensor.size):
-            self.values[value] = tensor.numpy()
+            self.values[value] = stored.numbers(tensor)
 
     def _declare(self, value: ir.Value) -> None:
         if value not in self.types:
