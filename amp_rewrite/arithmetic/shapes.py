@@ -146,7 +146,10 @@ class _Walk:
         shape = protos.shape(read.type) if read is not None else None
         if read is None or shape is None:
             return read
-        return Read(read.type, np.broadcast_to(np.zeros((), np.int8), shape))
+        try:
+            return Read(read.type, np.broadcast_to(np.zeros((), np.int8), shape))
+        except ValueError:  # more elements than NumPy can count
+            return Read(read.type)
 
     def _computable(self, node: ir.Node, reads: Sequence[Read | None]) -> bool:
         """Whether a node makes small values of known ones, and the same ones in every run."""
