@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 from amp_rewrite import apart_child
 from amp_rewrite.apart_child import Question
@@ -26,22 +26,23 @@ T = TypeVar("T")
 
 def start() -> None:
     """Has the process start now, so that it is there when it is needed."""
-    _APART.start()
+    _own().start()
 
 
 def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
     """What a function of `apart_child` returns; None where the process dies of it.
 
-    Where no process can be started, as in an interpreter that is part of another program, ours answers.
+    Where none can be started that has onnx, as in an interpreter that is part of another program, ours
+    answers.
     """
     try:
-        return _APART.answer((function.__name__, arguments, named))
+        return _own().answer((function.__name__, arguments, named))
     except _NoProcessError:
         return function(*arguments, **named)
 
 
 class _NoProcessError(Exception):
-    """There is no interpreter to start, or the system starts none."""
+    """There is no interpreter to start, the system starts none, or what starts does not answer as ours."""
 
 
 class _Apart:
@@ -50,7 +51,8 @@ class _Apart:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
+        self._owner = os.getpid()
+        self._has_greeted = False
 
     def start(self) -> None:
         """Starts the process, if it can be."""
@@ -67,6 +69,7 @@ class _Apart:
             if process.stdin is None or process.stdout is None:
                 return None
             try:
+                self._await_greeting(process.stdout)
                 pickle.dump(question, process.stdin)
                 process.stdin.flush()
                 return pickle.load(process.stdout)
@@ -77,18 +80,27 @@ class _Apart:
                 self.end()
                 raise
 
+    def _await_greeting(self, answers: IO[bytes]) -> None:
+        """Whatever else was started, or lacks onnx, does not greet: then there is no process to ask."""
+        if self._has_greeted:
+            return
+        if answers.read(len(apart_child.GREETING)) != apart_child.GREETING:
+            raise _NoProcessError
+        self._has_greeted = True
+
     def _started(self) -> subprocess.Popen[bytes]:
-        """The process; another one where it has ended, and after a fork, which must not share the pipe."""
-        if self._process is not None and (self._owner != os.getpid() or self._process.poll() is not None):
+        """The process; another one where it has died since."""
+        if self._process is None or self._process.poll() is not None:
             self.end()
-        if self._process is None:
-            self._process, self._owner = _start(), os.getpid()
+            self._process, self._has_greeted = _start(), False
             atexit.register(self.end)
         return self._process
 
     def end(self) -> None:
-        """Ends the process, if there is one and it is ours."""
-        if self._process is not None and self._owner == os.getpid():
+        """Ends the process, if there is one; a fork inherits what runs at its end, and has no say here."""
+        if self._owner != os.getpid():
+            return
+        if self._process is not None:
             self._process.kill()
             self._process.communicate()
         self._process = None
@@ -110,4 +122,11 @@ def _start() -> subprocess.Popen[bytes]:
         raise _NoProcessError from error
 
 
-_APART = _Apart()
+_APARTS: dict[int, _Apart] = {}
+
+
+def _own() -> _Apart:
+    """That of this process: what a fork inherits has a pipe that is not its own, and perhaps a lock that
+    another thread held and nobody opens.
+    """
+    return _APARTS.setdefault(os.getpid(), _Apart())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -69,10 +70,20 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
+GREETING = b"amp-rewrite asks onnx"
+"""What comes before all answers: that this process is the one that is meant, and has onnx."""
+
+
 def serve() -> None:
-    """Reads questions and writes answers; what onnx itself prints goes elsewhere."""
+    """Reads questions and writes answers; what onnx itself prints goes elsewhere.
+
+    Who interrupts a whole group of processes means the one that asks: it ends this one, if it ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     own = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    own.write(GREETING)
+    own.flush()
     while True:
         try:
             name, arguments, named = pickle.load(sys.stdin.buffer)

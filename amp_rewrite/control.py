@@ -36,11 +36,15 @@ def borders(node: ir.Node) -> tuple[Border, ...] | None:
     """
     if node.domain != "" or node.op_type not in _BORDERS:
         return None
+    found: list[Border] = []
     try:
-        found = tuple(_BORDERS[node.op_type](node))
+        for border in _BORDERS[node.op_type](node):
+            if not _exists(border):  # at the first: a Scan can speak of thousands of millions
+                return None
+            found.append(border)
     except (KeyError, TypeError):
         return None
-    return found if all(map(_exists, found)) else None
+    return tuple(found)
 
 
 def _exists(border: Border) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amp_rewrite import annotations, model_io, plan_files, saved_decisions, shape_inference
+from amp_rewrite import annotations, checking, model_io, plan_files, saved_decisions, shape_inference
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.decisions import Decisions
@@ -95,9 +95,10 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
 
 def advise(path: Path, half: str) -> Advice:
     """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
-    model = model_io.load(path).model
-    measured = measure(model, shape_inference.types(model), {})
-    return advice.give(measured, Decisions(()), half, of_this_machine())
+    with checking.blaming(lambda: str(path)):
+        model = model_io.load(path).model
+        measured = measure(model, shape_inference.types(model), {})
+        return advice.give(measured, Decisions(()), half, of_this_machine())
 
 
 def advise_planned(made: Analysis) -> Advice:

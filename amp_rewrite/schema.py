@@ -106,13 +106,23 @@ def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] |
 @functools.cache
 def find(domain: str, operator: str, version: int) -> Signature | None:
     """The signature of an operator at the version that a model imports; None when unknown."""
+    schema = of_onnx(domain, operator, version)
+    return _of_contrib(domain, operator, version) if schema is None else _signature(schema)
+
+
+def of_onnx(domain: str, operator: str, version: int) -> OpSchema | None:
+    """onnx's schema of an operator at the version that a model imports; None when onnx knows none."""
     try:
-        return _of_onnx(onnx.defs.get_schema(operator, version, domain))
+        return onnx.defs.get_schema(operator, max(-1, min(version, _NEWEST)), domain)
     except onnx.defs.SchemaError:
-        return _of_contrib(domain, operator, version)
+        return None
 
 
-def _of_onnx(schema: OpSchema) -> Signature:
+_NEWEST = 2**31 - 1
+"""onnx counts versions in 32 bits, models in 64: no operator set is as new."""
+
+
+def _signature(schema: OpSchema) -> Signature:
     variadic = OpSchema.FormalParameterOption.Variadic
     read, made = (
         tuple(Formal(p.type_str, p.option == variadic, p.is_homogeneous) for p in parameters)

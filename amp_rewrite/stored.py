@@ -56,8 +56,9 @@ def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
     try:
         return tensor.numpy()
     except (AssertionError, TypeError, ValueError) as error:
+        what = f"'{tensor.name}'" if tensor.name else "a tensor without a name"
         raise ModelError(
-            f"what '{tensor.name}' holds does not fit its type and shape ({error})",
+            f"what {what} holds does not fit its type and shape ({error})",
             where="the given model",
             remedy=EXPORT_AGAIN,
         ) from error

@@ -1,7 +1,10 @@
 """onnx in a process of its own."""
 
 import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -56,45 +59,21 @@ def test_what_the_checker_says_arrives():
 def test_one_process_answers_all():
     """It starts once, ahead of the first question where that is asked for."""
     apart.start()
-    first = apart._APART._process.pid
+    first = apart._own()._process.pid
     for _ in range(3):
         assert apart.ask(apart_child.complaint, VALID, full=True) == ""
     apart.start()
-    assert apart._APART._process.pid == first != os.getpid()
-
-
-def test_a_process_that_somebody_ended_is_replaced():
-    """That it is gone is no answer to the next question."""
-    apart.start()
-    apart._APART._process.kill()
-    apart._APART._process.wait()
-    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads, from Python 3.12 on
-def test_a_fork_asks_a_process_of_its_own():
-    """Two that share a pipe would get each other's answers."""
-    apart.start()
-    child = os.fork()
-    if not child:
-        before = apart._APART._process.pid
-        found = apart.ask(apart_child.complaint, VALID, full=True)
-        ours = apart._APART._process.pid
-        apart._APART.end()
-        os._exit(0 if found == "" and ours != before else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
+    assert apart._own()._process.pid == first != os.getpid()
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
 def test_where_no_process_starts_ours_answers(executable, monkeypatch):
     """An interpreter inside another program has no file that could be started."""
-    apart._APART.end()
+    apart._own().end()
     monkeypatch.setattr(sys, "executable", executable)
     apart.start()
     assert apart.ask(apart_child.complaint, VALID, full=True) == ""
-    assert apart._APART._process is None
+    assert apart._own()._process is None
 
 
 def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
@@ -108,3 +87,68 @@ def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             apart.ask(apart_child.complaint, b"no model", full=True)
     assert apart.ask(apart_child.complaint, VALID, full=True) == ""
+
+
+def test_one_that_died_since_is_replaced():
+    """The system may end an idle process: that is no answer to the question that comes next."""
+    apart.start()
+    idle = apart._own()._process
+    idle.kill()
+    idle.wait()
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
+
+
+def test_an_interrupt_for_all_does_not_end_it():
+    """Ctrl-C reaches every process of a terminal; who survives it finds the other one still there."""
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
+    idle = apart._own()._process
+    idle.send_signal(signal.SIGINT)
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
+    assert apart._own()._process is idle
+
+
+@pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
+def test_where_another_program_starts_ours_answers(program, tmp_path, monkeypatch):
+    """The interpreter's file may be that of a host program, or the new process may lack onnx."""
+    host = tmp_path / "host"
+    host.write_text(program)
+    host.chmod(0o755)
+    apart._own().end()
+    monkeypatch.setattr(sys, "executable", str(host))
+    assert apart.ask(apart_child.complaint, VALID, full=True) == ""
+    assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_while_another_thread_asks():
+    """Its child asks a process of its own, and finds no lock that nobody opens."""
+    code = FORKS.format(root=str(Path(__file__).parents[1]), valid=VALID)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "in the child: ''\nin the parent: ''\n", "")
+
+
+FORKS = """
+import os, signal, sys, threading
+sys.path.insert(0, {root!r})
+from amp_rewrite import apart, apart_child
+ask = lambda: apart.ask(apart_child.complaint, {valid!r}, full=True)
+ask()
+process = apart._own()._process
+process.send_signal(signal.SIGSTOP)
+asking = threading.Thread(target=ask)
+asking.start()
+while not apart._own()._lock.locked():
+    pass
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    print("in the child:", repr(ask()), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+process.send_signal(signal.SIGCONT)
+asking.join()
+print("in the parent:", repr(ask()))
+"""
+"""Forks while another thread waits for an answer."""

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -86,3 +87,16 @@ def test_a_chart_that_cannot_be_drawn_is_refused_first(model, monkeypatch):
     """Nobody waits for figures that could not be drawn."""
     monkeypatch.setattr(latency, "measure", lambda *_: pytest.fail("it measured"))
     assert bench(model, "--chart", "a.gif").exit_code == 2
+
+
+def test_an_input_is_named_with_its_model(model, tmp_path):
+    """With several models one must know whose inputs are meant: those that A has, and those that B lacks."""
+    two = tmp_path / "two.onnx"
+    other = MODEL.replace("x) =>", "x, float[n, 4] z) =>").replace("(h)\n}", "(h)\n  unread = Relu (z)\n}")
+    onnx.save(parser.parse_model(other), two)
+    inputs = tmp_path / "x.npz"
+    np.savez(inputs, x=np.ones((1, 4), np.float32))
+    first = bench(two, model, "--data", inputs)
+    assert (first.exit_code, f"input 'z' of {two} is missing" in first.stderr) == (2, True)
+    second = bench(model, two)
+    assert (second.exit_code, second.stderr.startswith(f"amp-rewrite: {two}: the run failed")) == (2, True)

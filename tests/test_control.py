@@ -2,11 +2,12 @@
 
 import onnx
 import onnx_ir as ir
+import pytest
 
 from amp_rewrite import control
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Options, Pins
-from tests.text import agree, becomes, in_half, model, nodes, rewritten, stays
+from tests.text import agree, becomes, in_half, model, nodes, rewritten, stays, unchecked
 
 LOOP = """g (float[4,4] x, int64 n, bool c) => (float[4,4] y, float[k,4,4] ys) <float[4,4] w> {
     y, ys = Loop (n, c, x) <body = b (int64 i, bool ci, float[4,4] s)
@@ -306,6 +307,18 @@ def test_the_borders_of_a_branch():
                      else_branch = f () => (float[1] q) { q = Abs (x) } >
     }"""
     assert borders(text) == [("V[0]", (), (0,), [], [0, 0])]
+
+
+@pytest.mark.parametrize("scanned", [-(2**63), -1, 3, 2**31, 2**63 - 1])
+def test_a_scan_that_does_not_fit_its_body_has_no_borders(scanned):
+    """Whatever it says of its inputs, that is known at once."""
+    proto = unchecked(
+        f"""g (float[4] s, float[3,4] x) => (float[4] y) {{
+            y = Scan (s, x) <num_scan_inputs = {scanned}, body = b (float[4] t, float[4] e)
+                => (float[4] u) {{ u = Add (t, e) }}>
+        }}"""
+    )
+    assert control.borders(ir.from_proto(proto).graph[0]) is None
 
 
 def test_other_nodes_have_no_borders():

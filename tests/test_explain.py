@@ -329,3 +329,20 @@ def test_names_are_printed_as_they_are(tmp_path):
     made = rewrite(path, Options()).model
     assert any(name in line for line in told(made, "--why-cast", "i"))
     assert told(made, name)[0] == f"MatMul '{name}' (T)"
+
+
+@pytest.mark.parametrize(
+    ("operator", "said"), [("MatMul", "fault of amp-rewrite's own"), ("MatMule", "is no valid model")]
+)
+def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
+    """What fails in no way of ours is blamed on the model where onnx's checker refuses that as well."""
+
+    def fails(*_):
+        raise TypeError
+
+    path = tmp_path / "model.onnx"
+    onnx.save(parse_model(MODEL.replace("= MatMul (x", f"= {operator} (x")), path)
+    monkeypatch.setattr("amp_rewrite.reporting.advice.advice.give", fails)
+    result = run("explain", path, "--advice")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr

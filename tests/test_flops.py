@@ -218,6 +218,20 @@ OTHERS = [
 ]
 
 
+def test_an_attribute_of_another_kind_counts_as_none() -> None:
+    """A flag that is no integer is not there: nobody can say what it means."""
+    line = "g (float[3,4] a, float[4,5] b) => (float[3,5] y) { y = Gemm <transA = %s> (a, b) }"
+    assert of_one(line % '"yes"') == of_one(line % "0") == 2 * 3 * 4 * 5
+
+
+@pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
+def test_sizes_beyond_all_counting(size: int) -> None:
+    """A dimension may be any number: what is computed from such a shape is not known, and that is all."""
+    line = f"g (float[{size},{size},4] x) => (int64[m] s, int64 c) {{ s = Shape (x) c = Size (x) }}"
+    found = counted(onnx.parser.parse_model(f"{NEWEST} {line}"))
+    assert set(found.flops.values()) <= {0, None}
+
+
 @pytest.mark.parametrize(("line", "count"), [*PRODUCTS, *CONTRIB, *OTHERS])
 def test_a_node_has_the_flops_that_were_counted_by_hand(line, count):
     """Products, attention, recurrent cells and what is left, each with its sum written out."""

@@ -135,6 +135,25 @@ def test_wiring_out_of_order(tmp_path):
     onnx.checker.check_model(onnx.load(tmp_path / "model_fp16.onnx"), full_check=True)
 
 
+DOORS = (("-o",), ("--dry-run", "--save-plan"), ("--dry-run", "--html"), ("coverage", "--json"))
+DOORS += (("explain", "--all", "--json"), ("explain", "--advice", "--json"), ("explain", "--html"))
+
+
+@pytest.mark.parametrize("flags", DOORS, ids=" ".join)
+def test_a_damaged_model_at_every_door(tmp_path, flags):
+    """A constant of fewer numbers than its shape says is named in one line, and nothing is written."""
+    path = written(
+        "g (float[7] x) => (float[7] y) { c = Constant <value = float[1] {1}> () y = Mul (x, c) }", tmp_path
+    )
+    proto = onnx.load(path)
+    proto.graph.node[0].attribute[0].t.dims[:] = [7]
+    onnx.save(proto, path)
+    command = () if flags[0].startswith("-") else flags[:1]
+    said = refusal(*command, path, *flags[len(command) :], tmp_path / "made")
+    assert "what a tensor without a name holds does not fit its type and shape" in said
+    assert list(content(tmp_path)) == ["model.onnx"]
+
+
 def nested(depth):
     """The bytes of a model with so many If nodes in each other: each graph takes three messages."""
     data = helper.make_graph([], "innermost", [], []).SerializeToString()

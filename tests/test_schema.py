@@ -70,3 +70,10 @@ def test_known_operators():
     assert {"MatMul", "Scatter", "Upsample"} <= schema.known_operators("")
     assert "FusedMatMul" in schema.known_operators("com.microsoft")
     assert schema.known_operators("my.domain") == frozenset()
+
+
+@pytest.mark.parametrize(("version", "since"), [(2**40, 14), (2**31, 14), (-(2**40), None), (-1, None)])
+def test_a_version_that_no_operator_set_has(version, since):
+    """Whatever number a model imports, the newest that is as old answers, or none."""
+    signature = schema.find("", "Relu", version)
+    assert (signature.since if signature else None) == since

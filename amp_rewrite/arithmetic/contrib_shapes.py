@@ -32,9 +32,11 @@ def outputs(node: ir.Node, read: Shapes) -> tuple[Shape | None, ...]:
 
 
 def attribute(node: ir.Node, name: str, default: int = 0) -> int:
-    """The integer attribute of that name."""
+    """The integer attribute of that name; the default where there is none, or one of another kind."""
     held = node.attributes.get(name)
-    return default if held is None or held.is_ref() else int(held.value)
+    if held is None or held.is_ref() or held.type != ir.AttributeType.INT:
+        return default
+    return held.as_int()
 
 
 def matrix(a: Shape, b: Shape, node: ir.Node) -> Shape:

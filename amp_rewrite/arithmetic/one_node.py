@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import defs
 from onnx.reference import ReferenceEvaluator
 
+from amp_rewrite import schema as schemas
 from amp_rewrite.arithmetic import inference, protos
 from amp_rewrite.arithmetic.inference import Question
 
@@ -50,10 +51,7 @@ def types(
 
 def _schema(operator: str, version: int | None, domain: str) -> defs.OpSchema | None:
     newest = defs.onnx_opset_version() if version is None and not domain else version
-    try:
-        return defs.get_schema(operator, newest or 1, domain)
-    except defs.SchemaError:
-        return None
+    return schemas.of_onnx(domain, operator, newest or 1)
 
 
 def _types(

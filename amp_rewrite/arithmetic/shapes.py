@@ -84,7 +84,7 @@ class _Walk:
     def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         self.types[value] = protos.tensor(tensor.dtype, tensor.shape.numpy())
         if not (self._overridable and value.is_graph_input()) and _is_small(tensor.dtype, tensor.size):
-            self.values[value] = tensor.numpy()
+            self.values[value] = stored.numbers(tensor)
 
     def _declare(self, value: ir.Value) -> None:
         if value not in self.types:
@@ -146,7 +146,10 @@ class _Walk:
         shape = protos.shape(read.type) if read is not None else None
         if read is None or shape is None:
             return read
-        return Read(read.type, np.broadcast_to(np.zeros((), np.int8), shape))
+        try:
+            return Read(read.type, np.broadcast_to(np.zeros((), np.int8), shape))
+        except ValueError:  # more elements than NumPy can count
+            return Read(read.type)
 
     def _computable(self, node: ir.Node, reads: Sequence[Read | None]) -> bool:
         """Whether a node makes small values of known ones, and the same ones in every run."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
 from rich.text import Text
 
-from amp_rewrite import explaining, writing
+from amp_rewrite import checking, explaining, writing
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
@@ -59,11 +60,12 @@ def explain(
     question = Question(node=node, why_cast=why_cast, all_=all_, advice=advice, capability=device_capability)
     question.refuse_nonsense()
     dims = feed_flags.dims(dim)
-    found = _explanation(model, asked, dims)
-    _show(showing, model, asked, found, dims)
-    for warning in found.warnings:
-        plain_console(stderr=True).print(Text(f"warning  {warning}"))
-    told = question.tell(plain_console(), found)
+    with contextlib.nullcontext() if model.suffix == PLAN else checking.blaming(lambda: str(model)):
+        found = _explanation(model, asked, dims)
+        _show(showing, model, asked, found, dims)
+        for warning in found.warnings:
+            plain_console(stderr=True).print(Text(f"warning  {warning}"))
+        told = question.tell(plain_console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
 

@@ -45,8 +45,6 @@ _NAMES = ("data", "dim", "seed", "samples")
 
 
 def _data(flags: Mapping[str, Any]) -> Data:
-    if flags["data"] and flags["dim"]:
-        raise OptionError("--dim and --data contradict each other", remedy="files have sizes of their own")
     return Data(tuple(flags["data"]), dims(flags["dim"]), flags["seed"], flags["samples"])
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from amp_rewrite import half as halves
 from amp_rewrite import lists, pipeline, plan_files, targets
 from amp_rewrite.analysis import Analysis
-from amp_rewrite.cli.grouping import grouped
+from amp_rewrite.cli.grouping import grouped, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
@@ -139,13 +138,7 @@ def _refuse_flags_beside_a_plan(flags: Mapping[str, Any]) -> None:
 
 
 def _written(flags: Iterable[str]) -> list[str]:
-    """The flags that were written, those included that ask for what is the default: the context knows."""
-    source = click.get_current_context().get_parameter_source
-    return [
-        f"--{name.rstrip('_').replace('_', '-')}"
-        for name in flags
-        if source(name) is ParameterSource.COMMANDLINE
-    ]
+    return list(written(click.get_current_context(), flags).values())
 
 
 def _refuse_two_lists(flags: Mapping[str, Any]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import click
+from click.core import ParameterSource
 
 Command = Callable[..., Any]
 Flag = Callable[[Command], Command]
@@ -26,3 +29,12 @@ def grouped(
         return collected
 
     return decorate
+
+
+def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
+    """The flags that were written, those included that ask for what is the default, by their arguments."""
+    return {
+        name: f"--{name.rstrip('_').replace('_', '-')}"
+        for name in names
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }

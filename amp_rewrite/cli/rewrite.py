@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from amp_rewrite import explaining, plan_files, writing
+from amp_rewrite import checking, explaining, plan_files, writing
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
@@ -97,7 +97,7 @@ def rewrite(
     console = terminal.plain_console(quiet=quiet)
     looking, sketch = _looking(asked, observe), Sketch(asked, data.dims)
     _refuse_latency(latency, showing, in_place=in_place, dry_run=dry_run)
-    with shown_progress(quiet=quiet) as progress:
+    with checking.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         job = Job(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),

@@ -74,6 +74,8 @@ def _asked(flags: Mapping[str, Any]) -> AskedRules:
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
     bounds = {name: _first(_checked(name, flags[name]), getattr(held, name)) for name in SHARES}
+    if flags["tolerance"] is not None and baseline is None:
+        raise OptionError("--tolerance is for --baseline", remedy="add --baseline FILE, or leave it out")
     rules = Rules(
         **{name: bounds[name] for name in SHARES if name != "tolerance"},
         require={**held.require, **_requirements(flags["require"])},

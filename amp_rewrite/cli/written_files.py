@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite.cli.idle_flags import refuse_idle_flags
 from amp_rewrite.errors import OptionError, OutputError
 
 
@@ -20,10 +21,13 @@ WRITTEN = WrittenFile(path_type=Path)
 
 
 class WritingCommand(click.Command):
-    """A command whose WRITTEN files can be written, and are neither each other nor what it reads."""
+    """A command whose WRITTEN files can be written, and are neither each other nor what it reads, and of
+    whose flags none is IDLE.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Looks at the files, then runs the command; raises OptionError and OutputError."""
+        """Looks at flags and files, then runs the command; raises OptionError and OutputError."""
+        refuse_idle_flags(ctx)
         _refuse_clashes(list(_named(self.params, ctx.params)))
         return super().invoke(ctx)
 

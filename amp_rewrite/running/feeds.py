@@ -46,9 +46,10 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     holds does not fit, or when an input cannot be made up.
     """
     loaded = model_io.load(model).model
+    owner = "" if isinstance(model, onnx.ModelProto) else str(model)
     if not data.paths:
-        return made_feeds.make(loaded, data.dims, data.seed, data.samples)
-    inputs = model_inputs.of(loaded)
+        return made_feeds.make(loaded, data.dims, data.seed, data.samples, owner)
+    inputs = model_inputs.of(loaded, owner)
     readers = [reader for path in data.paths for reader in _readers(Path(path))]
     return (reader(inputs) for reader in readers)
 

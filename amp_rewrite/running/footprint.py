@@ -54,7 +54,7 @@ def _take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
     before, start = memory_in_use(device), time.perf_counter()
     session = runners.open_subject(subject, device)
     seconds = time.perf_counter() - start
-    run = runners.runner(session, feeds, device)
+    run = runners.runner(session, feeds, device, subject.path)
     for _ in range(RUNS):
         run()
     after = memory_in_use(device)
@@ -67,7 +67,7 @@ def profile(subject: Subject, device: Device, feeds: Feeds) -> Profile:
     """What one run of a model executes, in this process. Raises ModelError and FeedError as a run does."""
     with tempfile.TemporaryDirectory() as folder:
         session = runners.open_subject(subject, device, Path(folder) / "profile")
-        runners.runner(session, feeds, device)()
+        runners.runner(session, feeds, device, subject.path)()
         return profiles.read(Path(session.end_profiling()))
 
 

@@ -148,7 +148,7 @@ def timed(
 def _in_turn(subject: Subject, device: Device, samples: Sequence[Feeds]) -> Runner:
     """Runs the model on the first sample, then on the second, and so on in a circle."""
     session = runners.open_subject(subject, device)
-    turns = itertools.cycle([runners.runner(session, feeds, device) for feeds in samples])
+    turns = itertools.cycle([runners.runner(session, feeds, device, subject.path) for feeds in samples])
 
     def run() -> None:
         next(turns)()

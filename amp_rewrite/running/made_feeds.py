@@ -24,15 +24,17 @@ LISTED = 2
 """How many tensors a made sequence holds."""
 
 
-def make(model: ir.Model, dims: Mapping[str, int], seed: int, samples: int) -> Iterator[Mapping[str, Any]]:
-    """Samples for a model, one after the other; the same seed gives the same ones.
+def make(
+    model: ir.Model, dims: Mapping[str, int], seed: int, samples: int, owner: str = ""
+) -> Iterator[Mapping[str, Any]]:
+    """Samples for a model, which has the path `owner`, one after the other; the same seed, the same ones.
 
     Each input has its own stream of random numbers: another input changes none of the others. Functions
     of the model are inlined. Raises FeedError when an input cannot be made up, or when `dims` names none
     of the model's dimensions.
     """
     inlining.inline(model)
-    inputs = [given for given in model_inputs.of(model) if not given.spare]
+    inputs = [given for given in model_inputs.of(model, owner) if not given.spare]
     for given in inputs:
         _refuse(given)
     destinations = Destinations(model.graph)

@@ -33,7 +33,8 @@ class Input:
     """An input of a model.
 
     `dims` are those of the tensor, or of each tensor of a sequence; None where not even the rank is
-    known. A `spare` input has a default in the model: it may be left out.
+    known. A `spare` input has a default in the model: it may be left out. `owner` is the path of the
+    model, empty for one that has none.
     """
 
     value: ir.Value
@@ -42,6 +43,7 @@ class Input:
     dtype: ir.DataType | None
     dims: tuple[Dim, ...] | None
     spare: bool
+    owner: str = ""
 
     @property
     def may_miss(self) -> bool:
@@ -59,20 +61,21 @@ class Input:
 
     def error(self, problem: str, *, where: str | Path = "", remedy: str = "") -> FeedError:
         """The error for this input; `problem` finishes the sentence "input 'x' ..."."""
-        return FeedError(f"input '{self.name}' {problem}", where=where, remedy=remedy)
+        owned = f" of {self.owner}" if self.owner else ""
+        return FeedError(f"input '{self.name}'{owned} {problem}", where=where, remedy=remedy)
 
 
-def of(model: ir.Model) -> tuple[Input, ...]:
-    """The inputs in the model's order.
+def of(model: ir.Model, owner: str = "") -> tuple[Input, ...]:
+    """The inputs in the order of the model, which has that path.
 
     Before IR version 4 weights are listed as inputs, and are none; from then on they are spare.
     """
     weights_are_inputs = model.ir_version >= CONSTANT_INPUTS_BELOW
     values = (v for v in model.graph.inputs if weights_are_inputs or not v.is_initializer())
-    return tuple(_input(value) for value in values)
+    return tuple(_input(value, owner) for value in values)
 
 
-def _input(value: ir.Value) -> Input:
+def _input(value: ir.Value, owner: str) -> Input:
     return Input(
         value=value,
         name=value.name or "",
@@ -80,6 +83,7 @@ def _input(value: ir.Value) -> Input:
         dtype=value.dtype,
         dims=None if value.shape is None else tuple(_dims(value.shape)),
         spare=value.is_initializer(),
+        owner=owner,
     )
 
 

@@ -56,31 +56,31 @@ def _providers(device: Device, *, tf32: bool) -> list[Any]:
     return [("CUDAExecutionProvider", {"use_tf32": str(int(tf32))}), "CPUExecutionProvider"]
 
 
-def runner(session: Any, feeds: Feeds, device: Device) -> Runner:
-    """Runs a session on these inputs; FeedError when that fails.
+def runner(session: Any, feeds: Feeds, device: Device, where: str | Path = "") -> Runner:
+    """Runs a session on these inputs; FeedError, which names the model's path in `where`, when that fails.
 
     Tensors are handed over once: on CUDA they are bound, so that they lie on the device where the model
     reads them there, and the outputs stay on it. What is no tensor goes over with every run.
     """
     types = {entry.name: entry.type for entry in session.get_inputs()}
     given = {name: values.typed(value, types[name]) for name, value in feeds.items() if name in types}
-    with _refused():
+    with _refused(where):
         run = _run_of(session, given, types, device)
 
     def guarded() -> None:
-        with _refused():
+        with _refused(where):
             run()
 
     return guarded
 
 
 @contextlib.contextmanager
-def _refused() -> Generator[None]:
+def _refused(where: str | Path) -> Generator[None]:
     try:
         yield
     except Exception as error:  # as above
         problem = f"the run failed ({sessions.first_line(error)})"
-        raise FeedError(problem, remedy="give inputs that fit with --data") from error
+        raise FeedError(problem, where=where, remedy="give inputs that fit with --data") from error
 
 
 def _run_of(session: Any, given: Feeds, types: Mapping[str, str], device: Device) -> Runner:
