@@ -63,6 +63,8 @@ def validate(after: Checkable, before: Callable[[], Checkable], nodes: int) -> V
 
     The checker refuses some models that runtimes accept: what it says of both is a warning.
     """
+    if isinstance(after, str) and not _is_utf8(after):
+        return Verdict(warnings=(_NOT_ASKED,))
     full = nodes <= FULL_UP_TO
     complaint = _complaint(after, full=full)
     if not complaint:
@@ -72,6 +74,15 @@ def validate(after: Checkable, before: Callable[[], Checkable], nodes: int) -> V
     return Verdict(broken=(f"onnx's checker refuses the result: {complaint}",))
 
 
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # bytes that Python carries through as they are, and onnx cannot take
+        return False
+    return True
+
+
+_NOT_ASKED = "onnx's checker did not see the result: it takes no path that is no UTF-8"
 _NOT_IN_FULL = f"onnx's checker saw the structure only: the model has over {FULL_UP_TO:,} nodes"
 
 

@@ -255,3 +255,32 @@ data_files.move = lambda *_: os.kill(os.getpid(), {})
 main()
 """
 """The command line, which gets a signal when all is written and nothing has its place yet."""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+@pytest.mark.parametrize("command", [(), ("coverage",), ("explain", "--all")])
+def test_a_terminal_that_takes_nothing(model, command):
+    """Where what is printed has no place, that is said: it is no fault of ours."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, ROOT / "cli.py", *command, model, *(() if command else ("--no-verify",))],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"amp-rewrite: the output cannot be written ([Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)})\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such name")
+def test_a_name_that_is_no_utf8(model):
+    """onnx's checker cannot be asked, and the result is there, and not called broken."""
+    target = model.with_name(os.fsdecode(b"\xff.onnx"))
+    process = start(model, "-o", target, "--no-verify", env={**os.environ, "PYTHONIOENCODING": "latin1"})
+    said, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert "it takes no path that is no UTF-8" in said
+    assert target.exists()

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
+import io
 import logging
 import os
 import signal
@@ -50,6 +52,7 @@ class DefaultGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; what goes wrong becomes one line on standard error."""
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
+        _let_any_name_be_printed()
         try:
             # the warnings of others say in many lines what we say in one
             with _stopping_in_order(), warnings.catch_warnings(action="ignore"):
@@ -62,6 +65,11 @@ class DefaultGroup(click.Group):
         except (MemoryError, RecursionError) as error:
             _reraise_if_asked()
             raise _OneLine(f"the model is too large for this machine ({type(error).__name__})") from error
+        except OSError as error:  # files are looked after where they are used: what is left is the terminal
+            _reraise_if_asked()
+            if error.errno == errno.EPIPE:
+                raise  # who reads has enough: click ends quietly
+            raise _OneLine(f"the output cannot be written ({error})") from error
         except Exception as error:
             _reraise_if_asked()
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -69,6 +77,12 @@ class DefaultGroup(click.Group):
                 f"this is a fault of amp-rewrite's own ({what}); please report it with what "
                 f"{TRACEBACK}=1 prints"
             ) from error
+
+
+def _let_any_name_be_printed() -> None:
+    """A name may have characters that the terminal's encoding has not: they are printed as \\u2603."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
