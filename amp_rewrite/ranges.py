@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -61,6 +62,7 @@ def fill_of(node: ir.Node) -> NDArray[np.float32]:
 
 
 _SCALES = frozenset(("Div", "Mul", "Pow"))
+_SUMS = frozenset(("Add", "Sub", "Sum"))
 _COARSE = 2.0
 """Of half's integer bound: four times the unit roundoff, which only subnormal numbers exceed."""
 
@@ -82,12 +84,23 @@ class _Check:
         self.fits[value] = fit
         if fit.overflowing:
             self._overflow(value, fit, readers)
+        elif max(fit.low, -fit.high) >= self._half.integers:
+            self._swallow(value, max(fit.low, -fit.high), readers)
         if fit.flushed:
             self._epsilon(value, fit, readers)
         if size == 1 and not (fit.exact or fit.overflowing):
             self._coarse(value, fit.low, readers)
         if 0 < fit.low == fit.high < 1 / self._half.largest:
             self._inverse(value, fit.low, readers)
+
+    def _swallow(self, value: ir.Value, least: float, readers: list[Arrival]) -> None:
+        """Where all numbers of a value are past the integers that half has, sums with it have no fractions."""
+        step = 2.0 ** (math.floor(math.log2(least)) + 1) / self._half.integers
+        what = f"{least:.6g} in {_named(value)} swallows what it is added to"
+        finding = Finding(f"{what}: {self._half.name} has steps of {step:g} there")
+        for unit, _ in readers:
+            if self._graph.units[unit].node.op_type in _SUMS:
+                self.findings.setdefault(unit, finding)
 
     def _coarse(self, value: ir.Value, number: float, readers: list[Arrival]) -> None:
         """A single factor that half barely holds would scale all that it meets by another number."""

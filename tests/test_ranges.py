@@ -425,3 +425,37 @@ def test_an_inverse_beyond_half_keeps_its_way(case):
     assert kept(text).keys() == stays
     assert {"m", "n", "y"} <= in_half(text)
     assert kept(text, BF16) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "step"),
+    [(2047.0, None), (2048.0, 2), (-4095.0, 2), (4096.0, 4), (65504.0, 32), (70000.0, None)],
+)
+@pytest.mark.parametrize("node", ["Add (m, c)", "Sub (c, m)", "Sum (m, c, m)"])
+def test_a_sum_with_what_has_no_fractions_stays(value, step, node):
+    """Past the integers of half, a number that is added leaves nothing of what is smaller than its steps."""
+    text = f"""g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float[1] c = {{{value}}}> {{
+        m = MatMul (x, w)
+        y = {node}
+    }}"""
+    reason = kept(text).get("y", "")
+    steps = f"{abs(value):g} in 'c' swallows what it is added to: float16 has steps of {step} there"
+    assert (steps in reason) if step else ("swallows" not in reason)
+
+
+def test_a_few_large_numbers_among_others_swallow_nothing():
+    """A bias with one large entry is no reason: the other sums have their fractions."""
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float[4] c = {9000, 0.5, 0.5, -9000}> {
+        m = MatMul (x, w)
+        y = Add (m, c)
+    }"""
+    assert "y" not in kept(text)
+
+
+def test_a_factor_swallows_nothing():
+    """What a large number multiplies keeps its digits."""
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float c = {4096}> {
+        m = MatMul (x, w)
+        y = Mul (m, c)
+    }"""
+    assert "y" not in kept(text)
