@@ -94,7 +94,7 @@ class _Check:
             self._inverse(value, fit.low, readers)
 
     def _swallow(self, value: ir.Value, least: float, readers: list[Arrival]) -> None:
-        """Where all numbers of a value are past the integers that half has, sums with it have no fractions."""
+        """Where all numbers of a value are past the integers that half has, sums with it lose fractions."""
         step = 2.0 ** (math.floor(math.log2(least)) + 1) / self._half.integers
         what = f"{least:.6g} in {_named(value)} swallows what it is added to"
         finding = Finding(f"{what}: {self._half.name} has steps of {step:g} there")
