@@ -119,6 +119,12 @@ def test_a_bad_request_is_one_line(model, flags, said):
     assert said in failure("coverage", model, *flags)
 
 
+def test_a_baseline_of_brackets_without_end(model, tmp_path):
+    """What Python's JSON cannot go into is no baseline, and it is the file that is named."""
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    assert "deep.json: is not JSON" in failure("coverage", model, "--baseline", tmp_path / "deep.json")
+
+
 def test_a_bad_model_is_one_line(tmp_path):
     """One that is not there, one that is none."""
     assert "there is no such file" in failure("coverage", tmp_path / "none.onnx")

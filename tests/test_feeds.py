@@ -260,6 +260,14 @@ def test_two_sizes_for_one_dimension():
     assert str(error) == "--dim gives n two sizes; give it once"
 
 
+@pytest.mark.parametrize("digits", [19, 5000])
+def test_a_dim_beyond_all_sizes(digits):
+    """ONNX has 64 bits for a dimension, and Python an end to the digits that it reads."""
+    error = CliRunner().invoke(show, ["--dim", f"n={'9' * digits}"]).exception
+    assert isinstance(error, OptionError)
+    assert str(error) == "--dim n is larger than any dimension; give at most 18 digits"
+
+
 @pytest.mark.parametrize("asked", [["--samples", "0"], ["--seed", "-1"], ["--seed", "x"]])
 def test_numbers_out_of_range(asked):
     """Usage, exit code 2."""

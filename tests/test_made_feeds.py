@@ -419,3 +419,10 @@ def test_real_models_run_on_what_is_made(entry):
     masked = "qk_matmul_output"  # is minus infinity where a causal mask hides it
     floats = {n: a for n, a in ran.values.items() if getattr(a, "dtype", np.dtype("i")).kind == "f"}
     assert all(np.isfinite(array).all() for name, array in floats.items() if name != masked)
+
+
+@pytest.mark.parametrize("size", [2**41, 2**62])
+def test_sizes_that_no_machine_holds(size):
+    """A dimension of the model may be any number: its inputs cannot be made, and the size is named."""
+    with pytest.raises(FeedError, match=f"input 'x' would have {size} x 2 elements; give smaller sizes"):
+        made(f"g (float[{size},2] x) => (float[{size},2] y) {{ y = Relu (x) }}")

@@ -71,7 +71,15 @@ def _dim(text: str) -> tuple[str, int]:
     name, _, size = text.rpartition("=")
     if not name.strip() or not (size.isascii() and size.isdigit()):
         raise OptionError(f"--dim {text} is not NAME=SIZE", remedy="write it as in --dim batch=4")
+    if len(size) > _DIGITS:
+        raise OptionError(
+            f"--dim {name.strip()} is larger than any dimension", remedy=f"give at most {_DIGITS} digits"
+        )
     return name.strip(), int(size)
+
+
+_DIGITS = 18
+"""All numbers of so many digits fit into the 64 bits that ONNX has for a dimension."""
 
 
 feed_flags = grouped(_FLAGS, _NAMES, "data", _data)

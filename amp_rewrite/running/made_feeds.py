@@ -6,8 +6,9 @@ that fits makes the values.
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,8 @@ def make(
     destinations = Destinations(model.graph)
     shapes = made_sizes.shapes(inputs, dims, destinations)
     by_value = {given.value: shapes[given.name] for given in inputs}
+    for given in inputs:
+        _refuse_size(given, shapes[given.name])
     wanted = [
         Wanted(given, shapes[given.name], destinations.of(given.value), by_value, destinations)
         for given in inputs
@@ -55,6 +58,15 @@ def _refuse(given: Input) -> None:
     if not any(fits(given.dtype) for fits, _ in _KINDS):
         raise given.error(f"is {given.dtype.name.lower()}, and cannot be made up", remedy=_GIVE)
 
+
+def _refuse_size(given: Input, shape: Sequence[int]) -> None:
+    if math.prod(shape) > _LARGEST:
+        size = " x ".join(map(str, shape))
+        raise given.error(f"would have {size} elements", remedy="give smaller sizes with --dim")
+
+
+_LARGEST = 1 << 40
+"""Elements, of which no machine holds so many: NumPy, asked for more, has errors of several kinds."""
 
 _GIVE = "give it with --data FILE.npz"
 

@@ -23,7 +23,7 @@ def load(path: Path) -> Baseline:
         raise OptionError("there is no such baseline", where=path, remedy=_UPDATE) from error
     except OSError as error:
         raise OptionError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
-    except (UnicodeDecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:  # no text, no JSON, or brackets without end
         raise OptionError(f"is not JSON: {error}", where=path, remedy=_UPDATE) from error
     try:
         return _baseline(path, content)
