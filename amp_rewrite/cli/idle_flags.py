@@ -1,4 +1,7 @@
-"""Flags that do nothing beside another one: refused, since who writes one expects something of it."""
+"""Flags that do nothing beside another one: refused, since who writes one expects something of it.
+
+`--dry-run` goes with all of them: it asks what the rest of a line would do.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,6 @@ class Idle:
         )
 
 
-_RESULT = ("--output", "--in-place", "--external-data")
 _COMPARISON = ("--tolerance", "--per-node")
 _INPUTS = ("--data", "--seed", "--samples")
 _SIZES = ("--dim",)
@@ -40,10 +42,6 @@ _LOOKS = "--observe always"
 _COUNTS = ("--html", "--plots")
 
 IDLE = (
-    Idle("--dry-run", "writes no model", _RESULT),
-    Idle("--dry-run", "compares nothing", _COMPARISON),
-    Idle("--dry-run", "runs nothing", _INPUTS, (_LOOKS,)),
-    Idle("--dry-run", "runs nothing", _SIZES, (_LOOKS, *_COUNTS)),
     Idle("--no-verify", "compares nothing", _COMPARISON),
     Idle("--no-verify", "runs nothing", _INPUTS, (_LOOKS, "--latency")),
     Idle("--no-verify", "runs nothing", _SIZES, (_LOOKS, "--latency", *_COUNTS)),
