@@ -1,7 +1,7 @@
 """Float32 -> half, to the nearest value, ties to even: the same bits whoever rounds.
 
 NumPy and ml_dtypes round a value at a time; onnxruntime's Cast uses the processor's instructions for it, many
-times as fast (docs/size.md). What is large goes to it, where it is installed and rounds alike.
+times as fast. What is large goes to it, where it is installed and rounds alike.
 """
 
 from __future__ import annotations
