@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 from amp_rewrite import apart_child
@@ -110,10 +109,10 @@ class _Apart:
 def _start() -> subprocess.Popen[bytes]:
     if not sys.executable or getattr(sys, "frozen", False):
         raise _NoProcessError
-    script = str(Path(apart_child.__file__))
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", script],  # -P: our modules are not to be found under their short names
+            # -P: our modules are not to be found under their short names
+            [sys.executable, "-P", apart_child.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -55,10 +55,12 @@ def _loose(graph: ir.Graph | ir.Function) -> list[ir.Value]:
 
 def _close(function: ir.Function, model: ir.Model) -> None:
     """What a function reads of its caller, which onnxruntime allows and ONNX does not, becomes its input."""
-    graph = model.graph
+    loose, graph = _loose(function), model.graph
+    if not loose:
+        return
     made = [value for node in graph for value in node.outputs]
     named = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *made)}
-    for value in _loose(function):
+    for value in loose:
         function.inputs.append(value)
         for call in [node for node in graph.all_nodes() if node.op_identifier() == function.identifier()]:
             call.resize_inputs(len(function.inputs))

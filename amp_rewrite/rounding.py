@@ -52,9 +52,10 @@ def _cast(half: Half) -> Callable[[Floats], NDArray[Any]] | None:
 
     It is not asked about NaN, of which it keeps other bits.
     """
+    sample = _sample()
     try:
         cast = _Cast(half)
-        rounds_alike = _same_bits(cast(_SAMPLE), _plain(half, _SAMPLE))
+        rounds_alike = _same_bits(cast(sample), _plain(half, sample))
     except Exception:  # onnxruntime has no common class for its errors
         return None
     return cast if rounds_alike else None
@@ -75,7 +76,6 @@ def _sample() -> Floats:
 
 _INFINITY = 0x7F800000
 _ENDS = [*(1 << i for i in range(23)), *(3 << i for i in range(22)), 0, 0x7FEFFF]
-_SAMPLE = _sample()
 
 
 class _Cast:
