@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from amp_rewrite import allocation, stored
 from amp_rewrite import half as halves
-from amp_rewrite import stored
 from amp_rewrite.errors import ModelError
 from amp_rewrite.half import CHUNK, Fit, Half
 
@@ -34,26 +35,36 @@ def read(tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None) -> 
     is an error, not the end of the process. Raises ModelError when it cannot be read.
     """
     stop = tensor.size if stop is None else stop
-    sizes = (min(CHUNK, stop - at) for at in range(start, stop, CHUNK))
     if isinstance(tensor, ir.ExternalTensor):
-        yield from _from_file(tensor, start, sizes)
+        yield from _from_file(tensor, start, stop)
         return
     flat = stored.numbers(tensor).reshape(-1)
     yield from (flat[at : min(at + CHUNK, stop)] for at in range(start, stop, CHUNK))
 
 
-def _from_file(tensor: ir.ExternalTensor, start: int, sizes: Iterable[int]) -> Iterator[Floats]:
+def _from_file(tensor: ir.ExternalTensor, start: int, stop: int) -> Iterator[Floats]:
+    little = tensor.dtype.numpy().newbyteorder("<")  # on every machine
     try:
         with open(tensor.path, "rb", buffering=0) as file:  # noqa: PTH123 - onnx-ir's path is text
-            little = tensor.dtype.numpy().newbyteorder("<")  # on every machine
             file.seek((tensor.offset or 0) + start * little.itemsize)
-            for size in sizes:
-                block = np.fromfile(file, little, size)
-                if block.size < size:
+            for at in range(start, stop, CHUNK):
+                block = np.empty(min(CHUNK, stop - at), little)
+                if not _fill(block, file):
                     raise _unreadable(tensor, "it ends too early")
                 yield block
     except OSError as error:
         raise _unreadable(tensor, error.strerror or str(error)) from error
+
+
+def _fill(block: Floats, file: io.FileIO) -> bool:
+    """Reads a block as a whole; false where the file ends before it does."""
+    left = block.view(np.uint8).data
+    while left:
+        count = file.readinto(left)
+        if not count:
+            return False
+        left = left[count:]
+    return True
 
 
 def _unreadable(tensor: ir.ExternalTensor, why: str) -> ModelError:
@@ -116,5 +127,7 @@ class Changed(ir.LazyTensor):
 
     def tofile(self, file: Any) -> None:
         """Writes the tensor's bytes to a binary file."""
+        allocation.reserve(file, self.nbytes)
+        little = self.dtype.numpy().newbyteorder("<")
         for block in read(self._source):
-            ir.Tensor(self._change(block), dtype=self.dtype).tofile(file)
+            file.write(self._change(block).astype(little, copy=False).view(np.uint8))

@@ -112,7 +112,7 @@ class _Editor:
 
     def _converted(self, storing: Storing, name: str | None) -> ir.TensorProtocol:
         saturate = bool(storing.saturates)
-        change = functools.partial(rounding.convert, half=self._half, saturate=saturate)
+        change = functools.partial(rounding.convert, half=self._half, saturate=saturate, nan=storing.nan)
         return _tensor(change, self._half.dtype, storing.stored, name)
 
     def _saturated(self, stored: Stored) -> ir.TensorProtocol:

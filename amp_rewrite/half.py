@@ -74,7 +74,8 @@ class Fit:
 
     `low` and `high` bound its finite values (0 for none). `overflowing` counts the values that are
     finite in float32 and infinite in half, `flushed` those that are not zero and become it. `exact` holds
-    when every value survives unchanged, `whole` when every finite value is an integer.
+    when every value survives unchanged, `whole` when every finite value is an integer, `nan` when there is
+    a NaN among them.
     """
 
     low: float
@@ -83,9 +84,10 @@ class Fit:
     flushed: int
     exact: bool
     whole: bool
+    nan: bool
 
 
-PERFECT = Fit(0.0, 0.0, 0, 0, True, True)
+PERFECT = Fit(0.0, 0.0, 0, 0, True, True, nan=False)
 
 CHUNK = 1 << 18
 """How many values are looked at in one go: a mebibyte of float32, which stays in a core's cache through all
@@ -115,6 +117,7 @@ def join(parts: Sequence[Fit]) -> Fit:
         flushed=sum(part.flushed for part in parts),
         exact=all(part.exact for part in parts),
         whole=all(part.whole for part in parts),
+        nan=any(part.nan for part in parts),
     )
 
 
@@ -124,15 +127,14 @@ def _fit(array: NDArray[np.float32], half: Half) -> Fit:
     if not (isfinite(low) and isfinite(high)):
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    sizes = np.abs(array)
-    tiny = sizes < half.smallest
     return Fit(
         low=low,
         high=high,
         overflowing=_overflowing(array, half) if max(-low, high) > half.largest else 0,
-        flushed=_flushed(array[tiny], half) if tiny.any() else 0,
+        flushed=_flushed(np.abs(array), half),
         exact=_survives(array, lambda part: part.astype(half.numpy), nan=nan),
         whole=_survives(array, np.trunc, nan=nan),
+        nan=nan,
     )
 
 
@@ -141,8 +143,11 @@ def _overflowing(array: NDArray[np.float32], half: Half) -> int:
     return int(np.count_nonzero(np.isinf(finite.astype(half.numpy).astype(np.float32))))
 
 
-def _flushed(tiny: NDArray[np.float32], half: Half) -> int:
-    return int(np.count_nonzero(tiny)) - int(np.count_nonzero(tiny.astype(half.numpy)))
+def _flushed(sizes: NDArray[np.float32], half: Half) -> int:
+    """What is not zero becomes it up to half the smallest value: a tie goes to the even neighbour, zero."""
+    if sizes.min() > half.smallest / 2:
+        return 0
+    return int(np.count_nonzero(sizes <= half.smallest / 2)) - int(np.count_nonzero(sizes == 0))
 
 
 def _survives(

@@ -44,7 +44,8 @@ class Form(enum.Enum):
 class Storing:
     """What becomes of a stored tensor; `reads` are those of the second tensor of BOTH.
 
-    `saturates` and `flushes` count the values that are brought into range, and that become zero.
+    `saturates` and `flushes` count the values that are brought into range, and that become zero; `nan` says
+    whether there may be a NaN among all.
     """
 
     stored: Stored
@@ -52,6 +53,7 @@ class Storing:
     reads: tuple[Site, ...] = ()
     saturates: int = 0
     flushes: int = 0
+    nan: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +177,14 @@ class _Planner:
         fit = self._ranges.fits.get(value)
         saturates = fit.overflowing if fit is not None and value in self.masks else 0
         flushes = fit.flushed if fit is not None else 0
-        exact = fit is not None and fit.exact
+        exact, nan = fit is not None and fit.exact, fit is None or fit.nan
         if not halves:
             if saturates:
                 self.stored.append(Storing(held, Form.SATURATED, saturates=saturates))
         elif fulls and not exact:
-            self.stored.append(Storing(held, Form.BOTH, tuple(halves), saturates, flushes))
+            self.stored.append(Storing(held, Form.BOTH, tuple(halves), saturates, flushes, nan))
         else:
-            self.stored.append(Storing(held, Form.HALF, (), saturates, flushes))
+            self.stored.append(Storing(held, Form.HALF, (), saturates, flushes, nan))
             self._cast(value, ir.DataType.FLOAT, fulls)
 
     def _is_made_half(self, value: ir.Value) -> bool:

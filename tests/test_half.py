@@ -50,6 +50,14 @@ def test_fit_counts():
     assert (found.exact, found.whole) == (False, False)
 
 
+@HALVES
+def test_what_lies_halfway_to_zero_is_flushed(kind):
+    """Half the smallest value is a tie, which goes to zero; the next float32 does not."""
+    tie = np.float32(kind.smallest / 2)
+    array = np.float32([tie, -tie, np.nextafter(tie, np.float32(1)), np.nan, 0.0])
+    assert half.fit(array, kind).flushed == 2
+
+
 @pytest.mark.parametrize(
     ("values", "exact", "whole"),
     [

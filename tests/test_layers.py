@@ -29,6 +29,7 @@ ORDER = [
     "targets",
     "options",
     "stored",
+    "allocation",
     "blocks",
     "arithmetic",
     "external",
@@ -70,6 +71,7 @@ ORDER = [
     "passes",
     "demo",
     "cli",
+    "late_imports",
     "__init__",
     "__main__",
 ]

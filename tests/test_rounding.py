@@ -5,8 +5,10 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from onnx import load, numpy_helper, save
+from onnx.parser import parse_model
 
-from amp_rewrite import rounding
+from amp_rewrite import rewrite, rounding
 from amp_rewrite.half import FLOAT16
 from tests.test_half import FLOATS, HALVES
 
@@ -126,3 +128,18 @@ def test_very_many_numbers(kind):
     """No number of a fortieth of all float32 is rounded otherwise than by NumPy."""
     array = spread(41)
     agrees(array, kind)
+
+
+@pytest.mark.usefixtures("_who_rounds")
+def test_a_weight_with_one_nan_becomes_what_numpy_makes_of_it(tmp_path):
+    """Also where a model is rewritten, nobody but NumPy rounds a NaN."""
+    weight = np.full((256, 256), 0.1, np.float32)
+    weight[200, 3] = np.uint32(0x7F812345).view(np.float32)
+    body = "wide (float[n,256] x) => (float[n,256] y) <float[256,256] w> { y = MatMul (x, w) }"
+    given = parse_model(f'<ir_version: 8, opset_import: ["": 17]> {body}')
+    given.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    inside = rewrite(given).model
+    save(given, tmp_path / "m.onnx", save_as_external_data=True)
+    for proto in (inside, load(rewrite(tmp_path / "m.onnx").model)):
+        found = numpy_helper.to_array(proto.graph.initializer[0])
+        np.testing.assert_array_equal(found.view(np.uint16), weight.astype(np.float16).view(np.uint16))
