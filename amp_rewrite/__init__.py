@@ -4,17 +4,23 @@
 samples, `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`), `emulate` makes a
 float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half, and
 `AmpPass` is the rewrite as a pass of onnx-ir. `Options` and `Pins` say how.
+
+What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
 
-from amp_rewrite.analysis import Analysis
-from amp_rewrite.options import Options, Pins
-from amp_rewrite.passes import AmpPass
-from amp_rewrite.pipeline import Result, analyze, rewrite
-from amp_rewrite.reporting.coverage.counts import Coverage
-from amp_rewrite.reporting.coverage.measuring import measure as measure_coverage
-from amp_rewrite.running.emulation import emulate
-from amp_rewrite.running.observation import observe
-from amp_rewrite.running.verification import Verdict, verify
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amp_rewrite.analysis import Analysis
+    from amp_rewrite.options import Options, Pins
+    from amp_rewrite.passes import AmpPass
+    from amp_rewrite.pipeline import Result, analyze, rewrite
+    from amp_rewrite.reporting.coverage.counts import Coverage
+    from amp_rewrite.reporting.coverage.measuring import measure as measure_coverage
+    from amp_rewrite.running.emulation import emulate
+    from amp_rewrite.running.observation import observe
+    from amp_rewrite.running.verification import Verdict, verify
 
 __all__ = [
     "AmpPass",
@@ -31,3 +37,30 @@ __all__ = [
     "rewrite",
     "verify",
 ]
+
+_PLACES = {
+    "AmpPass": "passes:AmpPass",
+    "Analysis": "analysis:Analysis",
+    "Coverage": "reporting.coverage.counts:Coverage",
+    "Options": "options:Options",
+    "Pins": "options:Pins",
+    "Result": "pipeline:Result",
+    "Verdict": "running.verification:Verdict",
+    "analyze": "pipeline:analyze",
+    "emulate": "running.emulation:emulate",
+    "measure_coverage": "reporting.coverage.measuring:measure",
+    "observe": "running.observation:observe",
+    "rewrite": "pipeline:rewrite",
+    "verify": "running.verification:verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = pkgutil.resolve_name(f"{__name__}.{_PLACES[name]}")
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

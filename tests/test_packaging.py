@@ -79,7 +79,7 @@ def test_the_wheel_carries_licence_and_command(site):
     assert len(vendored) == 2
     for path in ("LICENSE", *vendored):
         assert (info / "licenses" / path).read_bytes() == (ROOT / path).read_bytes()
-    assert "amp-rewrite = amp_rewrite.cli:main" in (info / "entry_points.txt").read_text()
+    assert "amp-rewrite = amp_rewrite.__main__:main" in (info / "entry_points.txt").read_text()
 
 
 def probed(folder, path):

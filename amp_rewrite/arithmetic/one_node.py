@@ -6,6 +6,7 @@ every size a number, what is computed from shapes is itself known, and so nearly
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import defs
-from onnx.reference import ReferenceEvaluator
 
 from amp_rewrite import schema as schemas
 from amp_rewrite.arithmetic import inference, protos
@@ -95,10 +95,11 @@ def values(
         [onnx.helper.make_value_info(f"o{i}", onnx.TypeProto()) for i in range(len(node.outputs))],
     )
     model = onnx.helper.make_model(graph, opset_imports=_opsets(imports))
+    reference = importlib.import_module("onnx.reference")  # which takes time, and few models need it
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            made = ReferenceEvaluator(model).run(None, feeds)
+            made = reference.ReferenceEvaluator(model).run(None, feeds)
     except Exception:  # the reference lacks a version of an operator, or the values do not fit
         return (None,) * len(node.outputs)
     return tuple(np.asarray(array) if isinstance(array, (np.ndarray, np.generic)) else None for array in made)

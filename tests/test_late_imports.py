@@ -1,0 +1,90 @@
+"""How the command and the package start: what is not needed is not imported."""
+
+import importlib
+import re
+import subprocess
+import sys
+
+import pytest
+from onnx import save
+from onnx.parser import parse_model
+
+import amp_rewrite
+from amp_rewrite import __main__, late_imports
+from tests.test_packaging import ROOT
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+named (float[batch, 2] x) => (float[batch, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
+{ h = MatMul (x, w) y = Relu (h) }
+"""
+"""A model with a dimension that has a name."""
+
+
+def python(*arguments):
+    """What a new interpreter with our checkout prints."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+
+def test_a_rewrite_and_its_comparison_need_no_algebra(tmp_path):
+    """The command does its job, verification included, and the modules that wait are never run."""
+    save(parse_model(MODEL), tmp_path / "model.onnx")
+    done = python("-X", "importtime", "-m", "amp_rewrite", tmp_path / "model.onnx")
+    imported = set(re.findall(r"\| +(\S+)$", done.stderr, re.MULTILINE))
+    assert {"onnx_ir._core", "amp_rewrite.pipeline"} <= imported
+    assert not {"sympy.core", "onnx.reference.op_run"} & imported
+    assert (tmp_path / "model_fp16.onnx").is_file()
+
+
+def test_what_waits_is_there_when_it_is_asked_for():
+    """onnx-ir calculates with dimensions as ever; nothing is postponed once the imports are done."""
+    done = python("-c", WAITS)
+    assert done.stdout == "False\n2*n\nTrue\n0\n"
+
+
+WAITS = """
+import sys
+from amp_rewrite.late_imports import postponed
+before = len(sys.meta_path)
+with postponed():
+    import onnx_ir
+print("sympy.core" in sys.modules)
+print((onnx_ir.SymbolicDim("n") * 2).value)
+print("sympy.core" in sys.modules)
+print(len(sys.meta_path) - before)
+"""
+
+
+def test_only_modules_that_are_there_wait(monkeypatch):
+    """A later onnx-ir may have no such module, or need no sympy."""
+    monkeypatch.setattr(late_imports, "_SELDOM", frozenset({"no_such_module"}))
+    with late_imports.postponed(), pytest.raises(ModuleNotFoundError):
+        importlib.import_module("no_such_module")
+
+
+def test_an_interrupt_of_the_imports_is_one_line(monkeypatch):
+    """Who interrupts the command before it has begun sees no traceback either."""
+
+    def interrupted(name):
+        raise KeyboardInterrupt(name)
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    with pytest.raises(SystemExit, match=r"^Aborted!$"):
+        __main__.main()
+
+
+def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
+    """Every name that the package promises is there, and listed; importing it alone imports nothing else."""
+    done = python("-c", "import sys, amp_rewrite; print('numpy' in sys.modules)")
+    assert done.stdout == "False\n"
+    for name in amp_rewrite.__all__:
+        assert getattr(amp_rewrite, name).__module__.startswith("amp_rewrite.")
+    assert set(amp_rewrite.__all__) <= set(dir(amp_rewrite))
+    assert set(amp_rewrite.__all__) == set(amp_rewrite._PLACES)
+
+
+def test_a_name_that_the_package_lacks():
+    """It is an AttributeError, as of any module."""
+    with pytest.raises(AttributeError, match=r"^module 'amp_rewrite' has no attribute 'rewrites'$"):
+        amp_rewrite.rewrites  # noqa: B018 - asking is the point
