@@ -23,9 +23,9 @@ from graphs import Transformer
 
 OURS = """
 import json, sys, time
-import amp_rewrite
+from amp_rewrite import rewrite
 start = time.perf_counter()
-report = amp_rewrite.rewrite(sys.argv[1], output=sys.argv[2]).report
+report = rewrite(sys.argv[1], output=sys.argv[2]).report
 print(json.dumps([time.perf_counter() - start, dict(report.seconds)]))
 """
 THEIRS = """
