@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from amp_rewrite.arithmetic.opened import Dims
+from amp_rewrite.errors import OptionError
 from amp_rewrite.model_io import Source
 from amp_rewrite.reporting.coverage import baselines
 from amp_rewrite.reporting.coverage.checks import check
@@ -25,13 +26,14 @@ def assert_coverage(
     forbid_half: Iterable[str] = (),
     max_casts: int | None = None,
     baseline: str | Path | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     dims: Dims | None = None,
 ) -> Coverage:
     """Asserts that a model keeps the rules, and returns its coverage.
 
     The rules are those of `amp-rewrite coverage`: shares are of floats, 0 to 1; `dims` gives open
-    dimensions a size, others count as 1. Raises AssertionError with each broken rule and the nodes that
+    dimensions a size, others count as 1, and a share may fall below that of a `baseline` by `tolerance` (0.01
+    if not given). Raises AssertionError with each broken rule and the nodes that
     break it, and ModelError and OptionError as the command does.
     """
     __tracebackhide__ = True
@@ -43,8 +45,10 @@ def assert_coverage(
         forbid_half=tuple(forbid_half),
         max_casts=max_casts,
         baseline=baselines.load(Path(baseline)) if baseline is not None else None,
-        tolerance=tolerance,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
     )
+    if tolerance is not None and baseline is None:
+        raise OptionError("tolerance is for a baseline", remedy="give a baseline, or leave it out")
     found = measure(model, dims)
     broken = [held for held in check(found, rules) if not held.ok]
     if broken:

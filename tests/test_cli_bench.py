@@ -45,14 +45,14 @@ def bench(*arguments):
 def test_bench_prints_writes_and_draws(model, tmp_path):
     """Two models give a table, JSON with both, and a chart."""
     path, chart = tmp_path / "b.json", tmp_path / "b.svg"
-    result = bench(model, model, "--dim", "n=3", "--json", path, "--chart", chart, "--tf32")
+    result = bench(model, model, "--dim", "n=3", "--json", path, "--chart", chart)
     assert result.exit_code == 0, result.output
     assert "on CPU" in result.output
     assert "speed against A" in result.output
     made = json.loads(path.read_text())
     assert [entry["path"] for entry in made["models"]] == [str(model)] * 2
     assert made["rounds"] == 2
-    assert [entry["tf32"] for entry in made["models"]] == [True] * 2
+    assert [entry["tf32"] for entry in made["models"]] == [False] * 2
     assert chart.read_text().count("<rect") == 3
 
 
@@ -62,6 +62,10 @@ def test_bench_prints_writes_and_draws(model, tmp_path):
         (("none.onnx",), "none.onnx: there is no such file; check the path"),
         (("{model}", "none.onnx"), "none.onnx: there is no such file; check the path"),
         (("{model}", "--provider", "cuda"), "CUDA does not work here"),
+        (
+            ("{model}", "--tf32", "--provider", "cpu"),
+            "--tf32 is for CUDA, and this runs on the CPU; leave it",
+        ),
         (("{model}", "--chart", "a.gif"), "a.gif is neither .svg nor .png"),
         (("{model}", "--data", "none.npz"), "none.npz: there is no such file"),
         (("{model}", "--dim", "m=3"), "'m'"),

@@ -145,6 +145,12 @@ def test_assert_coverage_refuses_what_is_no_share(model, asked):
         assert_coverage(model, **asked)
 
 
+def test_assert_coverage_refuses_a_tolerance_of_nothing(model):
+    """Who gives one expects a comparison, as with the command's flag."""
+    with pytest.raises(OptionError, match="tolerance is for a baseline; give a baseline, or leave it out"):
+        assert_coverage(model, tolerance=0.02)
+
+
 def test_assert_coverage_tells_each_broken_rule_with_its_nodes(model, tmp_path):
     """As an AssertionError, and nothing else of ours is one."""
     with pytest.raises(AssertionError) as caught:

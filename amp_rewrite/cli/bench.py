@@ -11,11 +11,13 @@ from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
+from amp_rewrite.errors import OptionError
 from amp_rewrite.reporting import charts, picture_files, terminal, timings
 from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.latency import Effort
 from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.sessions import Device
 
 
 @click.command(cls=WritingCommand)
@@ -63,6 +65,8 @@ def bench(
     if chart is not None:
         picture_files.drawing(chart)  # what cannot be drawn is said before minutes have passed
     device = latency.device_for(provider)
+    if tf32 and device is not Device.CUDA:
+        raise OptionError("--tf32 is for CUDA, and this runs on the CPU", remedy="leave it out")
     subjects = [Subject(str(path), path, tf32) for path in models]
     with shown_progress(quiet=False) as progress:
         tell(progress, "measure")
