@@ -9,6 +9,7 @@ import onnx_ir as ir
 from amp_rewrite import transposes
 from amp_rewrite.element_types import Types
 from amp_rewrite.findings import Finding, acts_as
+from amp_rewrite.names import graphs
 from amp_rewrite.units import UnitGraph
 
 _CRASH = "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
@@ -28,11 +29,9 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
         fault = _FAULTS.get(unit.node.op_type)
         if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
             found[unit.index] = Finding(reason, always=True)
+    crashing = transposes.crashing(node for held in graphs(graph.root) for node in held)
+    found.update({u.index: Finding(_CRASH, always=True) for u in graph.units if u.node in crashing})
     return found
-
-
-def _transpose(node: ir.Node, _: Types) -> str:
-    return _CRASH if transposes.crash(node) else ""
 
 
 def _attention(node: ir.Node, types: Types) -> str:
@@ -91,6 +90,5 @@ _FAULTS: Mapping[str, Callable[[ir.Node, Types], str]] = {
     "RandomUniform": lambda *_: _NO_CPU_KERNEL,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
-    "Transpose": _transpose,
 }
 """What fails in half, by operator: a reason to stay float32, or nothing."""

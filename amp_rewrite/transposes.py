@@ -22,22 +22,27 @@ Step = tuple[ir.Value, Order]
 """A value, and how the axes of what it is made of were moved."""
 
 
-def crash(node: ir.Node) -> bool:
-    """Whether a Transpose is one of those that move the first axis of a product's first operand; alone, or
-    with others before it.
+def crashing(nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
+    """The Transposes among all nodes of a model that move the first axis of a product's first operand; alone,
+    or with others before them.
     """
-    made = node.outputs[0]
-    if not any(map(_is_first_operand, _reached(made, _given_on))):
-        return False
-    makers = {value.producer() for value in _reached(made, _made_of)}
-    return any(_crashes(maker) for maker in makers if maker is not None and maker.op_type == "Transpose")
+    transposes = [node for node in nodes if node.op_type == "Transpose" and node.domain == ""]
+    behind = _reached((node.outputs[0] for node in _alone(transposes)), _given_on)
+    before = _reached(filter(_is_first_operand, behind), _made_of)
+    return frozenset(node for node in transposes if node.outputs[0] in behind & before)
 
 
-def _crashes(node: ir.Node) -> bool:
-    """Whether what a Transpose moves becomes the first operand of a product, with its first axis moved."""
-    perm = _perm(node)
-    steps = _reached((node.outputs[0], perm), _moved_on) if perm else ()
-    return any(_moves_first(order) and _is_first_operand(value) for value, order in steps)
+def _alone(transposes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Those of which what they move becomes the first operand of a product, with its first axis moved."""
+    starts = {node: (node.outputs[0], perm) for node in transposes if (perm := _perm(node))}
+    steps = _reached(starts.values(), _moved_on)
+    origins: dict[Step, list[Step]] = {}
+    for step in steps:
+        for after in _moved_on(step):
+            origins.setdefault(after, []).append(step)
+    ends = (step for step in steps if _moves_first(step[1]) and _is_first_operand(step[0]))
+    crashing = _reached(ends, lambda step: origins.get(step, ()))
+    return (node for node, start in starts.items() if start in crashing)
 
 
 def _moves_first(order: Order) -> bool:
@@ -51,9 +56,10 @@ def _is_first_operand(value: ir.Value) -> bool:
     return any(node.op_type == "MatMul" and node.domain == "" and port == 0 for node, port in value.uses())
 
 
-def _reached(start: Place, steps: Callable[[Place], Iterable[Place]]) -> set[Place]:
+def _reached(starts: Iterable[Place], steps: Callable[[Place], Iterable[Place]]) -> set[Place]:
+    """What is reached from any of these places, and the places themselves."""
     found: set[Place] = set()
-    waiting = [start]
+    waiting = [*starts]
     while waiting:
         place = waiting.pop()
         if place not in found:

@@ -1,9 +1,10 @@
 """What a valid half model must avoid because a runtime would fail on it."""
 
 import onnx
+import onnx_ir as ir
 import pytest
 
-from amp_rewrite import analyze, targets
+from amp_rewrite import analyze, targets, transposes
 from amp_rewrite.options import Level, Options
 from tests.text import agree, in_half, kept, model, rewritten
 
@@ -197,3 +198,25 @@ def test_what_draws_from_nothing_stays(operator):
         y = Add (h, n)
     }}""")
     agree(before, rewritten(before, Options(level=Level.UNSAFE_FORCE_ALL)).model)
+
+
+def steps_through(length, monkeypatch):
+    """How often it is asked what a Transpose passes, in a chain of so many of them before a product."""
+    value = chain = ir.Value(name="x", shape=ir.Shape([2, 3, 4]))
+    nodes = []
+    for _ in range(length):
+        nodes.append(ir.node("Transpose", [chain], {"perm": [1, 0, 2]}))
+        chain = nodes[-1].outputs[0]
+    nodes.append(ir.node("MatMul", [chain, value]))
+    asked = []
+    carries = transposes._carries
+    with monkeypatch.context() as patch:
+        patch.setattr(transposes, "_carries", lambda *place: asked.append(place) or carries(*place))
+        assert len(transposes.crashing(nodes)) == length - 1  # the first of an even number is undone
+    return len(asked)
+
+
+def test_a_long_chain_of_transposes_is_walked_a_few_times(monkeypatch):
+    """And not once for each of them: an order of axes back and forth makes two places of every value."""
+    assert steps_through(200, monkeypatch) < 7 * 200
+    assert steps_through(400, monkeypatch) < 7 * 400
