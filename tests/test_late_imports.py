@@ -1,9 +1,11 @@
 """How the command and the package start: what is not needed is not imported."""
 
+import ast
 import importlib
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from onnx import save
@@ -81,10 +83,35 @@ def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
     for name in amp_rewrite.__all__:
         assert getattr(amp_rewrite, name).__module__.startswith("amp_rewrite.")
     assert set(amp_rewrite.__all__) <= set(dir(amp_rewrite))
-    assert set(amp_rewrite.__all__) == set(amp_rewrite._PLACES)
+    assert set(amp_rewrite._PLACES) - set(amp_rewrite.__all__) == {"errors", "half", "options"}
 
 
 def test_a_name_that_the_package_lacks():
     """It is an AttributeError, as of any module."""
     with pytest.raises(AttributeError, match=r"^module 'amp_rewrite' has no attribute 'rewrites'$"):
         amp_rewrite.rewrites  # noqa: B018 - asking is the point
+
+
+def test_errors_and_options_are_there_too():
+    """Who imports the package alone gets at the modules that a caller needs beside its names."""
+    script = (
+        "import amp_rewrite as a; print(a.errors.ModelError('what'), a.options.Options(half=a.half.BFLOAT16))"
+    )
+    assert python("-c", script).stdout.startswith("what Options(half=Half(name='bfloat16'")
+
+
+def test_an_import_that_fails_says_why():
+    """A package that lacks what we need is named, as it would be without the waiting."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        python("-c", "import onnx_ir; del onnx_ir.LazyTensor\nfrom amp_rewrite import rewrite")
+    last = caught.value.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: amp_rewrite.pipeline:rewrite cannot be imported: ")
+    assert last.endswith("'onnx_ir' has no attribute 'LazyTensor'")
+
+
+def test_a_type_checker_knows_which_names_there_are():
+    """It would take any name for one of ours if it saw the function that makes them."""
+    tree = ast.parse(Path(amp_rewrite.__file__).read_text())
+    top = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert "__dir__" in top
+    assert "__getattr__" not in top
