@@ -1,10 +1,13 @@
 """How the command and the package start: what is not needed is not imported."""
 
 import ast
+import gc
 import importlib
 import re
+import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -65,15 +68,40 @@ def test_only_modules_that_are_there_wait(monkeypatch):
         importlib.import_module("no_such_module")
 
 
-def test_an_interrupt_of_the_imports_is_one_line(monkeypatch):
-    """Who interrupts the command before it has begun sees no traceback either."""
+def test_an_interrupt_of_the_imports_is_one_line():
+    """Who interrupts the command before it has begun sees no traceback, and no module in C an exception."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        python("-c", INTERRUPTED)
+    assert (caught.value.returncode, caught.value.stderr) == (1, "Aborted!\n")
+    assert caught.value.stdout == ""
 
-    def interrupted(name):
-        raise KeyboardInterrupt(name)
 
-    monkeypatch.setattr(importlib, "import_module", interrupted)
-    with pytest.raises(SystemExit, match=r"^Aborted!$"):
+INTERRUPTED = """
+import importlib, os, signal
+from amp_rewrite import __main__
+
+def interrupted(name):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        print("this is in the middle of an import")
+
+importlib.import_module = interrupted
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
+def test_what_becomes_of_interrupts_later_is_not_ours(handler, monkeypatch):
+    """Once the imports are done, an interrupt is what it was before: nothing, for a job in the background."""
+    before = signal.signal(signal.SIGINT, handler)
+    monkeypatch.setattr(importlib, "import_module", lambda _: types.SimpleNamespace(main=lambda: None))
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    try:
         __main__.main()
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
