@@ -52,15 +52,28 @@ _PLACES = {
     "observe": "running.observation:observe",
     "rewrite": "pipeline:rewrite",
     "verify": "running.verification:verify",
+    # modules, which importing the package alone gives as well
+    "errors": "errors:",
+    "half": "half:",
+    "options": "options:",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = pkgutil.resolve_name(f"{__name__}.{_PLACES[name]}")
-    return found
+if not TYPE_CHECKING:  # it would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = _imported(f"{__name__}.{_PLACES[name]}")
+        return found
+
+
+def _imported(place: str) -> Any:
+    try:
+        return pkgutil.resolve_name(place)
+    except AttributeError as error:  # of which Python would only say that it lacks the name
+        raise ImportError(f"{place} cannot be imported: {error}") from error
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_PLACES})

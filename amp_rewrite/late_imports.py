@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Generator, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
@@ -25,7 +24,7 @@ def postponed() -> Generator[None]:
         sys.meta_path.remove(finder)
 
 
-class _Postponing(MetaPathFinder):
+class _Postponing:
     """Finds these modules as Python does, with the loader of the standard library that waits."""
 
     def find_spec(

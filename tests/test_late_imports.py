@@ -1,9 +1,14 @@
 """How the command and the package start: what is not needed is not imported."""
 
+import ast
+import gc
 import importlib
 import re
+import signal
 import subprocess
 import sys
+import types
+from pathlib import Path
 
 import pytest
 from onnx import save
@@ -63,15 +68,40 @@ def test_only_modules_that_are_there_wait(monkeypatch):
         importlib.import_module("no_such_module")
 
 
-def test_an_interrupt_of_the_imports_is_one_line(monkeypatch):
-    """Who interrupts the command before it has begun sees no traceback either."""
+def test_an_interrupt_of_the_imports_is_one_line():
+    """Who interrupts the command before it has begun sees no traceback, and no module in C an exception."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        python("-c", INTERRUPTED)
+    assert (caught.value.returncode, caught.value.stderr) == (1, "Aborted!\n")
+    assert caught.value.stdout == ""
 
-    def interrupted(name):
-        raise KeyboardInterrupt(name)
 
-    monkeypatch.setattr(importlib, "import_module", interrupted)
-    with pytest.raises(SystemExit, match=r"^Aborted!$"):
+INTERRUPTED = """
+import importlib, os, signal
+from amp_rewrite import __main__
+
+def interrupted(name):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        print("this is in the middle of an import")
+
+importlib.import_module = interrupted
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
+def test_what_becomes_of_interrupts_later_is_not_ours(handler, monkeypatch):
+    """Once the imports are done, an interrupt is what it was before: nothing, for a job in the background."""
+    before = signal.signal(signal.SIGINT, handler)
+    monkeypatch.setattr(importlib, "import_module", lambda _: types.SimpleNamespace(main=lambda: None))
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    try:
         __main__.main()
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
@@ -81,10 +111,35 @@ def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
     for name in amp_rewrite.__all__:
         assert getattr(amp_rewrite, name).__module__.startswith("amp_rewrite.")
     assert set(amp_rewrite.__all__) <= set(dir(amp_rewrite))
-    assert set(amp_rewrite.__all__) == set(amp_rewrite._PLACES)
+    assert set(amp_rewrite._PLACES) - set(amp_rewrite.__all__) == {"errors", "half", "options"}
 
 
 def test_a_name_that_the_package_lacks():
     """It is an AttributeError, as of any module."""
     with pytest.raises(AttributeError, match=r"^module 'amp_rewrite' has no attribute 'rewrites'$"):
         amp_rewrite.rewrites  # noqa: B018 - asking is the point
+
+
+def test_errors_and_options_are_there_too():
+    """Who imports the package alone gets at the modules that a caller needs beside its names."""
+    script = (
+        "import amp_rewrite as a; print(a.errors.ModelError('what'), a.options.Options(half=a.half.BFLOAT16))"
+    )
+    assert python("-c", script).stdout.startswith("what Options(half=Half(name='bfloat16'")
+
+
+def test_an_import_that_fails_says_why():
+    """A package that lacks what we need is named, as it would be without the waiting."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        python("-c", "import onnx_ir; del onnx_ir.LazyTensor\nfrom amp_rewrite import rewrite")
+    last = caught.value.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: amp_rewrite.pipeline:rewrite cannot be imported: ")
+    assert last.endswith("'onnx_ir' has no attribute 'LazyTensor'")
+
+
+def test_a_type_checker_knows_which_names_there_are():
+    """It would take any name for one of ours if it saw the function that makes them."""
+    tree = ast.parse(Path(amp_rewrite.__file__).read_text())
+    top = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert "__dir__" in top
+    assert "__getattr__" not in top
