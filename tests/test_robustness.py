@@ -258,12 +258,15 @@ main()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
-@pytest.mark.parametrize("command", [(), ("coverage",), ("explain", "--all")])
+@pytest.mark.parametrize(
+    "command",
+    [("{model}", "--no-verify"), ("coverage", "{model}"), ("explain", "--all", "{model}"), ("--help",)],
+)
 def test_a_terminal_that_takes_nothing(model, command):
     """Where what is printed has no place, that is said: it is no fault of ours."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, ROOT / "cli.py", *command, model, *(() if command else ("--no-verify",))],
+            [sys.executable, ROOT / "cli.py", *(word.format(model=model) for word in command)],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -39,7 +39,10 @@ class DefaultGroup(click.Group):
         if args and args[0] not in self.commands and args[0] not in OWN_FLAGS:
             self._refuse_a_slip(args[0])
             args = [DEFAULT, *args]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except OSError as error:  # of --help, which is printed here
+            raise _unprintable(error) from error
 
     def _refuse_a_slip(self, word: str) -> None:
         """A bare word that is no file, and nearly a command, was meant as the command."""
@@ -66,10 +69,7 @@ class DefaultGroup(click.Group):
             _reraise_if_asked()
             raise _OneLine(f"the model is too large for this machine ({type(error).__name__})") from error
         except OSError as error:  # files are looked after where they are used: what is left is the terminal
-            _reraise_if_asked()
-            if error.errno == errno.EPIPE:
-                raise  # who reads has enough: click ends quietly
-            raise _OneLine(f"the output cannot be written ({error})") from error
+            raise _unprintable(error) from error
         except Exception as error:
             _reraise_if_asked()
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -100,6 +100,14 @@ def _stopping_in_order() -> Generator[None]:
 
 _BY_SIGNAL = 128
 """What shells add to the number of the signal that ended a process."""
+
+
+def _unprintable(error: OSError) -> click.ClickException:
+    """The one line for what could not be printed; called from the except clause of the error."""
+    _reraise_if_asked()
+    if error.errno == errno.EPIPE:
+        raise error  # who reads has enough: click ends quietly
+    return _OneLine(f"the output cannot be written ({error})")
 
 
 def _reraise_if_asked() -> None:
