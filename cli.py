@@ -1,8 +1,6 @@
 """The door for a bare clone: python cli.py model.onnx -o model_fp16.onnx."""
 
-import sys
-
 from amp_rewrite.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Room on the disk, set aside before it is written to: ext4 then takes gigabytes in half the time."""
+"""Room on the disk, set aside before it is written to: ext4 then takes gigabytes in less time."""
 
 from __future__ import annotations
 

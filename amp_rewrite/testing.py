@@ -33,8 +33,8 @@ def assert_coverage(
 
     The rules are those of `amp-rewrite coverage`: shares are of floats, 0 to 1; `dims` gives open
     dimensions a size, others count as 1, and a share may fall below that of a `baseline` by `tolerance` (0.01
-    if not given). Raises AssertionError with each broken rule and the nodes that
-    break it, and ModelError and OptionError as the command does.
+    if not given). Raises AssertionError with each broken rule and the nodes that break it, and ModelError and
+    OptionError as the command does.
     """
     __tracebackhide__ = True
     rules = Rules(

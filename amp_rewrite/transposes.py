@@ -41,8 +41,8 @@ def _alone(transposes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         for after in _moved_on(step):
             origins.setdefault(after, []).append(step)
     ends = (step for step in steps if _moves_first(step[1]) and _is_first_operand(step[0]))
-    crashing = _reached(ends, lambda step: origins.get(step, ()))
-    return (node for node, start in starts.items() if start in crashing)
+    leading = _reached(ends, lambda step: origins.get(step, ()))
+    return (node for node, start in starts.items() if start in leading)
 
 
 def _moves_first(order: Order) -> bool:
