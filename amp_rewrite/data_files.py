@@ -1,15 +1,17 @@
-"""Weights in files beside the model: in which, under which names, and how these take their places."""
+"""Weights in files beside the model: in which, and under which names."""
 
 from __future__ import annotations
 
-import glob
 import itertools
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from amp_rewrite import blocks
+from amp_rewrite.staging import Stage
 
 _INSIDE_UP_TO = 1 << 10
 """Tensors of up to so many bytes stay in the model, as onnx.save keeps them: shapes and axes are among them,
@@ -20,18 +22,18 @@ _IN_FLIGHT = 1 << 62
 """No bound on what onnx-ir holds while it writes: what is large is not held, but written block by block."""
 
 
-def unload(model: ir.Model, folder: Path, path: Path, largest: int | None) -> list[str]:
-    """Writes the weights of a model to files in `folder`, which the model then refers to.
+def unload(model: ir.Model, stage: Stage, largest: int | None) -> Sequence[str]:
+    """Writes the weights of a model to files of a stage, which the model then refers to.
 
-    Their names, which are returned, are free beside `path`. With `largest` there are as many files as it
+    Their names, which are returned, are free beside its target. With `largest` there are as many files as it
     takes for none to have more bytes, but for a tensor that alone is larger. Raises OSError.
     """
     values = [v for graph in model.graphs() for v in graph.initializers.values() if v.const_value is not None]
     _take_in(values)
     groups = list(_grouped(filter(_is_large, values), largest))
-    names = free_names(path, len(groups))
+    names = stage.reserve(offers(stage.target, len(groups)))
     for name, group in zip(names, groups, strict=True):
-        _write(group, folder, name)
+        _write(group, stage.files, name)
     return names
 
 
@@ -72,45 +74,33 @@ def _write(group: Sequence[ir.Value], folder: Path, name: str) -> None:
         value.const_value = made
 
 
-def free_names(path: Path, count: int) -> list[str]:
+def offers(path: Path, count: int) -> Iterator[Sequence[str]]:
     """Names for so many data files of a model at `path`: `<name>.data`, or `<name>.00001-of-00003.data` and
-    so on, with a number before that where one of them is taken.
+    so on, then the same with a number before that, for where one of them is taken.
     """
-    stems = itertools.chain([path.name], (f"{path.name}.{i}" for i in itertools.count(1)))
-    return next(names for names in (_names(s, count) for s in stems) if not _taken(path, names))
+    for number in itertools.count():
+        numbered = f".{number}" if number else ""
+        yield [_fitted(path.name, numbered + suffix) for suffix in _suffixes(count)]
 
 
-def _names(stem: str, count: int) -> list[str]:
+def _suffixes(count: int) -> list[str]:
     if count == 1:
-        return [f"{stem}.data"]
-    return [f"{stem}.{i:05}-of-{count:05}.data" for i in range(1, count + 1)]
+        return [".data"]
+    return [f".{i:05}-of-{count:05}.data" for i in range(1, count + 1)]
 
 
-def _taken(path: Path, names: Iterable[str]) -> bool:
-    return any(path.with_name(name).exists() for name in names)
+def _fitted(name: str, suffix: str) -> str:
+    """The two together, as UTF-8 that a model can hold, and cut to what file systems take."""
+    return os.fsencode(name)[: _LONGEST_NAME - len(suffix)].decode(errors="ignore") + suffix
 
 
-def of(path: Path) -> frozenset[Path]:
-    """The data files, named as we name them, of the model that stands at a path."""
-    candidates = frozenset(path.parent.glob(f"{glob.escape(path.name)}.*data"))
-    try:
-        held = path.read_bytes() if candidates else b""
-    except OSError:
-        return frozenset()
-    return frozenset(beside for beside in candidates if beside.name.encode() in held)
+_LONGEST_NAME = 255
+"""Bytes of a file's name, in the file systems of all systems in use."""
 
 
-def move(names: Iterable[str], folder: Path, path: Path) -> None:
-    """Moves data files from a folder beside a path, and the model to that path last: whoever looks, or stops
-    us, finds the old model with its data or the new one with its own. Raises OSError, and nothing has moved.
-    """
-    moved: list[Path] = []
-    try:
-        for name in names:
-            moved.append(path.with_name(name))
-            (folder / name).replace(moved[-1])
-        (folder / path.name).replace(path)
-    except BaseException:  # an interrupt as well
-        for beside in moved:
-            beside.unlink(missing_ok=True)
-        raise
+def may_be_of(name: str, path: Path) -> bool:
+    """Whether a name is one that `offers` could give for the model at a path, in whatever case."""
+    return bool(re.fullmatch(f"{re.escape(path.name)}{_SUFFIX}", name, re.IGNORECASE))
+
+
+_SUFFIX = r"(\.\d+)?(\.\d{5}-of-\d{5})?\.data"

@@ -74,11 +74,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class OpLists:
-    """One entry per operator. What is not in here is on no list."""
+    """One entry per operator. What is not in here is on no list. `files` are those that it was read from."""
 
     name: str
     description: str
     entries: Mapping[Operator, Entry]
+    files: tuple[Path, ...] = ()
 
     def find(self, domain: str, op_type: str) -> Entry | None:
         """What is said of an operator; None when it is on no list."""
@@ -157,18 +158,22 @@ def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
         for field in fields(path, parse(path, _TOP_KEYS, trusted=_is_shipped(path)), _TOP_KEYS)
     }
     name = text(top["name"]) if "name" in top else path.stem
-    base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else {}
+    base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else _NOTHING
     return OpLists(
         name=name,
         description=text(top["description"]) if "description" in top else "",
-        entries=MappingProxyType({**base, **_entries(top.values(), name)}),
+        entries=MappingProxyType({**base.entries, **_entries(top.values(), name)}),
+        files=(path, *base.files),
     )
+
+
+_NOTHING = OpLists("", "", MappingProxyType({}))
 
 
 # ---- what it extends
 
 
-def _base(extends: Field, trail: tuple[Path, ...]) -> Mapping[Operator, Entry]:
+def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
     name = text(extends)
     path = folder() / f"{name}.yaml" if name in shipped() else extends.file.parent / name
     if not path.exists():
@@ -176,7 +181,7 @@ def _base(extends: Field, trail: tuple[Path, ...]) -> Mapping[Operator, Entry]:
     if path.resolve() in trail:
         circle = " -> ".join(p.name for p in (*trail, path))
         raise extends.error(f"the list extends itself: {circle}")
-    return _read(path, trail).entries
+    return _read(path, trail)
 
 
 def _near_lists(name: str) -> str:

@@ -17,6 +17,7 @@ from amp_rewrite.errors import EXPORT_AGAIN, READABLE, MissingPackageError, Mode
 from amp_rewrite.oddities import kept as oddities
 from amp_rewrite.oddities import legible
 from amp_rewrite.oddities.kept import Kept
+from amp_rewrite.sources import SourceFile
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -26,7 +27,8 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 class Loaded:
     """A model that is ours to change.
 
-    `size` is that of the model with its external data, in bytes; `external` are the files that hold it.
+    `size` is that of the model with its external data, in bytes; `external` are the files that hold the data,
+    and `files` all that it was read from, as they were.
     `kept` is what onnx-ir cannot read, None for a model that it made; `warnings` say what was read otherwise
     than it is written.
     """
@@ -34,6 +36,7 @@ class Loaded:
     model: ir.Model
     size: int
     external: frozenset[Path] = frozenset()
+    files: tuple[SourceFile, ...] = ()
     kept: Kept | None = None
     warnings: tuple[str, ...] = ()
 
@@ -107,17 +110,23 @@ def _from_path(path: Path) -> Loaded:
                 where=path,
                 remedy=EXPORT_AGAIN,
             )
+        file = SourceFile.at(path)
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ModelError("there is no such file", where=path, remedy="check the path") from error
     except OSError as error:
         raise ModelError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
-    proto = _parse(data, path)
-    loaded = _from_proto(proto, len(data), path)
+    file.check()
+    loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))
     if external.KEY not in data:
         return loaded
-    files = external.settle(loaded.model, path)
-    return replace(loaded, size=loaded.size + sum(files.values()), external=frozenset(files))
+    found = external.settle(loaded.model, path)
+    return replace(
+        loaded,
+        size=loaded.size + sum(found.values()),
+        external=frozenset(found),
+        files=(file, *map(SourceFile.at, found)),
+    )
 
 
 _LARGEST_FILE = 1 << 31

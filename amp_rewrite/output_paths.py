@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from amp_rewrite.errors import OptionError, OutputError
+from amp_rewrite import destination
+from amp_rewrite.errors import OptionError
 from amp_rewrite.half import Half
 from amp_rewrite.model_io import Source
 from amp_rewrite.options import ExternalData, Options
@@ -16,7 +18,7 @@ def choose(
 ) -> Path | None:
     """Where the rewrite of a model at a path goes; None for a model of another kind, which is returned.
 
-    Raises OptionError for a request that contradicts itself, and OutputError for a folder.
+    Raises OptionError for a request that contradicts itself, and OutputError where no file can be.
     """
     if not isinstance(source, (str, os.PathLike)):
         if output is not None:
@@ -30,11 +32,25 @@ def choose(
     if in_place:
         return given
     target = Path(output) if output is not None else default(given, options.half)
-    if target.is_dir():
-        raise OutputError("is a folder", where=target, remedy="name a file in it with -o")
-    if target.exists() and given.exists() and target.samefile(given):
+    if is_same(target, given):
         raise OptionError(f"{target} is the input itself", remedy="choose another place, or say --in-place")
+    destination.resolve(target)
     return target
+
+
+def refuse_data(target: Path, read: Iterable[Path]) -> None:
+    """OptionError where a result would replace a file that holds weights of its model."""
+    for file in read:
+        if is_same(target, file):
+            raise OptionError(f"{target} holds weights of the input", remedy="choose another place")
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, whatever their spelling; False where one of them leads nowhere."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
 
 
 def default(path: Path, half: Half) -> Path:

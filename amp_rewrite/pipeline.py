@@ -84,6 +84,8 @@ def rewrite(
         apart.start()
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         analysis = _analyze(source, Given(options, replay, seen or {}), clock)
+        if target is not None and not in_place:
+            output_paths.refuse_data(target, analysis.loaded.external)
         planned = analysis.report()
         if on_plan is not None:
             on_plan(analysis)
@@ -97,7 +99,8 @@ def rewrite(
                 external_data=options.external_data,
             )
         with clock.stage("check"):
-            checked = _check(source, made, carried_out, options)
+            told = replace(carried_out, warnings=(*carried_out.warnings, *made.warnings))
+            checked = _check(source, made, told, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
 
 

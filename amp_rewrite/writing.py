@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Container, Mapping
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,14 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import data_files, external
+from amp_rewrite import data_files, destination, external, locking, sources, staging, superseded
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
 from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
 from amp_rewrite.names import graphs
 from amp_rewrite.oddities import kept, left_out
 from amp_rewrite.options import Beside, ExternalData
+from amp_rewrite.sources import SourceFile
+from amp_rewrite.staging import Stage
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 """Protobuf stops at 2 GiB; what is this large or larger gets external data."""
@@ -28,12 +29,13 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 @dataclass(frozen=True, slots=True)
 class Made:
     """A result: `model` is of the kind that was given, `size` in bytes with external data, and
-    `checkable` what onnx's checker takes.
+    `checkable` what onnx's checker takes; `warnings` say which files of an older result stay.
     """
 
     model: Any
     size: int
     checkable: Checkable
+    warnings: tuple[str, ...] = ()
 
 
 _AS_IT_WAS = ExternalData()
@@ -83,12 +85,18 @@ def _write_back(
     source: Path, loaded: Loaded, target: Path, external_data: ExternalData, *, changed: bool
 ) -> Made:
     if not changed and not loaded.external and not _goes_beside(loaded, external_data):
-        write(source.read_bytes(), target)
-        return Made(target, loaded.size, "")
-    spared = loaded.external if source != target else frozenset[Path]()
-    data = save(loaded, target, external_data, spared)
-    beside = external.size_of(loaded.model) if external.KEY in data else 0
-    return Made(target, beside + len(data), str(target))
+        return _copied(source, loaded, target)
+    in_use = loaded.external if source != target else frozenset[Path]()
+    saved = save(loaded, target, external_data, in_use)
+    beside = external.size_of(loaded.model) if external.KEY in saved.data else 0
+    return Made(target, beside + len(saved.data), str(target), saved.warnings)
+
+
+def _copied(source: Path, loaded: Loaded, target: Path) -> Made:
+    """A model that did not change and lies in one file, byte for byte."""
+    with _staged(target) as stage:
+        saved = _publish(stage, source.read_bytes(), (), loaded.files)
+    return Made(target, len(saved.data), "", saved.warnings)
 
 
 Checkable = onnx.ModelProto | bytes | str
@@ -136,31 +144,60 @@ def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None
 
 
 def save(
-    loaded: Loaded, path: Path, asked: ExternalData = _AS_IT_WAS, spared: Container[Path] = frozenset[Path]()
-) -> bytes:
+    loaded: Loaded, path: Path, asked: ExternalData = _AS_IT_WAS, in_use: frozenset[Path] = frozenset[Path]()
+) -> Saved:
     """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
 
-    Its weights go where `asked` has them. Data of the model that stood there goes, unless it is `spared`.
-    Returns what was written into the file itself; raises OutputError when that fails.
+    Its weights go where `asked` has them. Data of the model that stood there goes with it, unless it is
+    `in_use` or others refer to it. Raises OutputError when the model cannot be written, and ModelError when a
+    file that it is read from was changed meanwhile.
     """
-    stale = [beside for beside in data_files.of(path) if beside.resolve() not in spared]
+    beside = _goes_beside(loaded, asked)
+    if not beside:
+        _refuse_too_large(loaded, path, "leave out --external-data never")
+    with _staged(path) as stage:
+        names: Sequence[str] = ()
+        if beside:
+            _refuse_link_elsewhere(path, stage.target)
+            names = data_files.unload(loaded.model, stage, asked.largest)
+        else:
+            ir.external_data.load_to_model(loaded.model)
+        return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was written into the file itself, and what there is to warn of."""
+
+    data: bytes
+    warnings: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def _staged(path: Path) -> Generator[Stage]:
+    target = destination.resolve(path)
     try:
-        data = _save_all(loaded, path, asked)
+        with staging.beside(target, lambda: superseded.named_by(target)) as stage:
+            yield stage
     except OSError as error:
-        raise unwritable(path, error) from error
-    for old in stale:
-        old.unlink(missing_ok=True)
-    return data
+        raise destination.unwritable(path, error) from error
 
 
-def _save_all(loaded: Loaded, path: Path, asked: ExternalData) -> bytes:
-    if _goes_beside(loaded, asked):
-        return _save_with_data(loaded, path, asked.largest)
-    _refuse_too_large(loaded, path, "leave out --external-data never")
-    ir.external_data.load_to_model(loaded.model)
-    data = to_proto(loaded).SerializeToString()
-    write(data, path)
-    return data
+def _publish(
+    stage: Stage,
+    data: bytes,
+    names: Sequence[str],
+    read: Iterable[SourceFile],
+    in_use: frozenset[Path] = frozenset[Path](),
+) -> Saved:
+    """Has a model and its data files take their places, once all that was read is seen to be what it was."""
+    (stage.files / stage.target.name).write_bytes(data)
+    sources.check(read)
+    with locking.held(stage.target.parent):
+        old = superseded.by(stage.target, in_use)
+        stage.publish(names)
+        old.remove()
+    return Saved(data, old.staying)
 
 
 def _goes_beside(loaded: Loaded, asked: ExternalData) -> bool:
@@ -169,14 +206,14 @@ def _goes_beside(loaded: Loaded, asked: ExternalData) -> bool:
     return asked.beside is Beside.ALWAYS
 
 
-def _save_with_data(loaded: Loaded, path: Path, largest: int | None) -> bytes:
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent) as made:
-        folder = Path(made)
-        names = data_files.unload(loaded.model, folder, path, largest)
-        data = to_proto(loaded).SerializeToString()
-        (folder / path.name).write_bytes(data)
-        data_files.move(names, folder, path)
-    return data
+def _refuse_link_elsewhere(path: Path, target: Path) -> None:
+    """Who follows a link to a model looks for its data beside the link."""
+    if path.parent.resolve() != target.parent.resolve():
+        raise OutputError(
+            f"is a link to {target}, and the weights would lie in a file beside that",
+            where=path,
+            remedy="name the file itself, or another place",
+        )
 
 
 def _refuse_too_large(loaded: Loaded, where: str | Path, remedy: str) -> None:
@@ -192,28 +229,6 @@ def _is_too_large(loaded: Loaded) -> bool:
     return loaded.size > PROTOBUF_LIMIT // 2 and external.size_of(loaded.model) >= PROTOBUF_LIMIT
 
 
-def write(data: bytes, path: Path) -> None:
-    """Writes a file in one step: whoever looks finds the old one or the new one. Raises OutputError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):  # it was moved, or its folder is none
-            beside.unlink()
-
-
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Writes plain data as JSON in one step; raises OutputError."""
-    write((json.dumps(content, indent=1) + "\n").encode(), path)
-
-
-def unwritable(path: Path, error: OSError) -> OutputError:
-    """The error for a file that cannot be written."""
-    return OutputError(
-        f"cannot be written ({error.strerror or error})",
-        where=path,
-        remedy="choose another place",
-    )
+    staging.write((json.dumps(content, indent=1) + "\n").encode(), path)

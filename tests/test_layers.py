@@ -9,6 +9,10 @@ PACKAGE = ROOT / "amp_rewrite"
 # A module imports only from what stands above it. A room (a package) is one entry with its modules.
 ORDER = [
     "errors",
+    "destination",
+    "locking",
+    "staging",
+    "sources",
     "half",
     "rounding",
     "collector",
@@ -33,6 +37,7 @@ ORDER = [
     "blocks",
     "arithmetic",
     "external",
+    "superseded",
     "oddities",
     "wiring",
     "model_io",

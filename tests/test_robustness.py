@@ -249,9 +249,9 @@ def test_stopped_on_the_way(large, number):
 
 STOPPED = """
 import os
-from amp_rewrite import data_files
+from amp_rewrite import superseded
 from amp_rewrite.cli import main
-data_files.move = lambda *_: os.kill(os.getpid(), {})
+superseded.by = lambda *_: os.kill(os.getpid(), {})
 main()
 """
 """The command line, which gets a signal when all is written and nothing has its place yet."""

@@ -66,5 +66,5 @@ def test_a_device_stays_what_it_is(model, flag):
     """Who may write to /dev must not lose /dev/null to a report: what is no file is refused."""
     pipe = model.with_name("pipe")
     os.mkfifo(pipe)
-    assert "is a device or a pipe; name a file" in failure(model, flag, pipe)
+    assert "is a device, a pipe or a socket; name a file" in failure(model, flag, pipe)
     assert stat.S_ISFIFO(pipe.stat().st_mode)

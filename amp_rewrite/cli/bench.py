@@ -10,7 +10,8 @@ from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
+from amp_rewrite.cli.touched_files import WRITTEN
+from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
 from amp_rewrite.reporting import charts, picture_files, terminal, timings
 from amp_rewrite.running import feeds, latency

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import writing
+from amp_rewrite import staging, writing
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
-from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
+from amp_rewrite.cli.touched_files import WRITTEN
+from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.reporting.coverage import baselines, checks
 from amp_rewrite.reporting.coverage.annotations import commands
 from amp_rewrite.reporting.coverage.counts import Coverage
@@ -61,9 +62,9 @@ def coverage(
     if json_ is not None:
         writing.write_json(checked.to_json(), json_)
     if markdown_ is not None:
-        writing.write(markdown(found, checked.checks, str(model)).encode(), markdown_)
+        staging.write(markdown(found, checked.checks, str(model)).encode(), markdown_)
     if junit_ is not None:
-        writing.write(junit(found, checked.checks, str(model)), junit_)
+        staging.write(junit(found, checked.checks, str(model)), junit_)
     if asked.update is not None:
         baselines.save(found, asked.update)
     checked.print(quiet=quiet, github=github)

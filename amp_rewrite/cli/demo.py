@@ -8,9 +8,9 @@ import click
 from rich.text import Text
 
 from amp_rewrite import demo as networks
-from amp_rewrite import pipeline, writing
+from amp_rewrite import destination, model_io, pipeline, staging
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.errors import MissingPackageError, ModelError, OptionError
 from amp_rewrite.reporting import terminal
 from amp_rewrite.running import verification
 from amp_rewrite.running.verification import Verdict
@@ -30,11 +30,12 @@ def demo(output: Path) -> None:
     """Make a small network (convolutions, attention, norms, a loop), rewrite it and compare the two."""
     console = terminal.plain_console()
     original = output / "demo.onnx"
+    _refuse_another_model(original)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise writing.unwritable(output, error) from error
-    writing.write(networks.network().SerializeToString(), original)
+        raise destination.unwritable(output, error) from error
+    staging.write(networks.network().SerializeToString(), original)
     with shown_progress(quiet=False) as progress:
         result = pipeline.rewrite(original, progress=progress)
         tell(progress, "verify")
@@ -47,6 +48,18 @@ def demo(output: Path) -> None:
         terminal.print_verdict(console, verdict)
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
         raise click.exceptions.Exit(1)
+
+
+def _refuse_another_model(path: Path) -> None:
+    """OptionError where a file stands that an earlier demo did not make."""
+    if not path.exists():
+        return
+    try:
+        made_by = model_io.load(path).model.producer_name
+    except ModelError:
+        made_by = None
+    if made_by != networks.network().producer_name:
+        raise OptionError("is not the demo's own file", where=path, remedy="choose another folder with -o")
 
 
 def _verdict(original: Path, rewritten: Path) -> Verdict | MissingPackageError:

@@ -84,7 +84,12 @@ _FLAGS = (
         is_flag=True,
         help="Leave calls of model-local functions alone, in float32.",
     ),
-    click.option("--plan", metavar="FILE", help="Carry out a saved plan, which decides everything."),
+    click.option(
+        "--plan",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Carry out a saved plan, which decides everything.",
+    ),
 )
 
 
@@ -104,7 +109,7 @@ class Asked:
 def _asked(flags: Mapping[str, Any]) -> Asked:
     _refuse_contradictions(flags)
     if flags["plan"]:
-        replay = plan_files.load(flags["plan"])
+        replay = plan_files.load(str(flags["plan"]))
         return Asked(replay.over(Options()), replay, decided=True)
     half = halves.named(flags["to"])
     chosen = lists.load(flags["list_"] or SHIPPED_FOR[half.name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from amp_rewrite.cli.grouping import Flag
-from amp_rewrite.cli.written_files import WRITTEN
+from amp_rewrite.cli.touched_files import WRITTEN
 
 
 def json_flag(what: str) -> Flag:

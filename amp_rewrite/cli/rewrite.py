@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from amp_rewrite import checking, explaining, plan_files, writing
+from amp_rewrite import checking, explaining, plan_files, staging, writing
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
@@ -23,7 +23,8 @@ from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
 from amp_rewrite.cli.storage_flag import external_data_flag
-from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
+from amp_rewrite.cli.touched_files import WRITTEN
+from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import ExternalData, Level
 from amp_rewrite.pipeline import Result
@@ -163,7 +164,7 @@ def _save(path: Path, made: Analysis) -> None:
     """Writes the plan, with the FLOPs of the nodes for who reads it without the model."""
     flops = work.count(made.loaded.model, made.graph.types).flops
     text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options, flops)
-    writing.write(text.encode(), path)
+    staging.write(text.encode(), path)
 
 
 def _tell(console: Console, model: Path, proof: Proof, json_: Path | None, judging: Judging) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import click
 import onnx_ir as ir
 
-from amp_rewrite import explaining, half, pipeline, plan_files, stored, writing
+from amp_rewrite import destination, explaining, half, pipeline, plan_files, staging, stored
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
-from amp_rewrite.cli.written_files import WRITTEN
+from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation
 from amp_rewrite.half import Half
@@ -59,7 +59,7 @@ class Showing:
     def write(self, shown: Page) -> None:
         """Writes what was asked for; raises OutputError."""
         if self.html is not None:
-            writing.write(html_page.render(shown), self.html)
+            staging.write(html_page.render(shown), self.html)
         if self.plots is not None:
             _write_plots(shown, self.plots)
 
@@ -68,7 +68,7 @@ def _write_plots(shown: Page, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise writing.unwritable(folder, error) from error
+        raise destination.unwritable(folder, error) from error
     kinds = (".svg", ".png") if picture_files.has_png() else (".svg",)
     for name, picture in shown.pictures.items():
         for kind in kinds:
@@ -119,7 +119,7 @@ def _coverage(model: Path, made: Analysis, dims: Dims) -> Coverage:
     options = replace(made.options, check=False, metadata=False)
     with tempfile.TemporaryDirectory() as scratch:
         saved, result = (Path(scratch) / name for name in ("plan.json", "result.onnx"))
-        writing.write(plan.encode(), saved)
+        staging.write(plan.encode(), saved)
         pipeline.rewrite(model, options, output=result, replay=plan_files.load(str(saved)))
         return measuring.measure(result, dims)
 

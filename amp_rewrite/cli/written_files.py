@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from amp_rewrite import data_files, destination
+from amp_rewrite.cli import touched_files
 from amp_rewrite.cli.idle_flags import refuse_idle_flags
-from amp_rewrite.errors import OptionError, OutputError
-
-
-class WrittenFile(click.Path):
-    """The type of a flag that names a file to write."""
-
-
-WRITTEN = WrittenFile(path_type=Path)
+from amp_rewrite.cli.touched_files import MODEL, OUTPUT, RESULT, Touched
+from amp_rewrite.errors import OptionError
+from amp_rewrite.output_paths import is_same
 
 
 class WritingCommand(click.Command):
@@ -28,60 +24,55 @@ class WritingCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Looks at flags and files, then runs the command; raises OptionError and OutputError."""
         refuse_idle_flags(ctx)
-        _refuse_clashes(list(_named(self.params, ctx.params)))
+        written = list(touched_files.written(self.params, ctx.params))
+        if written:
+            _refuse_unwritable(written)
+            _refuse_clashes(written, list(touched_files.read(self.params, ctx.params)))
         return super().invoke(ctx)
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A path, and the flag or argument that names it."""
-
-    by: str
-    path: Path
-    is_written: bool
+def _refuse_unwritable(written: Sequence[Touched]) -> None:
+    for file in written:
+        if file.path.parent.is_dir() or file.by != "--plots":  # which makes its folder
+            destination.resolve(file.path)
 
 
-def _named(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_Named]:
-    for param in params:
-        value = values.get(param.name or "")
-        for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path):
-                yield _Named(_spelling(param), path, isinstance(param.type, WrittenFile))
+def _refuse_clashes(written: Sequence[Touched], read: Sequence[Touched]) -> None:
+    results = [file for file in written if file.by in (OUTPUT, RESULT)]
+    replaced = [weights for result in results for weights in touched_files.weights(result)]
+    for at, file in enumerate(written):
+        others = (*read, *(replaced if file not in results else ()))
+        clash = next((other for other in others if is_same(file.path, other.path)), None)
+        clash = clash or next((other for other in written[at + 1 :] if _is_one_place(file, other)), None)
+        if clash is not None and not _is_told_elsewhere(file, clash):
+            raise _clash(file, clash)
+        for result in results:
+            _refuse_name_of_weights(file, result)
 
 
-def _spelling(param: click.Parameter) -> str:
-    if isinstance(param, click.Argument):
-        return (param.name or "").upper()
-    return max(param.opts, key=len)
+def _refuse_name_of_weights(file: Touched, result: Touched) -> None:
+    beside = file.path.parent.resolve() == result.path.parent.resolve()
+    if beside and file.by != result.by and data_files.may_be_of(file.path.name, result.path):
+        raise _clash(file, Touched(f"the weights of {result.by}", file.path))
 
 
-def _refuse_clashes(named: list[_Named]) -> None:
-    for at, file in enumerate(named):
-        if not file.is_written:
-            continue
-        _refuse_unwritable(file)
-        others = [other for other in named[:at] + named[at + 1 :] if not _is_told_elsewhere(file, other)]
-        for other in others:
-            if file.path.resolve() == other.path.resolve():
-                raise OptionError(
-                    f"{file.by} and {other.by} both name {file.path}",
-                    remedy=f"choose another place for {file.by}",
-                )
+def _is_one_place(file: Touched, other: Touched) -> bool:
+    """Whether two files to write, there or not, are one, also where case does not tell names apart."""
+    if file.by == other.by:
+        return False
+    return is_same(file.path, other.path) or _folded(file.path) == _folded(other.path)
 
 
-def _refuse_unwritable(file: _Named) -> None:
-    if file.path.is_dir():
-        raise OutputError(f"is a folder; {file.by} takes a file", where=file.path, remedy="name a file in it")
-    if file.path.exists() and not file.path.is_file():  # a rename would put a file in the place of a device
-        raise OutputError("is a device or a pipe", where=file.path, remedy="name a file")
-    if not file.path.parent.is_dir():
-        raise OutputError(
-            f"cannot be written: there is no folder {file.path.parent}",
-            where=file.path,
-            remedy="choose another place, or make it",
-        )
+def _folded(path: Path) -> str:
+    return str(path.resolve()).casefold()
 
 
-def _is_told_elsewhere(file: _Named, other: _Named) -> bool:
+def _clash(file: Touched, other: Touched) -> OptionError:
+    return OptionError(
+        f"{file.by} and {other.by} both name {file.path}", remedy=f"choose another place for {file.by}"
+    )
+
+
+def _is_told_elsewhere(file: Touched, other: Touched) -> bool:
     """A result over its model is refused with a flag that allows it (`output_paths`)."""
-    return (file.by, other.by) == ("--output", "MODEL")
+    return (file.by, other.by) == (OUTPUT, MODEL)

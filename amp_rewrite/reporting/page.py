@@ -97,7 +97,7 @@ class Page:
 
     @property
     def pictures(self) -> dict[str, Picture]:
-        """What there is to plot, by the names that the files get."""
+        """What there is to plot, by the names that the files get (PICTURES)."""
         found: dict[str, Picture] = {}
         points = _points(self.decided.network.boxes, self.misfits)
         if points:
@@ -108,6 +108,9 @@ class Page:
         if self.evidence.bench is not None:
             found["latency"] = charts.chart(self.evidence.bench)
         return found
+
+
+PICTURES = ("errors", "ranges", "latency")
 
 
 def decided(

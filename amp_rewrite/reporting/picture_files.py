@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from amp_rewrite import writing
+from amp_rewrite import staging
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Shape, Text
 
@@ -30,7 +30,7 @@ def drawing(path: Path) -> Drawing:
 
 def write(picture: Picture, path: Path) -> None:
     """Draws a picture as a file; raises as `drawing` does, and OutputError."""
-    writing.write(drawing(path)(picture), path)
+    staging.write(drawing(path)(picture), path)
 
 
 _MARGIN, _HEADLINE = 16, 40

@@ -1,0 +1,104 @@
+"""The files that a command will read and write, as far as its arguments and the files they name tell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amp_rewrite import half, lists, output_paths, superseded
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.reporting.coverage import rule_files
+from amp_rewrite.reporting.page import PICTURES
+
+
+class WrittenFile(click.Path):
+    """The type of a flag that names a file to write."""
+
+
+WRITTEN = WrittenFile(path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A path, and by whom it is named: a flag, an argument, or a file that one of them names."""
+
+    by: str
+    path: Path
+    is_model: bool = False
+
+
+RESULT = "the result"
+OUTPUT = "--output"
+MODEL = "MODEL"
+
+
+def read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[Touched]:
+    """What the command reads: files that its arguments name, and files that these name."""
+    for file in _paths(params, values, written=False):
+        yield file
+        yield from _behind(file)
+    for name in filter(None, (values.get("list_"),)):
+        with contextlib.suppress(AmpRewriteError):  # it is told when the list is needed
+            yield from (Touched("--list", path) for path in lists.load(name).files)
+
+
+def written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[Touched]:
+    """What the command writes, its default names included; of plots, all that there can be."""
+    yield from _paths(params, values, written=True)
+    if values.get("update"):
+        yield from (Touched("--baseline", path) for path in _baselines(values))
+    if values.get("plots"):
+        places = (values["plots"] / f"{name}{kind}" for name in PICTURES for kind in (".svg", ".png"))
+        yield from (Touched("--plots", place) for place in places)
+    if "in_place" in values and not (values["in_place"] or values["output"] or values["dry_run"]):
+        names = (output_paths.default(values["model"], to) for to in half.BY_NAME.values())
+        yield from (Touched(RESULT, name) for name in names)
+
+
+def _paths(
+    params: Sequence[click.Parameter], values: Mapping[str, Any], *, written: bool
+) -> Iterator[Touched]:
+    for param in params:
+        value = values.get(param.name or "")
+        is_updated = param.name == "baseline" and values.get("update")
+        if isinstance(param.type, WrittenFile) != written or param.name == "plots" or is_updated:
+            continue
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path):
+                yield Touched(_spelling(param), path, is_model=isinstance(param, click.Argument))
+
+
+def _spelling(param: click.Parameter) -> str:
+    if isinstance(param, click.Argument):
+        return (param.name or "").upper()
+    return max(param.opts, key=len)
+
+
+def _behind(file: Touched) -> Iterator[Touched]:
+    """The files that one that is read leads to: in a folder, the weights of a model, a baseline of rules."""
+    if file.path.is_dir():
+        inside = (*file.path.glob("*"), *file.path.glob("*/*"))
+        yield from (Touched(file.by, path) for path in inside)
+    elif file.by == "--rules":
+        yield from (Touched(file.by, path) for path in _baselines({"file": file.path}))
+    elif file.is_model:
+        yield from weights(file)
+
+
+def weights(model: Touched) -> Iterable[Touched]:
+    """The files in which a model, if it is one, keeps weights."""
+    return (Touched(f"the weights of {model.by}", path) for path in superseded.named_by(model.path))
+
+
+def _baselines(values: Mapping[str, Any]) -> Iterator[Path]:
+    if values.get("baseline"):
+        yield values["baseline"]
+    elif values.get("file"):
+        with contextlib.suppress(AmpRewriteError):  # as above
+            held = rule_files.load(values["file"]).baseline
+            yield from (held,) if held else ()

@@ -1,0 +1,64 @@
+"""Where a file that is to be written really goes, and whether a file may be there at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from amp_rewrite.errors import OutputError
+
+_OPEN_FILE = re.compile(r"/dev/(std(in|out|err)|fd/\d+)|/proc/[^/]+/(task/[^/]+/)?fd/\d+")
+"""Names of a process's open files: what they lead to is in the hands of whoever opened it."""
+
+_MOST_LINKS = 40
+"""Links that follow each other, as Linux counts them."""
+
+
+def resolve(path: Path) -> Path:
+    """The path of the file that is to be written: a link stays, and what it leads to is replaced.
+
+    Raises OutputError where no file can be: at a folder, a device, a named pipe or a socket, in a folder that
+    is not there, or behind a circle of links.
+    """
+    try:
+        target = _behind_links(path)
+        _refuse_other_than_file(path, target)
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error
+    return target
+
+
+def _behind_links(path: Path) -> Path:
+    target = path
+    for _ in range(_MOST_LINKS):
+        target = target.parent.resolve() / target.name
+        if _OPEN_FILE.fullmatch(str(target)):
+            raise OutputError("is an open file of a process", where=path, remedy="name a file")
+        if not target.is_symlink():
+            return target
+        target = target.parent / target.readlink()
+    raise OSError("its links lead in a circle")
+
+
+def _refuse_other_than_file(path: Path, target: Path) -> None:
+    if target.is_dir():
+        raise OutputError("is a folder", where=path, remedy="name a file in it")
+    if not target.parent.is_dir():
+        raise OutputError(
+            f"cannot be written: there is no folder {target.parent}",
+            where=path,
+            remedy="choose another place, or make it",
+        )
+    if not target.exists():
+        return
+    if not target.is_file():
+        raise OutputError("is a device, a pipe or a socket", where=path, remedy="name a file")
+    if not os.access(target, os.W_OK):
+        raise OutputError("is write-protected", where=path, remedy="choose another place, or allow it")
+
+
+def unwritable(path: Path, error: OSError | ValueError) -> OutputError:
+    """The error for a file that cannot be written."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return OutputError(f"cannot be written ({reason})", where=path, remedy="choose another place")
