@@ -94,8 +94,8 @@ def _fitted(name: str, suffix: str) -> str:
     return os.fsencode(name)[: _LONGEST_NAME - len(suffix)].decode(errors="ignore") + suffix
 
 
-_LONGEST_NAME = 255
-"""Bytes of a file's name, in the file systems of all systems in use."""
+_LONGEST_NAME = 255 - 10
+"""Bytes of a file's name, in the file systems in use, less ten that onnx-ir adds while it writes."""
 
 
 def may_be_of(name: str, path: Path) -> bool:

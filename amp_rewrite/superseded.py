@@ -43,7 +43,8 @@ def named_by(path: Path) -> frozenset[Path]:
 
     None for what is no model, and what cannot be read.
     """
-    proto = _model(path)
+    data = _content(path)
+    proto = _parsed(data) if KEY in data else None
     locations = {
         entry.value
         for tensor in (_tensors(proto) if proto is not None else ())
@@ -58,14 +59,19 @@ def _placed(file: Path) -> Path:
     return file.parent.resolve() / file.name
 
 
-def _model(path: Path) -> onnx.ModelProto | None:
-    """The model in a file, if it may have tensors in others; None where it has none, or is no model."""
+def _content(path: Path) -> bytes:
     try:
-        data = path.read_bytes() if path.is_file() else b""
-        proto = onnx.ModelProto.FromString(data) if KEY in data else None
-    except (OSError, DecodeError, ValueError):
+        return path.read_bytes() if path.is_file() else b""
+    except OSError:
+        return b""
+
+
+def _parsed(data: bytes) -> onnx.ModelProto | None:
+    try:
+        proto = onnx.ModelProto.FromString(data)
+    except (DecodeError, ValueError):
         return None
-    return proto if proto is not None and proto.HasField("graph") else None
+    return proto if proto.HasField("graph") else None
 
 
 _LOCATION = KEY.decode()
@@ -111,7 +117,7 @@ def _refers(other: Path, file: Path) -> bool:
     """Whether a file is a model with data in another file, or is none and has the other's name in it."""
     if not _mentions(other, os.fsencode(file.name)):
         return False
-    return _model(other) is None or file in named_by(other)
+    return _parsed(_content(other)) is None or file in named_by(other)
 
 
 def _mentions(other: Path, name: bytes) -> bool:

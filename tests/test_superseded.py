@@ -1,0 +1,152 @@
+"""Which data files go with a model that is replaced: those that it names, and that nothing else needs."""
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from amp_rewrite import Options, rewrite, superseded
+from amp_rewrite.options import Beside, ExternalData
+from tests import text
+
+BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))
+GRAPH = "g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x, w) }"
+
+
+@pytest.fixture
+def out(tmp_path):
+    """The path of a result with its weights in `out.onnx.data`, and of its model `m.onnx` beside it."""
+    onnx.save(text.model(GRAPH), tmp_path / "m.onnx")
+    return rewrite(tmp_path / "m.onnx", BESIDE, output=tmp_path / "out.onnx").model
+
+
+def again(out):
+    """Writes the result once more, and returns what is warned of."""
+    return rewrite(out.with_name("m.onnx"), BESIDE, output=out).report.warnings
+
+
+def stays(out, reader):
+    """Whether the old data stays when the result is written again, and who is said to need it."""
+    data = out.with_name("out.onnx.data")
+    before = data.read_bytes()
+    warnings = again(out)
+    assert (f"out.onnx.data stays beside the result: {reader}",) == warnings
+    assert onnx.load(out).graph.initializer
+    return data.read_bytes() == before
+
+
+def names(folder):
+    """What lies in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_data_of_the_old_model_goes(out):
+    """What only the old model named is removed, and nothing is said."""
+    assert again(out) == ()
+    assert names(out.parent) == ["m.onnx", "out.onnx", "out.onnx.1.data"]
+
+
+def test_a_name_in_the_bytes_is_no_reference(out):
+    """A documentation that speaks of a file does not make it the model's."""
+    mine = out.with_name("out.onnx.my_notes_and_data")
+    mine.write_text("precious")
+    proto = onnx.load(out, load_external_data=False)
+    proto.doc_string = f"see {mine.name}, location"
+    out.write_bytes(proto.SerializeToString())
+    again(out)
+    assert mine.read_text() == "precious"
+
+
+def test_data_that_a_sibling_shares_stays(out):
+    """A copy of the old model still loads, and a line says why the data stays."""
+    out.with_name("copy.onnx").write_bytes(out.read_bytes())
+    assert stays(out, "copy.onnx refers to it")
+    assert onnx.load(out.with_name("copy.onnx")).graph.initializer
+
+
+def test_data_that_a_text_names_stays(out):
+    """What is no model may still be a list of files."""
+    out.with_name("files.txt").write_text("out.onnx\nout.onnx.data\n")
+    assert stays(out, "files.txt refers to it")
+
+
+def test_a_model_that_only_speaks_of_the_data_does_not_keep_it(out):
+    """In a model, only tensors refer to files; a longer name that ends so is another file."""
+    proto = text.model(GRAPH)
+    proto.doc_string = "out.onnx.data"
+    onnx.save(proto, out.with_name("other.onnx"))
+    rewrite(out.with_name("m.onnx"), BESIDE, output=out.with_name("an_out.onnx"))
+    assert again(out) == ()
+    assert not out.with_name("out.onnx.data").exists()
+
+
+def test_data_of_the_input_stays(tmp_path):
+    """A result in the place of a model that shares its data with the input leaves that alone."""
+    proto = text.model(GRAPH)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.data")
+    (tmp_path / "out.onnx").write_bytes((tmp_path / "m.onnx").read_bytes())
+    rewrite(tmp_path / "m.onnx", Options(check=False), output=tmp_path / "out.onnx")
+    assert onnx.load(tmp_path / "m.onnx").graph.initializer
+    assert names(tmp_path) == ["m.onnx", "out.onnx", "out.onnx.data", "w.data"]
+
+
+def test_a_link_in_the_place_of_data_stays(out):
+    """A link is not what was written here: it and what it leads to stay."""
+    data = out.with_name("out.onnx.data")
+    data.rename(out.with_name("elsewhere"))
+    data.symlink_to("elsewhere")
+    assert stays(out, "it is no plain file")
+
+
+def test_data_in_another_folder_stays(out):
+    """Nothing is removed outside the folder of the result, whatever the old model names."""
+    (out.parent / "sub").mkdir()
+    data = out.parent / "sub" / "w"
+    proto = onnx.load(out, load_external_data=False)
+    proto.graph.initializer[0].external_data[0].value = "sub/w"
+    out.with_name("out.onnx.data").rename(data)
+    out.write_bytes(proto.SerializeToString())
+    again(out)
+    assert data.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all files")
+def test_what_cannot_be_read_may_refer(out):
+    """Where it cannot be known whether a file is needed, it stays."""
+    out.with_name("secret.onnx").write_bytes(b"\x08")
+    out.with_name("secret.onnx").chmod(0)
+    assert stays(out, "it cannot be known whether others need it (Permission denied)")
+
+
+def test_tensors_everywhere(tmp_path):
+    """The files of initializers, of attributes, of sparse tensors, of bodies and of functions are found."""
+    places = iter("abcdefg")
+
+    def placed(tensor):
+        onnx.external_data_helper.set_external_data(tensor, next(places))
+        tensor.ClearField("raw_data")
+        return tensor
+
+    def tensor(dtype=np.float32):
+        return placed(numpy_helper.from_array(np.ones(2, dtype), "t"))
+
+    constant = helper.make_node("Constant", [], ["c"], value=tensor())
+    body = helper.make_graph([], "b", [], [], [tensor()])
+    branch = helper.make_node("If", ["x"], ["y"], then_branch=body)
+    function = helper.make_function("f", "F", [], ["c"], [constant], [helper.make_opsetid("", 17)])
+    graph = helper.make_graph([constant, branch], "g", [], [], [tensor()])
+    graph.sparse_initializer.append(helper.make_sparse_tensor(tensor(), tensor(np.int64), [4]))
+    model = helper.make_model(graph, functions=[function])
+    model.training_info.add().algorithm.initializer.append(tensor())
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    assert {path.name for path in superseded.named_by(tmp_path / "m.onnx")} == set("abcdef")
+
+
+def test_what_is_no_model_names_nothing(tmp_path):
+    """Anything may stand where a result goes."""
+    for content in (b"", b"location", b"\x08\x01 location", b"PK\x03\x04 location"):
+        (tmp_path / "out").write_bytes(content)
+        assert superseded.named_by(tmp_path / "out") == frozenset()
+    assert superseded.named_by(tmp_path / "missing") == frozenset()
