@@ -215,7 +215,7 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
         ("min-flops: 95", r":1: min-flops is 95; write a share from 0 to 1"),
         ("min-flops: .nan", r":1: min-flops is .*; write a share"),
         ("min-flops: much", r":1: min-flops is no number"),
-        ("a: 1\nmin-flops: 1", r":1: unknown key a"),
+        ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
         ("require: MatMul", r":1: require is not a mapping"),
         ("require:\n  MatMul: 2", r":2: MatMul is 2"),

@@ -243,11 +243,11 @@ WRONG = {
         "allow:\n  MatMul: fast: very\n",
         "mine.yaml:2: is not YAML: mapping values are not allowed here; a reason that holds",
     ),
-    "nested beyond reason": ("[" * 50_000, "mine.yaml: is not YAML: maximum recursion depth"),
+    "nested beyond reason": ("[" * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
     "empty": ("", "mine.yaml:1: the top level is not a mapping; it can be name, description,"),
     "a list": ("\n- MatMul\n", "mine.yaml:2: the top level is not a mapping; it can be name,"),
     "unknown key": ("alow:\n  MatMul: x\n", "mine.yaml:1: unknown key alow; did you mean allow?"),
-    "far from any key": ("precision: x\n", "mine.yaml:1: unknown key precision; it can be name,"),
+    "far from any key": ("precision: x\n", "mine.yaml:1: an unknown key; it can be name,"),
     "a key that is a number": ("allow:\n  12: x\n", "mine.yaml:2: a key is not text"),
     "a name that is no text": ("\nname: [x]\n", "mine.yaml:2: the name is not text"),
     "a section that is a list": (

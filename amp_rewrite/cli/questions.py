@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amp_rewrite.errors import OptionError
+from amp_rewrite.escaping import LONGEST_NAME
 from amp_rewrite.explaining import Explanation, Source
 from amp_rewrite.names import graphs
 from amp_rewrite.reporting import cast_stories, explained
@@ -134,5 +135,5 @@ def _without_units(found: Explanation) -> Iterator[str | None]:
 
 
 def _near(name: str, known: list[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(name, dict.fromkeys(known), n=3)
+    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(known), n=3)
     return f"did you mean {' or '.join(near)}?" if near else otherwise
