@@ -31,8 +31,12 @@ parser takes seconds for as much, and minutes for what somebody may give by mist
 """
 
 
-class _AliasError(yaml.MarkedYAMLError):
+class _AliasError(yaml.YAMLError):
     """An anchor or an alias: a few lines of them stand for more than any memory holds."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__()
+        self.problem_mark = mark
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,7 +46,7 @@ class _Loader(yaml.SafeLoader):
         """A node and what is in it; raises _AliasError."""
         event = self.peek_event()
         if isinstance(event, yaml.NodeEvent) and event.anchor is not None:  # an alias has one as well
-            raise _AliasError(problem_mark=event.start_mark)
+            raise _AliasError(event.start_mark)
         return super().compose_node(parent, index)
 
 
