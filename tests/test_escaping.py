@@ -333,7 +333,7 @@ OTHERS = {
     "json": json.dumps({"format": SECRET, "units": [SECRET]}),
     "bad.json": f'{{"{SECRET}": ',
     "text.json": json.dumps(SECRET),
-    "npz": SECRET,
+    "secret.npz": SECRET,
     "onnx": SECRET,
 }
 
