@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from amp_rewrite.escaping import brief, shortened
+
 EXPORT_AGAIN = "export or download it again"
 """What helps with a damaged model."""
 
@@ -23,8 +25,15 @@ READABLE = "give a file that you may read"
 """What helps where the system does not let a file be read."""
 
 
+_LONGEST = 1000
+"""Characters of an error: what is longer names very many things, and its beginning and end say which."""
+
+
 class AmpRewriteError(Exception):
-    """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`)."""
+    """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`).
+
+    Its text is one line that can be printed as it is; the three parts hold names as they are.
+    """
 
     def __init__(self, problem: str, *, where: str | Path = "", remedy: str = "") -> None:
         self.problem = problem
@@ -35,7 +44,7 @@ class AmpRewriteError(Exception):
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         help_ = f"; {self.remedy}" if self.remedy else ""
-        return " ".join(f"{place}{self.problem}{help_}".split())
+        return shortened(brief(f"{place}{self.problem}{help_}"), _LONGEST)
 
 
 class ModelError(AmpRewriteError):

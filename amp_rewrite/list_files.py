@@ -1,22 +1,53 @@
-"""A YAML file as fields that know the line where they stand; whatever is wrong is told with it."""
+"""A YAML file as fields that know the line where they stand; whatever is wrong is told with it.
+
+A path may lead to any file, and an error must not give away what stands in it: of what is no list and no
+rules, the line is told, and a key only where it looks like a slip of the pen.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from amp_rewrite.errors import ListError
+from amp_rewrite.escaping import LONGEST_NAME
 
 KEEP_ONE = "keep one of them"
 
 # Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
 # reads our own files only.
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+LARGEST = 1 << 18
+"""Bytes of a file: ten times our longest list, which has a reason for every operator there is. PyYAML's own
+parser takes seconds for as much, and minutes for what somebody may give by mistake.
+"""
+
+
+class _AliasError(yaml.YAMLError):
+    """An anchor or an alias: a few lines of them stand for more than any memory holds."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__()
+        self.problem_mark = mark
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes from what was not written by us."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """A node and what is in it; raises _AliasError."""
+        event = self.peek_event()
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:  # an alias has one as well
+            raise _AliasError(event.start_mark)
+        return super().compose_node(parent, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,42 +74,79 @@ def parse(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> yaml.Mappin
 
     `allowed` are its keys, for the message; a `trusted` file is read by the faster parser.
     """
-    loader = _FastLoader if trusted else yaml.SafeLoader
+    content = _content(path)
     try:
-        top: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8-sig"), loader)
-    except OSError as error:
-        raise ListError(f"cannot be read: {error.strerror or error}", file=path) from error
-    except UnicodeDecodeError as error:
-        raise ListError("is not UTF-8 text", file=path, remedy="save it as UTF-8") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise _not_yaml(path, error) from error
+        top: yaml.Node | None = yaml.compose(content, _FastLoader if trusted else _Loader)
+    except _AliasError as error:
+        raise ListError(
+            "has an anchor or an alias (&name, *name)",
+            file=path,
+            line=_line(error),
+            remedy="write everything out where it belongs",
+        ) from error
+    except RecursionError as error:
+        raise ListError("is nested too deeply", file=path, remedy=one_of(allowed)) from error
+    except yaml.YAMLError as error:
+        raise _not_yaml(path, content, error) from error
     if isinstance(top, yaml.MappingNode):
         return top
     line = top.start_mark.line + 1 if top else 1
     raise ListError("the top level is not a mapping", file=path, line=line, remedy=one_of(allowed))
 
 
-def _not_yaml(path: Path, error: Exception) -> ListError:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
+def _content(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise ListError(f"cannot be read: {error.strerror or error}", file=path) from error
+    if len(data) > LARGEST:
+        raise ListError(f"is larger than {LARGEST >> 10} KiB", file=path, remedy="check the path")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ListError("is not UTF-8 text", file=path, remedy="save it as UTF-8") from error
+
+
+def _not_yaml(path: Path, content: str, error: yaml.YAMLError) -> ListError:
+    """The error with its line; of what stands there it has no more than the character that did not fit."""
+    if isinstance(error, ReaderError):
+        line = content.count("\n", 0, error.position) + 1
+        return ListError("is not YAML: a control character", file=path, line=line, remedy="check the path")
+    problem = getattr(error, "problem", None) or ""
     quote = "a reason that holds ': ' must stand in quotes" if "mapping values" in problem else ""
-    line = mark.line + 1 if mark else 0
-    return ListError(f"is not YAML: {problem}", file=path, line=line, remedy=quote)
+    return ListError(f"is not YAML: {_HANDLE.sub('', problem)}", file=path, line=_line(error), remedy=quote)
+
+
+def _line(error: yaml.YAMLError) -> int:
+    mark = getattr(error, "problem_mark", None)
+    return mark.line + 1 if mark else 0
+
+
+_HANDLE = re.compile(r"(?<=tag handle).*")
+"""The one thing of any length that PyYAML quotes, but for aliases."""
 
 
 def fields(file: Path, node: yaml.MappingNode, allowed: tuple[str, ...] = ()) -> list[Field]:
     """Keys and values in order. YAML itself keeps the last of equal keys and says nothing."""
     found: dict[str, Field] = {}
     for key, value in node.value:
-        field = Field(file, key, str(key.value), value)
-        if not is_text(key):
+        field = Field(file, key, key.value if is_text(key) else "", value)
+        if not field.name:
             raise field.error("a key is not text")
+        if allowed and field.name not in allowed:
+            raise _unknown(field, allowed)
         if field.name in found:
             raise field.error(f"{field.name} is here and on line {found[field.name].line}", KEEP_ONE)
-        if allowed and field.name not in allowed:
-            raise field.error(f"unknown key {field.name}", near(field.name, allowed))
         found[field.name] = field
     return list(found.values())
+
+
+def _unknown(field: Field, allowed: tuple[str, ...]) -> ListError:
+    meant = nearest(field.name, allowed)
+    if meant is None:
+        return field.error("an unknown key", one_of(allowed))
+    return field.error(f"unknown key {field.name}", f"did you mean {meant}?")
 
 
 def text(field: Field) -> str:
@@ -100,7 +168,9 @@ def near(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that is most like another, whatever its case; None when none is like it."""
+    """The word that is most like another, whatever its case; None when none is like it, or it is no name."""
+    if len(word) > LONGEST_NAME:  # to compare takes its length squared
+        return None
     folded = {other.lower(): other for other in sorted(words)}
     near = difflib.get_close_matches(word.lower(), folded, n=1)
     return folded[near[0]] if near else None

@@ -102,7 +102,14 @@ def surgeon() -> Any:
         ) from error
 
 
+def refuse_folder(path: Path) -> None:
+    """Raises ModelError where a folder stands in the place of a model."""
+    if path.is_dir():
+        raise ModelError("is a folder", where=path, remedy="name the model in it")
+
+
 def _from_path(path: Path) -> Loaded:
+    refuse_folder(path)
     try:
         if path.stat().st_size >= _LARGEST_FILE:
             raise ModelError(

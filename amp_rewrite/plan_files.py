@@ -228,7 +228,8 @@ def lack(error: Exception) -> str:
 
 def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
     if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']}, and {FORMAT} is read here")
+        version = content["format"] if isinstance(content["format"], int) else "another"
+        raise ValueError(f"format {version}, and {FORMAT} is read here")
     rows = tuple(content["units"])
     for position, row in enumerate(rows):
         _named(row)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.errors import OptionError
+from amp_rewrite.escaping import brief
 from amp_rewrite.model_io import Source
 from amp_rewrite.reporting.coverage import baselines
 from amp_rewrite.reporting.coverage.checks import check
@@ -57,4 +58,4 @@ def assert_coverage(
 
 
 def _told(broken: Check) -> str:
-    return "\n    ".join((f"{broken.rule}: {broken.found}", *nodes(broken)))
+    return "\n    ".join((brief(f"{broken.rule}: {broken.found}"), *nodes(broken)))

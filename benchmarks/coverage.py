@@ -25,13 +25,14 @@ from accuracy import feeds_module
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.escaping import visible
 from amp_rewrite.explaining import of_analysis
 from amp_rewrite.reporting.causes import RootCause
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.measuring import measure
 from amp_rewrite.reporting.coverage.precision import Precision
 from amp_rewrite.reporting.coverage.rules import percent
-from amp_rewrite.reporting.coverage.wording import flops, printable
+from amp_rewrite.reporting.coverage.wording import flops
 from amp_rewrite.reporting.sentences import of_cause, plural
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
@@ -185,7 +186,7 @@ def _below(row: Measured) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return printable(text).replace("|", "&#124;").replace("<", "&lt;")
+    return visible(text).replace("|", "&#124;").replace("<", "&lt;")
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from rich.console import Console
 
 import amp_rewrite
 from amp_rewrite.errors import OutputError
@@ -15,6 +14,7 @@ from amp_rewrite.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.running import inner_values, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
@@ -41,10 +41,11 @@ def printed(before, feeds):
     """The lines that a verdict with blame prints."""
     after = amp_rewrite.rewrite(before, FORCED).model
     verdict = verification.verify(before, after, [feeds], device=Device.CPU)
-    console = Console(file=io.StringIO(), width=200)
+    out = io.StringIO()
+    console = Console(file=out, width=200)
     found = blame(before, after, feeds, device=Device.CPU)
     terminal.print_verdict(console, verification.replace(verdict, blame=found))
-    return console.file.getvalue()
+    return out.getvalue()
 
 
 # ---- names that pins take

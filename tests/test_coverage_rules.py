@@ -215,7 +215,7 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
         ("min-flops: 95", r":1: min-flops is 95; write a share from 0 to 1"),
         ("min-flops: .nan", r":1: min-flops is .*; write a share"),
         ("min-flops: much", r":1: min-flops is no number"),
-        ("a: 1\nmin-flops: 1", r":1: unknown key a"),
+        ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
         ("require: MatMul", r":1: require is not a mapping"),
         ("require:\n  MatMul: 2", r":2: MatMul is 2"),
@@ -225,6 +225,10 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
         ("- a", "the top level is not a mapping"),
         ("min-flops: 1\nmin-flops: 1", "min-flops is here and on line 1"),
         ("a: [", "is not YAML"),
+        ("min-flops: &a 1\nmin-nodes: *a", ":1: has an anchor or an alias"),
+        ("? &a [x]\n: 1\n? [*a, *a]\n: 2", ":1: has an anchor or an alias"),
+        ("{require: " * 5000, "is nested too deeply"),
+        ("#" * 300_000, "is larger than 256 KiB"),
     ],
 )
 def test_a_bad_file_is_told_with_its_line(tmp_path, content, problem):

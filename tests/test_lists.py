@@ -1,4 +1,5 @@
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -6,6 +7,7 @@ import pytest
 
 from amp_rewrite import lists, schema
 from amp_rewrite.errors import ListError
+from amp_rewrite.list_files import LARGEST
 from amp_rewrite.lists import ASKED, Kind
 
 LONGEST_REASON = 90  # one line of `explain`
@@ -238,16 +240,28 @@ def test_a_list_extends_its_neighbour(tmp_path: Path) -> None:
     assert kinds == [Kind.DENY, Kind.CLEAR, Kind.ALLOW]
 
 
+BOMB = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghijkl"))
+"""Aliases of aliases: ten to the eleventh values in 400 bytes."""
+
 WRONG = {
     "not YAML": (
         "allow:\n  MatMul: fast: very\n",
         "mine.yaml:2: is not YAML: mapping values are not allowed here; a reason that holds",
     ),
-    "nested beyond reason": ("[" * 50_000, "mine.yaml: is not YAML: maximum recursion depth"),
+    "nested beyond reason": ("[" * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
+    "nested beyond reason, as keys": ("? " * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
+    "alias": (f"a: &a [x]\n{BOMB}", "mine.yaml:1: has an anchor or an alias (&name, *name); write every"),
+    "alias as a key": ("? &a [x]\n: y\n? *a\n: z\n", "mine.yaml:1: has an anchor or an alias"),
+    "alias of itself": ("\na: &a [*a]\n", "mine.yaml:2: has an anchor or an alias"),
+    "alias of nothing": ("allow:\n  MatMul: *secret\n", "mine.yaml:2: has an anchor or an alias"),
+    "too large": ("#" * (LARGEST + 1), "mine.yaml: is larger than 256 KiB; check the path"),
+    "a control character": ("name: x\ndeny: \x1b\n", "mine.yaml:2: is not YAML: a control character"),
+    "a key that is a mapping": ("? {a: b}\n: c\n", "mine.yaml:1: a key is not text"),
+    "a long key": (f"? {'k' * 200_000}\n: c\n", "mine.yaml:1: an unknown key; it can be name,"),
     "empty": ("", "mine.yaml:1: the top level is not a mapping; it can be name, description,"),
     "a list": ("\n- MatMul\n", "mine.yaml:2: the top level is not a mapping; it can be name,"),
     "unknown key": ("alow:\n  MatMul: x\n", "mine.yaml:1: unknown key alow; did you mean allow?"),
-    "far from any key": ("precision: x\n", "mine.yaml:1: unknown key precision; it can be name,"),
+    "far from any key": ("precision: x\n", "mine.yaml:1: an unknown key; it can be name,"),
     "a key that is a number": ("allow:\n  12: x\n", "mine.yaml:2: a key is not text"),
     "a name that is no text": ("\nname: [x]\n", "mine.yaml:2: the name is not text"),
     "a section that is a list": (

@@ -515,7 +515,7 @@ def test_no_such_file(tmp_path):
 
 def test_a_folder_is_no_model(tmp_path):
     """A folder is refused, and so is a file that may not be read."""
-    assert "cannot be read" in refused(tmp_path, output=tmp_path / "out.onnx")
+    assert "is a folder" in refused(tmp_path, output=tmp_path / "out.onnx")
 
 
 def test_an_unreadable_file(model, tmp_path, monkeypatch):

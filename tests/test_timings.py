@@ -1,18 +1,18 @@
 """A bench in a terminal."""
 
-from rich.console import Console
+import io
 
 from amp_rewrite.reporting import timings
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.running.sessions import Device
 from tests.benches import bench, latency
 
 
 def printed(made):
     """What a terminal of 80 columns shows."""
-    console = Console(width=80, highlight=False, soft_wrap=True)
-    with console.capture() as capture:
-        timings.print_bench(console, made)
-    return capture.get()
+    out = io.StringIO()
+    timings.print_bench(Console(file=out, width=80), made)
+    return out.getvalue()
 
 
 def test_the_table_has_a_column_for_each_model():

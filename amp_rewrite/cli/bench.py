@@ -13,7 +13,8 @@ from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
-from amp_rewrite.reporting import charts, picture_files, terminal, timings
+from amp_rewrite.reporting import charts, picture_files, timings
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.running import feeds, latency
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.latency import Effort
@@ -73,7 +74,7 @@ def bench(
         tell(progress, "measure")
         samples = list(feeds.feeds(models[0], data))
         made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
-    timings.print_bench(terminal.plain_console(), made)
+    timings.print_bench(Console(), made)
     if json_ is not None:
         writing.write_json(made.to_json(), json_)
     if chart is not None:

@@ -13,6 +13,7 @@ from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.coverage import baselines, checks
 from amp_rewrite.reporting.coverage.annotations import commands
 from amp_rewrite.reporting.coverage.counts import Coverage
@@ -21,7 +22,6 @@ from amp_rewrite.reporting.coverage.markdown import markdown
 from amp_rewrite.reporting.coverage.measuring import measure
 from amp_rewrite.reporting.coverage.rules import Check
 from amp_rewrite.reporting.coverage.table import print_checks, print_coverage
-from amp_rewrite.reporting.terminal import plain_console
 
 
 @click.command(cls=WritingCommand)
@@ -92,10 +92,10 @@ class Checked:
 
     def print(self, *, quiet: bool, github: bool) -> None:
         """Table and verdicts; what is broken also when all else is quiet."""
-        console = plain_console()
+        console = Console()
         if not quiet:
             print_coverage(console, self.coverage)
             console.print()
         print_checks(console, [check for check in self.checks if not (quiet and check.ok)])
         for line in commands(self.coverage, self.checks, str(self.model)) if github else ():
-            console.print(line)
+            console.command(line)

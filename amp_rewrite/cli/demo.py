@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from amp_rewrite import demo as networks
 from amp_rewrite import destination, model_io, pipeline, staging
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.errors import MissingPackageError, ModelError, OptionError
 from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.running import verification
 from amp_rewrite.running.verification import Verdict
 
@@ -28,7 +28,7 @@ from amp_rewrite.running.verification import Verdict
 )
 def demo(output: Path) -> None:
     """Make a small network (convolutions, attention, norms, a loop), rewrite it and compare the two."""
-    console = terminal.plain_console()
+    console = Console()
     original = output / "demo.onnx"
     _refuse_another_model(original)
     try:
@@ -43,7 +43,7 @@ def demo(output: Path) -> None:
     hint = f"amp-rewrite explain {original}"
     terminal.print_summary(console, result.report, str(result.model), [hint])
     if isinstance(verdict, MissingPackageError):
-        console.print(Text(f"not compared with the original: {verdict}"))
+        console.print(f"not compared with the original: {verdict}")
     else:
         terminal.print_verdict(console, verdict)
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):

@@ -6,7 +6,6 @@ import contextlib
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from amp_rewrite import checking, explaining, writing
 from amp_rewrite.arithmetic.opened import Dims
@@ -18,8 +17,8 @@ from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flag
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation, Source
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.page import Page
-from amp_rewrite.reporting.terminal import plain_console
 
 PLAN = ".json"
 """How the name of a saved plan ends."""
@@ -64,8 +63,8 @@ def explain(
         found = _explanation(model, asked, dims)
         _show(showing, model, asked, found, dims)
         for warning in found.warnings:
-            plain_console(stderr=True).print(Text(f"warning  {warning}"))
-        told = question.tell(plain_console(), found)
+            Console(stderr=True).print(f"warning  {warning}")
+        told = question.tell(Console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
 

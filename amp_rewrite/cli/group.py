@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.escaping import brief
 
 DEFAULT = "rewrite"
 OWN_FLAGS = ("--help", "-h", "--version")
@@ -40,7 +41,8 @@ class DefaultGroup(click.Group):
             self._refuse_a_slip(args[0])
             args = [DEFAULT, *args]
         try:
-            return super().parse_args(ctx, args)
+            with _visible():
+                return super().parse_args(ctx, args)
         except OSError as error:  # of --help, which is printed here
             raise _unprintable(error) from error
 
@@ -58,7 +60,7 @@ class DefaultGroup(click.Group):
         _let_any_name_be_printed()
         try:
             # the warnings of others say in many lines what we say in one
-            with _stopping_in_order(), warnings.catch_warnings(action="ignore"):
+            with _stopping_in_order(), warnings.catch_warnings(action="ignore"), _visible():
                 return super().invoke(ctx)
         except AmpRewriteError as error:
             _reraise_if_asked()
@@ -77,6 +79,17 @@ class DefaultGroup(click.Group):
                 f"this is a fault of amp-rewrite's own ({what}); please report it with what "
                 f"{TRACEBACK}=1 prints"
             ) from error
+
+
+@contextlib.contextmanager
+def _visible() -> Generator[None]:
+    """Has what click says of arguments escaped, as what we say is."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise click.UsageError(brief(error.format_message()), error.ctx) from error
 
 
 def _let_any_name_be_printed() -> None:
@@ -120,4 +133,4 @@ class _OneLine(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Prints the line on standard error."""
-        click.echo(f"amp-rewrite: {self.message}", err=True, file=file)
+        click.echo(f"amp-rewrite: {brief(self.message)}", err=True, file=file)

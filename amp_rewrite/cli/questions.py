@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from amp_rewrite.errors import OptionError
+from amp_rewrite.escaping import LONGEST_NAME
 from amp_rewrite.explaining import Explanation, Source
 from amp_rewrite.names import graphs
 from amp_rewrite.reporting import cast_stories, explained
 from amp_rewrite.reporting.advice import words
 from amp_rewrite.reporting.advice.capability import of_this_machine, parse
+from amp_rewrite.reporting.console import Console, Styled
 from amp_rewrite.reporting.coverage.assumptions import assumptions
 from amp_rewrite.reporting.sentences import chain, first_step
 
@@ -67,7 +66,7 @@ def _tell_causes(console: Console, found: Explanation) -> Told:
     rests = [] if found.measured is None else list(assumptions(found.measured.work))
     if found.causes:
         for line in (*rests, *_ABOUT_FLAGS[found.source]):
-            console.print(Text(line, style="dim"))
+            console.print(Styled(line, "dim"))
     return {"causes": [cause.to_json() for cause in found.causes], "assumptions": rests}
 
 
@@ -82,7 +81,7 @@ def _tell_advice(console: Console, found: Explanation, asked: str | None) -> Tol
     capability = parse(asked) if asked is not None else of_this_machine()
     given = found.advice(capability)
     for line in words.lines(given):
-        console.print(Text(line))
+        console.print(line)
     return {"advice": given.to_json()}
 
 
@@ -136,5 +135,5 @@ def _without_units(found: Explanation) -> Iterator[str | None]:
 
 
 def _near(name: str, known: list[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(name, dict.fromkeys(known), n=3)
+    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(known), n=3)
     return f"did you mean {' or '.join(near)}?" if near else otherwise

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from amp_rewrite import checking, explaining, plan_files, staging, writing
 from amp_rewrite.analysis import Analysis
@@ -31,6 +29,7 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.proving import Judged, Looking, Proof
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.advice.advice import Advice
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
@@ -95,7 +94,7 @@ def rewrite(
 
     Exit code 1 when the result is not valid or not close; it is written all the same.
     """
-    console = terminal.plain_console(quiet=quiet)
+    console = Console(quiet=quiet)
     looking, sketch = _looking(asked, observe), Sketch(asked, data.dims)
     _refuse_latency(latency, showing, in_place=in_place, dry_run=dry_run)
     with checking.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
@@ -188,9 +187,9 @@ def _write_json(path: Path, report: Report, verdict: Judged, advice: Advice) -> 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
     """A verdict is printed; one that is bad also when all else is quiet."""
     if isinstance(verdict, AmpRewriteError):
-        console.print(Text(f"not compared with the original: {verdict}"))
+        console.print(f"not compared with the original: {verdict}")
     elif verdict is not None:
-        loud = console if verdict.ok else terminal.plain_console(stderr=console.quiet)
+        loud = console if verdict.ok else Console(stderr=console.quiet)
         terminal.print_verdict(loud, verdict, per_node=judging.per_node)
 
 

@@ -14,6 +14,7 @@ from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.options import Borders
 from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.running.feeds import Data
 
 
@@ -43,7 +44,7 @@ def verify(
     with shown_progress(quiet=False):
         verdict = judging.judge(original, rewritten, data, Borders(io))
         verdict = judging.with_blame(verdict, original, rewritten, data)
-    terminal.print_verdict(terminal.plain_console(), verdict, per_node=judging.per_node)
+    terminal.print_verdict(Console(), verdict, per_node=judging.per_node)
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
     if not verdict.ok:

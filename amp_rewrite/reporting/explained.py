@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.text import Text
-
 from amp_rewrite.colours import Colour
 from amp_rewrite.crossings import Origin
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.reporting.cast_stories import CastStory
 from amp_rewrite.reporting.causes import RootCause
+from amp_rewrite.reporting.console import Console, Part, Styled
 from amp_rewrite.reporting.sentences import Step, first_step, of_cause, plural
 
 
@@ -19,47 +17,43 @@ def print_units(console: Console, decisions: Decisions) -> None:
     """Every unit with its colour and why, a line each; those in float32 first, in the order of the nodes."""
     for index in sorted(range(len(decisions.all)), key=lambda index: decisions.all[index].is_half):
         step = first_step(decisions, index)
-        line = _coloured(step)
-        line.append(f"  {step.unit}: {step.reason}")
-        console.print(line)
+        console.print(_coloured(step), f"  {step.unit}: {step.reason}")
 
 
 def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
     """What holds nodes back in float32, the most arithmetic first."""
     for cause in causes:
         words = of_cause(cause)
-        console.print(Text(words.weight, style="bold").append(f": {words.origin}", style="not bold"))
+        console.print(Styled(words.weight, "bold"), f": {words.origin}")
         console.print(f"  {words.reason}")
-        console.print(Text(f"  {words.remedy}", style="cyan"))
+        console.print(Styled(f"  {words.remedy}", "cyan"))
     if not causes:
         console.print("no node stays float32")
 
 
 def print_chain(console: Console, steps: Sequence[Step]) -> None:
     """A chain of causes under the unit that it is about, one step a line, each the cause of the one above."""
-    console.print(Text(steps[0].unit, style="bold"))
+    console.print(Styled(steps[0].unit, "bold"))
     for depth, step in enumerate(steps, 1):
-        console.print(_line(step, depth))
+        console.print(*_line(step, depth))
 
 
 def _print_ends(console: Console, steps: Sequence[Step]) -> None:
     """A unit, and where its chain of causes ends."""
     for step in steps[:1]:
-        console.print(_line(step, depth=2))
+        console.print(*_line(step, depth=2))
     if len(steps) > 2:
         console.print(f"      and {len(steps) - 2} more between that and")
     for step in steps[1:][-1:]:
-        console.print(_line(step, depth=3))
+        console.print(*_line(step, depth=3))
 
 
-def _line(step: Step, depth: int) -> Text:
-    line = Text("  " * depth)
-    line.append_text(_coloured(step))
-    return line.append(f" by rule {step.rule.value}: {step.unit}: {step.reason}")
+def _line(step: Step, depth: int) -> tuple[Part, ...]:
+    return "  " * depth, _coloured(step), f" by rule {step.rule.value}: {step.unit}: {step.reason}"
 
 
-def _coloured(step: Step) -> Text:
-    return Text(step.colour.value, style="green" if step.colour is Colour.HALF else "yellow")
+def _coloured(step: Step) -> Styled:
+    return Styled(step.colour.value, "green" if step.colour is Colour.HALF else "yellow")
 
 
 READERS = 5
@@ -69,7 +63,7 @@ READERS = 5
 def print_story(console: Console, story: CastStory) -> None:
     """Why a Cast stands: what makes its value and why that is so, and the same of what reads the result."""
     whose = "which the rewrite adds" if story.added else "which the model had"
-    console.print(Text(f"Cast of '{story.value}' to {story.dtype}, {whose}", style="bold"))
+    console.print(Styled(f"Cast of '{story.value}' to {story.dtype}, {whose}", "bold"))
     console.print(f"  {_ORIGINS[story.origin]}")
     _print_ends(console, story.maker)
     if story.leaves:

@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
+from rich.table import Column
 
 from amp_rewrite.element_types import element_name
 from amp_rewrite.plan import Plan
+from amp_rewrite.reporting.console import Console, Part, Styled
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.reporting.sentences import plural
 from amp_rewrite.reporting.summary import Line, lines
 from amp_rewrite.reporting.verdicts import COLUMNS, cells, faults, how
 from amp_rewrite.running.blame import Blame, NodeError
-from amp_rewrite.running.verification import Verdict
-
-
-def plain_console(*, quiet: bool = False, stderr: bool = False) -> Console:
-    """A console that prints text as it is, and breaks no line: a name may hold brackets, a path be long."""
-    return Console(quiet=quiet, stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+from amp_rewrite.running.verification import Output, Verdict
 
 
 def print_summary(console: Console, report: Report, title: str, hints: Iterable[str] = ()) -> None:
     """The few lines that a user reads after a rewrite, and what to do next."""
-    console.print(Text(title, style="bold"))
+    console.print(Styled(title, "bold"))
     for line in (*lines(report), *(Line("next", hint) for hint in hints)):
-        console.print(Text(f"{line.name:<9}", style="dim").append(line.text, style="not dim"))
+        console.print(Styled(f"{line.name:<9}", "dim"), line.text)
 
 
 def print_plan(console: Console, plan: Plan) -> None:
     """What a plan would change: every Cast, and every stored tensor that is kept in another form."""
-    table = Table(
-        "change", Column("value", overflow="fold"), "details", box=None, header_style="dim", pad_edge=False
-    )
+    console.table(("change", Column("value", overflow="fold"), "details"), _changes(plan))
+
+
+def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for cast in plan.casts:
         reads = plural(len(cast.reads), "reader")
-        table.add_row("Cast", _name(cast.value.name), f"to {element_name(cast.dtype)} for {reads}")
+        yield "Cast", _name(cast.value.name), f"to {element_name(cast.dtype)} for {reads}"
     for storing in plan.stored:
         notes = [f"{storing.saturates:,} saturate"] if storing.saturates else []
         notes += [f"{storing.flushes:,} become 0"] if storing.flushes else []
         details = ", ".join([storing.form.value, *notes])
-        table.add_row("stored", _name(storing.stored.value.name), details)
-    console.print(table)
+        yield "stored", _name(storing.stored.value.name), details
 
 
 def _name(name: str | None) -> str:
@@ -59,16 +53,17 @@ def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False)
     """The metrics of every output and the verdict; what broke, and the node to look at, where it is known."""
     console.print(how(verdict))
     name, *rest = COLUMNS
-    table = Table(Column(name, overflow="fold"), *rest, box=None, header_style="dim", pad_edge=False)
-    for output in verdict.outputs:
-        *texts, judged = cells(output)
-        table.add_row(*map(Text, texts), Text(judged, style="red" if output.broken else "green"))
     if verdict.outputs:
-        console.print(table)
+        console.table((Column(name, overflow="fold"), *rest), map(_row, verdict.outputs))
     for fault in faults(verdict):
-        console.print(Text(f"  {fault}", style="red"))
+        console.print(Styled(f"  {fault}", "red"))
     if verdict.blame is not None:
         _print_blame(console, verdict.blame, per_node=per_node)
+
+
+def _row(output: Output) -> tuple[Part, ...]:
+    *texts, judged = cells(output)
+    return (*texts, Styled(judged, "red" if output.broken else "green"))
 
 
 def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
@@ -81,7 +76,7 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
         lost = f"first to make {plural(worst.non_finite, 'value')} infinite or NaN"
         console.print(f"  {lost}: {_node(worst)}{_reads(worst)}")
     flags = " ".join(f"--keep-full {shlex.quote(name)}" for name in worst.keep_full)
-    console.print(Text(f"next     {flags}", style="cyan"))
+    console.print(Styled(f"next     {flags}", "cyan"))
 
 
 def _reads(error: NodeError) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column
 
+from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.sentences import plural, size
 from amp_rewrite.running.latency import Bench, Latency
 from amp_rewrite.running.sessions import Device
@@ -17,14 +16,12 @@ def print_bench(console: Console, bench: Bench) -> None:
     """Which models ran where, and the table."""
     rounds = plural(bench.rounds, "round")
     console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
-    table = Table("", box=None, header_style="dim", pad_edge=False)
-    for letter, latency in zip(letters(len(bench.latencies)), bench.latencies, strict=True):
-        console.print(Text(f"  {letter}  {bench.title(latency)}"))
-        table.add_column(letter, justify="right")
-    for name, cell in _ROWS:
-        table.add_row(name, *(cell(bench, latency) for latency in bench.latencies))
-    console.print(table)
-    for letter, latency in zip(letters(len(bench.latencies)), bench.latencies, strict=True):
+    named = letters(len(bench.latencies))
+    for letter, latency in zip(named, bench.latencies, strict=True):
+        console.print(f"  {letter}  {bench.title(latency)}")
+    rows = [(name, *(cell(bench, latency) for latency in bench.latencies)) for name, cell in _ROWS]
+    console.table(("", *(Column(letter, justify="right") for letter in named)), rows)
+    for letter, latency in zip(named, bench.latencies, strict=True):
         _print_fallen(console, bench, letter, latency)
 
 
@@ -87,4 +84,4 @@ def _print_fallen(console: Console, bench: Bench, letter: str, latency: Latency)
         return
     named = ", ".join(f"{count} {operator}" for operator, count in fallen[:_SHOWN])
     more = ", ..." if len(fallen) > _SHOWN else ""
-    console.print(Text(f"{letter} on the CPU: {named}{more}"))
+    console.print(f"{letter} on the CPU: {named}{more}")

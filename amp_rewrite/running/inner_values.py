@@ -93,6 +93,7 @@ def _inlined(model: Runnable) -> onnx.ModelProto:
 def _proto(model: Runnable) -> onnx.ModelProto:
     """A copy that is ours to change; external data stays outside."""
     if not isinstance(model, onnx.ModelProto):
+        model_io.refuse_folder(Path(model))
         return onnx.load(str(model), load_external_data=False)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 from onnx import parser
 
+from amp_rewrite import model_io
 from amp_rewrite.errors import FeedError, MissingPackageError, ModelError
 from amp_rewrite.running import values
 
@@ -82,6 +83,8 @@ def open_plain_session(model: Runnable, device: Device = Device.CPU) -> Any:
 
 def _open(model: Runnable, device: Device, options: Any) -> Any:
     options.log_severity_level = ERRORS_ONLY
+    if not isinstance(model, onnx.ModelProto):
+        model_io.refuse_folder(Path(model))
     given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
         return onnxruntime().InferenceSession(given, options, providers=list(_PROVIDERS[device]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from amp_rewrite.escaping import brief
 from amp_rewrite.reporting.coverage import wording
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.rules import Check
@@ -18,24 +19,21 @@ def commands(coverage: Coverage, checks: Sequence[Check], path: str) -> Iterator
     """A line for each broken rule, one for what was assumed, and one with the totals."""
     for check in checks:
         if not check.ok:
-            text = "\n".join((check.found, *nodes(check)))
-            yield _command("error", path, f"coverage: {check.rule}", text)
+            yield _command("error", path, f"coverage: {check.rule}", check.found, *nodes(check))
     if coverage.assumptions:
-        yield _command("warning", path, "coverage: assumed", "\n".join(coverage.assumptions))
+        yield _command("warning", path, "coverage: assumed", *coverage.assumptions)
     shares = ", ".join(f"{share} of {name}" for name, share, *_ in wording.totals(coverage))
     yield _command("notice", path, "coverage", f"in half: {shares}; Casts: {wording.casts(coverage)}")
 
 
-def _command(level: str, path: str, title: str, text: str) -> str:
-    return f"::{level} file={_property(path)},title={_property(title)}::{_data(text)}"
+def _command(level: str, path: str, title: str, *lines: str) -> str:
+    return f"::{level} file={_property(path)},title={_property(title)}::{'%0A'.join(map(_data, lines))}"
 
 
-def _data(text: str) -> str:
-    """What stands behind the second pair of colons: a line break ends a command, so it is written out."""
-    lines = (wording.printable(line) for line in text.split("\n"))
-    return "%0A".join(line.replace("%", "%25") for line in lines)
+def _data(line: str) -> str:
+    """A line behind the second pair of colons: a line break would end the command, and is written out."""
+    return brief(line).replace("%", "%25")
 
 
 def _property(text: str) -> str:
-    escaped = wording.printable(text).replace("%", "%25")
-    return escaped.replace(":", "%3A").replace(",", "%2C")
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from amp_rewrite.reporting.coverage import wording
+from amp_rewrite.escaping import visible
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.rules import Check
 
@@ -23,17 +23,17 @@ def junit(coverage: Coverage, checks: Sequence[Check], title: str) -> bytes:
     for name, value in _numbers(coverage).items():
         ET.SubElement(properties, "property", {"name": name, "value": value})
     for check in checks:
-        _case(suite, check, wording.printable(title))
+        _case(suite, check, visible(title))
     ET.indent(top)
     return ET.tostring(top, encoding="utf-8", xml_declaration=True)
 
 
 def _case(suite: ET.Element, check: Check, title: str) -> None:
-    case = ET.SubElement(suite, "testcase", {"classname": title, "name": wording.printable(check.rule)})
+    case = ET.SubElement(suite, "testcase", {"classname": title, "name": visible(check.rule)})
     if not check.ok:
-        found = wording.printable(check.found)
+        found = visible(check.found)
         failure = ET.SubElement(case, "failure", {"message": found, "type": "coverage"})
-        failure.text = "\n".join(map(wording.printable, (check.found, *check.nodes)))
+        failure.text = "\n".join(map(visible, (check.found, *check.nodes)))
 
 
 def _numbers(coverage: Coverage) -> dict[str, str]:

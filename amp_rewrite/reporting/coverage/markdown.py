@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from amp_rewrite.escaping import visible
 from amp_rewrite.reporting.coverage import wording
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.rules import Check
@@ -49,7 +50,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _text(text: str) -> str:
     """Text from a model as Markdown shows it, letter by letter."""
-    return "".join(_ESCAPES.get(c, c) for c in wording.printable(text))
+    return "".join(_ESCAPES.get(c, c) for c in visible(text))
 
 
 _ESCAPES = {c: f"\\{c}" for c in "\\`*_[]"} | {c: f"&#{ord(c)};" for c in "<>|&#~@!$"}

@@ -17,11 +17,6 @@ ROW_HEADER = ("operator", "nodes", "in half", "float32", "mixed", "other", "FLOP
 """The columns of the table by operator."""
 
 
-def printable(text: str) -> str:
-    """The text with what no terminal, log or XML should be sent written as an escape: a line stays a line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def flops(count: int) -> str:
     """A number of FLOPs for people: 512, 1.2 k, 3.4 M, 5.6 G (powers of 1000)."""
     for unit, factor in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
@@ -55,7 +50,7 @@ def _row(row: Row) -> tuple[str, ...]:
     counts = (row.nodes.half, row.nodes.full, row.nodes.mixed, row.nodes.other)
     known = flops(row.flops.total) + (f" and {row.unknown:,} unknown" if row.unknown else "")
     share = percent(row.flops.share) if row.flops.floats else ""
-    return (printable(row.operator), f"{row.nodes.total:,}", *(f"{c:,}" for c in counts), known, share)
+    return (row.operator, f"{row.nodes.total:,}", *(f"{c:,}" for c in counts), known, share)
 
 
 def casts(coverage: Coverage) -> str:
