@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.errors import MissingPackageError
 from amp_rewrite.reporting import terminal
 from amp_rewrite.running import verification
+from amp_rewrite.running.origins import Origin
 from amp_rewrite.running.verification import Verdict
 
 
@@ -39,19 +41,23 @@ def demo(output: Path) -> None:
         result = pipeline.rewrite(original, progress=progress)
         tell(progress, "verify")
         verdict = _verdict(original, result.model)
-    hint = f"amp-rewrite explain {original}"
-    terminal.print_summary(console, result.report, str(result.model), [hint])
+    terminal.print_summary(console, result.report, str(result.model))
     if isinstance(verdict, MissingPackageError):
         console.print(Text(f"not compared with the original: {verdict}"))
     else:
         terminal.print_verdict(console, verdict)
+    if not isinstance(verdict, Verdict) or verdict.ok:
+        terminal.print_next(console, [f"amp-rewrite explain {shlex.quote(str(original))}"])
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
         raise click.exceptions.Exit(1)
+
+
+_SEED = 0
 
 
 def _verdict(original: Path, rewritten: Path) -> Verdict | MissingPackageError:
     """How the two compare, or that nothing here can run them."""
     try:
-        return verification.verify(original, rewritten, [networks.feeds()])
+        return verification.verify(original, rewritten, [networks.feeds(_SEED)], inputs=Origin(seed=_SEED))
     except MissingPackageError as error:
         return error
