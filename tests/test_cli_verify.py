@@ -358,7 +358,10 @@ def test_a_failure_on_made_up_inputs_says_so(model):
     assert "made up" not in given.output
 
 
-@pytest.mark.parametrize("flags", [(), FORCED, ("--per-node",), (*FORCED, "--tolerance", "relative_l2=0")])
+ALLOWED = ("--allow", "Mul", "--observe", "never")
+
+
+@pytest.mark.parametrize("flags", [(), FORCED, ALLOWED, (*FORCED, "--per-node"), (*ALLOWED, "--per-node")])
 @pytest.mark.parametrize("name", ["small", "large"])
 def test_what_to_do_next_is_said_once_and_last(model, flags, name):
     """A bad verdict advises flags for it, and a good one no --keep-full."""
