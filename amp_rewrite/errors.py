@@ -6,6 +6,7 @@
     ├── OptionError           the options contradict each other or name what is not there
     ├── PlanError             a saved plan is unreadable or belongs to another model
     ├── FeedError             the inputs given for a run do not fit the model
+    │   └── RunError          and it was the run that failed
     ├── OutputError           the result cannot be written
     └── MissingPackageError   an optional package is needed and not installed
 
@@ -71,6 +72,10 @@ class PlanError(AmpRewriteError):
 
 class FeedError(AmpRewriteError):
     """Inputs that do not fit the model that is to run."""
+
+
+class RunError(FeedError):
+    """A run that failed on inputs whose names, types and shapes fit the model."""
 
 
 class OutputError(AmpRewriteError):

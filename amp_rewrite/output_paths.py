@@ -18,8 +18,8 @@ def choose(
 ) -> Path | None:
     """Where the rewrite of a model at a path goes; None for a model of another kind, which is returned.
 
-    Raises OptionError for a request that contradicts itself, OutputError where no file can be, and ModelError for a
-    source that is one.
+    Raises OptionError for a request that contradicts itself, OutputError where no file can be, and
+    ModelError for a source that is a folder.
     """
     if not isinstance(source, (str, os.PathLike)):
         if output is not None:

@@ -39,12 +39,13 @@ VALUES = {
     "--external-data": ["auto"],
     "--tolerance": ["relative_l2=0.5"],
     "--per-node": [],
+    "--require-verify": [],
     "--data": ["a.npz"],
     "--seed": ["0"],
     "--samples": ["1"],
     "--dim": ["n=4"],
 }
-PAIRS = [(rule, flag) for rule in IDLE for flag in rule.flags if rule.beside == "--no-verify"]
+PAIRS = [(rule, flag) for rule in IDLE for flag in rule.flags if rule.beside in ("--no-verify", "--dry-run")]
 
 
 @pytest.mark.parametrize(("rule", "flag"), PAIRS, ids=lambda part: getattr(part, "beside", part))

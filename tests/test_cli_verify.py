@@ -2,6 +2,8 @@
 
 import json
 import sys
+import weakref
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -9,9 +11,12 @@ import pytest
 from click.testing import CliRunner
 from onnx import parser
 
+from amp_rewrite import pipeline
 from amp_rewrite.cli import main
 
 pytest.importorskip("onnxruntime")
+from amp_rewrite.running import feeds
+
 OVERFLOW = """<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
     [shift] s = Add (x, x) [square] a = Mul (s, s) [root] y = Sqrt (a) }"""
 OWN = """<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2,2] x) => (float[2,2] y) {
@@ -209,14 +214,207 @@ def test_without_onnxruntime_the_extra_is_named_in_full(model, monkeypatch):
     assert "pip install 'amp-rewrite[cpu]'" in run(model, *FORCED).output
 
 
+def reported(path, *flags):
+    """What a run says as JSON."""
+    report = path.with_name("report.json")
+    run(path, "--json", report, *flags)
+    return json.loads(report.read_text())
+
+
 def test_json_says_why_there_is_no_verdict(tmp_path):
     """A pipeline can tell a model that could not be compared from one that was not to be."""
-    path, report = tmp_path / "own.onnx", tmp_path / "report.json"
+    path = tmp_path / "own.onnx"
     onnx.save(parser.parse_model(OWN), path)
-    run(path, "--json", report)
-    assert "refuses the model" in json.loads(report.read_text())["verification"]["not_compared"]
-    run(path, "--json", report, "--no-verify")
-    assert json.loads(report.read_text())["verification"] is None
+    refused = reported(path)
+    assert "refuses the model" in refused["verification"]["not_compared"]
+    assert (refused["ok"], refused["verified"]) == (True, False)
+    assert "refuses the model" in refused["not_verified"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--no-verify",), "--no-verify was given"),
+        (("--dry-run",), "--dry-run was given"),
+        (("--deny", "Add", "--deny", "Mul", "--deny", "Sqrt"), "nothing changed"),
+    ],
+)
+def test_json_says_that_nobody_asked(model, flags, why):
+    """Without a comparison nothing is verified; that is told in JSON, and nowhere under -q."""
+    found = reported(model, *flags)
+    assert (found["verified"], found["not_verified"], found["verification"]) == (False, why, None)
+    quiet = run(model, *flags, "-q")
+    assert (quiet.exit_code, quiet.stderr) == (0, "")
+
+
+def test_json_says_what_was_verified_and_on_what(model, tmp_path):
+    """A good verdict is verified, a bad one is not; both say where the inputs came from."""
+    good = reported(model, *FORCED, *data(model, "small"))
+    assert (good["verified"], good["not_verified"]) == (True, None)
+    paths = [str(model.with_name("small.npz"))]
+    assert good["verification"]["inputs"] == {"synthetic": False, "seed": None, "paths": paths}
+    bad = reported(model, *FORCED, *data(model, "large"))
+    assert not bad["verified"]
+    assert "y: non_finite 1 is above 0" in bad["not_verified"]
+    made = tmp_path / "verdict.json"
+    run("verify", model, model, "--seed", "3", "--json", made)
+    made = json.loads(made.read_text())
+    assert (made["verified"], made["not_verified"], made["inputs"]["seed"]) == (True, None, 3)
+
+
+def test_not_compared_is_never_silent(tmp_path):
+    """With -q the line goes to standard error; with --require-verify the exit code is 1."""
+    path = tmp_path / "own.onnx"
+    onnx.save(parser.parse_model(OWN), path)
+    quiet = run(path, "-q")
+    assert (quiet.exit_code, quiet.stdout) == (0, "")
+    assert quiet.stderr.startswith("not compared with the original: onnxruntime refuses the model")
+    required = run(path, "-q", "--require-verify")
+    assert required.exit_code == 1
+    assert required.stderr == quiet.stderr
+    assert path.with_name("own_fp16.onnx").exists()
+
+
+def test_a_source_that_is_deleted_midway_is_not_compared(model, monkeypatch):
+    """The result stands, and a line says that nothing was compared."""
+    whole = pipeline.rewrite
+
+    def rewrite(source, *arguments, **options):
+        made = whole(source, *arguments, **options)
+        source.unlink()
+        return made
+
+    monkeypatch.setattr(pipeline, "rewrite", rewrite)
+    result = run(model, "-q", "--require-verify")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("not compared with the original: ")
+    assert "there is no such file" in line
+
+
+def test_what_has_to_be_verified_is_compared_also_where_nothing_changed(model):
+    """A copy is compared like any result, so that --require-verify can hold."""
+    denied = [flag for operator in ("Add", "Mul", "Sqrt") for flag in ("--deny", operator)]
+    result = run(model, *denied, "--require-verify")
+    assert result.exit_code == 0
+    assert "compared with the original" in result.output
+
+
+def test_what_cannot_be_verified_is_not_overwritten_where_that_is_required(tmp_path):
+    """--in-place over external data is known beforehand not to be comparable: the model stays as it was."""
+    path = tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(OUTSIDE), path)
+    (tmp_path / "w.data").write_bytes(np.ones((4, 4), np.float32).tobytes())
+    before = path.read_bytes()
+    result = run(path, "--in-place", "--require-verify")
+    assert result.exit_code == 2
+    assert "--in-place replaces a model with external data" in result.stderr
+    assert path.read_bytes() == before
+
+
+OUTSIDE = """<ir_version: 9, opset_import: ["": 17]> g (float[n,4] x) => (float[n,4] y)
+    <float[4,4] w = ["location": "w.data"]> { y = MatMul (x, w) }"""
+
+
+def test_inputs_that_prove_nothing_are_no_good_verdict(model):
+    """NaN in, NaN out: no number is called close, input and output are named, and the exit code is 1."""
+    np.savez(model.with_name("nan.npz"), x=np.float32([np.nan, np.nan]))
+    result = run(model, *FORCED, *data(model, "nan"))
+    assert result.exit_code == 1
+    assert "y: proves nothing: of the NaN or infinities in input 'x'" in result.output
+    assert "close" not in result.output
+    assert "next" not in result.output
+    assert run("verify", model, model, *data(model, "nan")).exit_code == 1
+
+
+BAKED = """<ir_version: 9, opset_import: ["": 17]>
+    g (float[batch,length] x) => (float[batch,k] y) <int64[2] shape = {-1, 7}> {
+        a = Relu (x) s = Reshape (a, shape) t = MatMul (s, s) y = Relu (t) }"""
+
+
+def test_a_size_that_does_not_fit_names_the_dimension(tmp_path):
+    """Where a run fails on sizes that were made up, the line names them all and the flag that sets them."""
+    path = tmp_path / "baked.onnx"
+    onnx.save(parser.parse_model(BAKED), path)
+    said = "made up with batch = 1, length = 512: give other sizes with --dim batch=SIZE --dim length=SIZE"
+    result = run(path, "-q")
+    assert result.exit_code == 0
+    assert said in result.stderr
+    for command in (("verify", path, path), ("bench", path), (path, "--observe", "always")):
+        failed = run(*command)
+        assert failed.exit_code == 2
+        assert said in failed.stderr
+    assert said not in run("verify", path, path, "--dim", "batch=7", "--dim", "length=7").output
+
+
+def test_a_failure_on_made_up_inputs_says_so(model):
+    """The verdict says what it saw; one that is bad on made-up inputs suggests some that are not."""
+    made = run(model, "--level", "unsafe-force-all", "--tolerance", "relative_l2=0", "--seed", "5")
+    assert made.exit_code == 1
+    assert "on 1 synthetic sample (seed 5); CPU" in made.output
+    assert "--data FILE.npz   # these inputs were made up" in made.output.splitlines()[-1]
+    given = run(model, *FORCED, *data(model, "large"))
+    assert f"on 1 sample from {model.with_name('large.npz')}; CPU" in given.output
+    assert "made up" not in given.output
+
+
+ALLOWED = ("--allow", "Mul", "--observe", "never")
+
+
+@pytest.mark.parametrize("flags", [(), FORCED, ALLOWED, (*FORCED, "--per-node"), (*ALLOWED, "--per-node")])
+@pytest.mark.parametrize("name", ["small", "large"])
+def test_what_to_do_next_is_said_once_and_last(model, flags, name):
+    """A bad verdict advises flags for it, and a good one no --keep-full."""
+    result = run(model, *flags, *data(model, name))
+    lines = result.output.splitlines()
+    at = [i for i, line in enumerate(lines) if line.startswith("next")]
+    assert at in ([], [len(lines) - 1])
+    assert ("--keep-full" in result.output) == (result.exit_code == 1)
+
+
+@pytest.fixture
+def folder(model):
+    """A folder of three samples, of which the second is not one of this model."""
+    made = model.with_name("samples")
+    made.mkdir()
+    for name, size in (("a", 2), ("b", 3), ("c", 2)):
+        np.savez(made / f"{name}.npz", x=np.ones(size, np.float32))
+    return made
+
+
+def test_a_bad_sample_among_good_ones_is_found_before_anything_is_written(model, folder):
+    """One line names the file; there is no result, no report, and nothing else."""
+    before = sorted(model.parent.rglob("*"))
+    flags = ("--data", folder, "--json", model.with_name("r.json"), "--save-plan", model.with_name("p.json"))
+    result = run(model, *flags)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert "b.npz" in line
+    assert sorted(model.parent.rglob("*")) == before
+    verified = run("verify", model, model, "--data", folder, "--json", model.with_name("v.json"))
+    assert (verified.exit_code, "b.npz" in verified.stderr) == (2, True)
+    assert sorted(model.parent.rglob("*")) == before
+
+
+def test_samples_are_read_one_at_a_time(model, folder, monkeypatch):
+    """Looking at all samples beforehand holds one of them at most."""
+    (folder / "b.npz").unlink()
+    alive = weakref.WeakSet()
+
+    class Sample(dict):
+        """A dictionary that can be counted."""
+
+        __hash__ = object.__hash__
+
+    def fitted(*arguments):
+        assert len(alive) <= 1
+        made = Sample(whole(*arguments))
+        alive.add(made)
+        return made
+
+    whole = feeds._fitted
+    monkeypatch.setattr(feeds, "_fitted", fitted)
+    assert run(model, "--data", folder).exit_code == 0
 
 
 def test_in_place_over_external_data_is_not_compared_and_says_so(tmp_path):
@@ -237,3 +435,28 @@ def test_a_replayed_plan_is_compared_with_the_borders_that_it_has(model, tmp_pat
     plan = tmp_path / "plan.json"
     run(model, "--save-plan", plan, "--io", "half", "--allow", "Mul", "--no-verify")
     assert run(model, "--plan", plan, *data(model, "small")).exit_code == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="a folder that nobody can write to")
+def test_a_model_in_a_folder_that_cannot_be_written_to(model, tmp_path):
+    """One line says where the result cannot stand, and which flag names another place."""
+    with model.open("rb") as opened:
+        path = Path(f"/proc/self/fd/{opened.fileno()}")
+        result = run(path, *FORCED)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert f"{path}_fp16.onnx: cannot be written" in line
+        assert "with -o" in line
+        assert run(path, *FORCED, "-o", tmp_path / "out.onnx").exit_code == 0
+
+
+def test_a_model_whose_data_is_missing(tmp_path):
+    """One line names the file that should be there, and nothing is written."""
+    path = tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(OUTSIDE), path)
+    for command in ((path,), ("verify", path, path)):
+        result = run(*command)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert "the data of 'w' should be in w.data" in line
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]

@@ -4,8 +4,10 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import amp_rewrite
 from amp_rewrite import demo, explaining, stored
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import drawing, html_page, page, page_data, plots, summary, verdicts
@@ -108,6 +110,21 @@ def test_without_a_run_the_page_says_so():
     data = page_data.plain(made(demo.network(), Evidence(unverified="nobody asked")))
     assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
     assert data["misfits"] == []
+
+
+@needs_runs
+def test_an_output_that_holds_nothing_to_compare_is_neither_good_nor_bad():
+    """A mask of -inf that both models make has no numbers and no colour; what proves nothing is a fault."""
+    proto = model("""g (float[2] x) => (float[2] y, float[2] mask) {
+        s = Sub (x, x) mask = Log (s) y = Relu (x) }""")
+    fine = amp_rewrite.verify(proto, proto, [{"x": np.float32([1, 2])}])
+    shown = page_data.plain(made(demo.network(), Evidence(fine)))["verification"]
+    assert (shown["ok"], [row["ok"] for row in shown["rows"]]) == (True, [True, None])
+    assert [cell for cell in shown["rows"][1]["cells"] if cell] == ["mask", "not compared"]
+    odd = amp_rewrite.verify(proto, proto, [{"x": np.float32([np.nan, np.nan])}])
+    shown = page_data.plain(made(demo.network(), Evidence(odd)))["verification"]
+    assert shown["ok"] is False
+    assert len(shown["faults"]) == 2
 
 
 def test_nothing_of_a_model_ends_the_script():

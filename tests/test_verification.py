@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from onnx import parser
 
 import amp_rewrite
-from amp_rewrite.errors import FeedError, ModelError, OptionError
+from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Level, Options
 from amp_rewrite.running import metrics
@@ -22,6 +22,7 @@ from amp_rewrite.running import metrics
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
+from amp_rewrite.running.origins import Origin
 from amp_rewrite.running.sessions import Device
 
 FORCED = Options(level=Level.UNSAFE_FORCE_ALL)
@@ -174,7 +175,140 @@ def test_errors_of_a_run_are_ours():
         verification.verify(fine, fine, [], device=Device.CPU)
 
 
+# ---- what proves nothing
+
+TWO = "g (float[2] x, float[2] z) => (float[2] y, float[2] v) { y = Relu (x) v = Relu (z) }"
+LOGS = "g (float[2] x) => (float[2] y, float[2] mask) { s = Sub (x, x) mask = Log (s) y = Relu (x) }"
+CLEANED = """g (float[2] x) => (float[2] y) <float zero = {0.0}> {
+    odd = IsNaN (x) y = Where (odd, zero, x) }"""
+NAN, FINE = np.float32([np.nan, np.nan]), np.float32([1, 2])
+
+
+def same(body, *samples):
+    """The verdict on a model that is compared with itself."""
+    return verification.verify(model(body), model(body), samples, device=Device.CPU)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_inputs_that_are_not_finite_prove_nothing(odd):
+    """Where the original makes nothing finite of them, the verdict is no, and names input and output."""
+    found = same(
+        "g (float[2] x) => (float[2] y) { s = Sub (x, x) y = Neg (s) }", {"x": np.float32([odd, odd])}
+    )
+    assert not found.ok
+    assert not found.is_far
+    (said,) = found.unproven
+    assert said == "y: proves nothing: of the NaN or infinities in input 'x' come no finite outputs"
+    assert found.to_json()["not_verified"] == said
+
+
+def test_one_output_of_two_that_proves_nothing():
+    """A second output that is fine does not make up for what nothing is known of."""
+    found = same(TWO, {"x": NAN, "z": FINE})
+    assert [output.is_compared for output in found.outputs] == [False, True]
+    assert not found.ok
+    assert same(TWO, {"x": NAN, "z": FINE}, {"x": FINE, "z": FINE}).ok
+
+
+def test_one_sample_of_three_that_proves_nothing_is_named():
+    """Good samples do not hide one that is not: it goes by its number, or by its file."""
+    body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
+    samples = [{"x": FINE}, {"x": NAN}, {"x": FINE}]
+    (said,) = same(body, *samples).unproven
+    assert said.startswith("sample 2: proves nothing: ")
+    read = Origin(paths=("in",), files=("in/a.npz", "in/b.npz", "in/c.npz"))
+    found = verification.verify(model(body), model(body), samples, device=Device.CPU, inputs=read)
+    assert found.unproven[0].startswith("in/b.npz: proves nothing: ")
+
+
+def test_inputs_that_are_not_finite_are_fair_where_the_model_expects_them():
+    """What the original makes something finite of can be compared."""
+    assert same(CLEANED, {"x": NAN}).ok
+    assert same("g (float[2] x) => (float[2] y) { y = Exp (x) }", {"x": np.float32([-np.inf, 1])}).ok
+
+
+def test_infinities_that_belong_there_are_no_fault():
+    """A mask of -inf is as good in both, as long as something else can be compared."""
+    found = same(LOGS, {"x": FINE})
+    assert found.ok
+    assert [output.is_compared for output in found.outputs] == [True, False]
+    lost = same(LOGS.replace("float[2] y, ", "").replace("y = Relu (x)", ""), {"x": FINE})
+    assert lost.unproven == ("nothing was compared: no value of the original is finite",)
+
+
+EMPTY = """g (float[2] x) => (float[n] y, int64[1,m] k) {
+    none = Greater (x, x) y = Compress (x, none) k = NonZero (y) }"""
+OFTEN = "g (float[2] x) => (float[n] y) { some = Greater (x, t) y = Compress (x, some) }".replace(
+    "=> (float[n] y)", "=> (float[n] y) <float t = {1.5}>"
+)
+
+
+def test_outputs_without_values_prove_nothing():
+    """Where no sample has a value there was no comparison; one that has is enough, as with detections."""
+    found = same(EMPTY, {"x": FINE})
+    assert found.unproven == ("nothing was compared: the outputs hold no values",)
+    assert [output.metrics.agreement for output in found.outputs] == [None, None]
+    assert not same(EMPTY, {"x": NAN}).ok
+    assert same(OFTEN, {"x": np.float32([0, 0])}, {"x": FINE}).ok
+
+
+def test_outputs_without_floats_can_be_compared():
+    """A model that gives classes alone is compared by these."""
+    found = same("g (float[2] x) => (int64 k) { k = ArgMax <axis = 0, keepdims = 0> (x) }", {"x": FINE})
+    assert found.ok
+    assert found.outputs[0].metrics.compared == 1
+
+
+def test_another_shape_without_bounds_proves_nothing():
+    """Taking the bounds away does not make a comparison."""
+    before = model("g (float[2] x) => (float[n] y) { y = Relu (x) }")
+    after = model("g (float[2] x) => (float[n] y) { y = Concat <axis = 0> (x, x) }")
+    free = metrics.tolerances(("relative_l2=none", "non_finite=none"))
+    assert not verdict(before, after, {"x": np.float32([1, 2])}, free).ok
+
+
+def test_a_verdict_says_where_its_inputs_come_from():
+    """Made up from a seed, read from files, or handed over; a model without inputs has none of a seed."""
+    body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
+    assert same(body, {"x": FINE}).to_json()["inputs"] == {"synthetic": False, "seed": None, "paths": []}
+    made = verdict(model(body), model(body), {"x": FINE}, inputs=Origin(seed=3))
+    assert made.to_json()["inputs"] == {"synthetic": True, "seed": 3, "paths": []}
+    constant = model("g () => (float y) { y = Constant <value = float {1.0}> () }")
+    assert not verdict(constant, constant, {}, inputs=Origin(seed=3)).inputs.is_synthetic
+
+
+def test_a_run_that_fails_names_its_sample():
+    """One sample among good ones that the original refuses is the one that the error is about."""
+    body = "g (float[n] x, float[k] z) => (float[m] y) { y = Add (x, z) }"
+    with pytest.raises(RunError, match=r"^sample 2: the run failed"):
+        same(body, {"x": FINE, "z": FINE}, {"x": FINE, "z": np.float32([1, 2, 3])})
+
+
 # ---- metrics
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "agreement"),
+    [
+        ([[1, 2], [3, 4]], [[1, 2], [4, 3]], 0.5),
+        ([[1, 2], [3, 3]], [[1, 2], [3, 4]], 1),  # all equal: no row with a largest value
+        ([[3, 3], [0, 0]], [[3, 4], [1, 0]], None),
+        ([[3, 2.995]], [[2.99, 3]], 1),  # a tie for bfloat16
+        ([[3, 2.98]], [[2.99, 3]], 0),
+        ([[-3, -2.98]], [[-2.99, -3]], 0),
+        ([[1, np.nan], [1, 2]], [[1, np.nan], [1, 2]], 1),
+        ([[-np.inf, -np.inf], [-np.inf, 2]], [[-np.inf, -np.inf], [2, -np.inf]], 0),
+        ([[np.inf, 2]], [[2, np.inf]], 0),
+        ([[1], [2]], [[1], [2]], None),
+        ([1, 2], [2, 1], None),
+        ([[[[1, 2]]]], [[[[2, 1]]]], None),  # a row of an image is no row of scores
+        (np.zeros((0, 2)), np.zeros((0, 2)), None),
+        (np.zeros((2, 0)), np.zeros((2, 0)), None),
+    ],
+)
+def test_agreement_is_of_rows_that_have_a_largest_value(wanted, got, agreement):
+    """Rows without one, ties, and what is no row of scores are no disagreement."""
+    assert metrics.measure(np.float32(wanted), np.float32(got)).agreement == agreement
 
 
 def test_metrics_by_hand():
@@ -185,7 +319,7 @@ def test_metrics_by_hand():
     assert found.relative_l2 == pytest.approx(0.1)
     assert found.snr_db == pytest.approx(20)
     assert found.cosine == pytest.approx(25 / (5 * math.sqrt(25.25)))
-    assert found.agreement == 0.5
+    assert found.compared == 4
     assert found.non_finite == 0
 
 

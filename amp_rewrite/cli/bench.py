@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite import writing
-from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.feed_flags import feed_flags, naming_sizes
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.cli.touched_files import WRITTEN
@@ -72,8 +72,9 @@ def bench(
     subjects = [Subject(str(path), path, tf32) for path in models]
     with shown_progress(quiet=False) as progress:
         tell(progress, "measure")
-        samples = list(feeds.feeds(models[0], data))
-        made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
+        with naming_sizes(models[0], data):
+            samples = list(feeds.feeds(models[0], data))
+            made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
     timings.print_bench(Console(), made)
     if json_ is not None:
         writing.write_json(made.to_json(), json_)

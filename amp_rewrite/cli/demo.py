@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from amp_rewrite.errors import MissingPackageError, ModelError, OptionError
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.console import Console
 from amp_rewrite.running import verification
+from amp_rewrite.running.origins import Origin
 from amp_rewrite.running.verification import Verdict
 
 
@@ -40,12 +42,13 @@ def demo(output: Path) -> None:
         result = pipeline.rewrite(original, progress=progress)
         tell(progress, "verify")
         verdict = _verdict(original, result.model)
-    hint = f"amp-rewrite explain {original}"
-    terminal.print_summary(console, result.report, str(result.model), [hint])
+    terminal.print_summary(console, result.report, str(result.model))
     if isinstance(verdict, MissingPackageError):
         console.print(f"not compared with the original: {verdict}")
     else:
         terminal.print_verdict(console, verdict)
+    if not isinstance(verdict, Verdict) or verdict.ok:
+        terminal.print_next(console, [f"amp-rewrite explain {shlex.quote(str(original))}"])
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
         raise click.exceptions.Exit(1)
 
@@ -62,9 +65,12 @@ def _refuse_another_model(path: Path) -> None:
         raise OptionError("is not the demo's own file", where=path, remedy="choose another folder with -o")
 
 
+_SEED = 0
+
+
 def _verdict(original: Path, rewritten: Path) -> Verdict | MissingPackageError:
     """How the two compare, or that nothing here can run them."""
     try:
-        return verification.verify(original, rewritten, [networks.feeds()])
+        return verification.verify(original, rewritten, [networks.feeds(_SEED)], inputs=Origin(seed=_SEED))
     except MissingPackageError as error:
         return error

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import shlex
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from amp_rewrite.cli.grouping import Flag, grouped
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import OptionError, RunError
+from amp_rewrite.running import feeds
 from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.sessions import Runnable
 
 _FLAGS = (
     click.option(
@@ -80,6 +84,21 @@ def _dim(text: str) -> tuple[str, int]:
 
 _DIGITS = 18
 """All numbers of so many digits fit into the 64 bits that ONNX has for a dimension."""
+
+
+@contextlib.contextmanager
+def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
+    """Has a run that fails on inputs that were made up for a model name the sizes that `--dim` changes."""
+    try:
+        yield
+    except RunError as error:
+        sizes = {} if data.paths else feeds.open_sizes(model, data)
+        if not sizes:
+            raise
+        made = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        flags = " ".join(f"--dim {shlex.quote(name)}=SIZE" for name in sizes)
+        remedy = f"its inputs were made up with {made}: give other sizes with {flags}, or inputs with --data"
+        raise RunError(error.problem, where=error.where, remedy=remedy) from error
 
 
 feed_flags = grouped(_FLAGS, _NAMES, "data", _data)

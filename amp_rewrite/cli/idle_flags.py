@@ -1,6 +1,6 @@
 """Flags that do nothing beside another one: refused, since who writes one expects something of it.
 
-`--dry-run` goes with all of them: it asks what the rest of a line would do.
+`--dry-run` asks what the rest of a line would do, and goes with all of it but what asks for proof.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Idle:
         )
 
 
-_COMPARISON = ("--tolerance", "--per-node")
+_PROOF = ("--require-verify",)
+_COMPARISON = ("--tolerance", "--per-node", *_PROOF)
 _INPUTS = ("--data", "--seed", "--samples")
 _SIZES = ("--dim",)
 _LOOKS = "--observe always"
@@ -45,6 +46,7 @@ IDLE = (
     Idle("--no-verify", "compares nothing", _COMPARISON),
     Idle("--no-verify", "runs nothing", _INPUTS, (_LOOKS, "--latency")),
     Idle("--no-verify", "runs nothing", _SIZES, (_LOOKS, "--latency", *_COUNTS)),
+    Idle("--dry-run", "compares nothing", _PROOF),
     Idle("--data", "brings inputs of its own", ("--dim", "--seed", "--samples")),
     Idle("--update", "compares nothing", ("--tolerance",)),
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 
-from amp_rewrite import model_io, pipeline, writing
+from amp_rewrite import model_io, output_paths, pipeline, writing
 from amp_rewrite.analysis import Analysis
+from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
@@ -28,6 +31,8 @@ from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
 from amp_rewrite.stopwatch import Progress
 
+NOTHING_CHANGED = "nothing changed"
+
 _UNRUN = (MissingPackageError, ModelError, FeedError, OutputError)
 """What can keep a model from being run here; that is told, and the rewrite stands."""
 
@@ -36,7 +41,8 @@ _UNRUN = (MissingPackageError, ModelError, FeedError, OutputError)
 class Job:
     """What to rewrite, how, and where to; what to compare it with, and on which inputs.
 
-    `original` is the model as it was, or why there is nothing to compare with; None when nobody asked.
+    `original` is the model as it was, or why there is nothing to compare with; None when nobody asked. With
+    `required` a result that did not change is compared as well.
     """
 
     model: Path
@@ -47,21 +53,32 @@ class Job:
     in_place: bool
     data: Data
     judging: Judging
+    required: bool
     on_plan: Callable[[Analysis], None] | None
     progress: Progress | None
 
     def run(self, looking: Looking) -> Proof:
-        """Does it; raises what `pipeline.rewrite` raises, and what `observe` does where that is asked for."""
+        """Does it; raises what `pipeline.rewrite` raises, and what `observe` does where that is asked for.
+
+        What keeps a comparison from being made that is required, and is known before, is raised as well.
+        """
+        if self.required and isinstance(self.original, AmpRewriteError):
+            raise self.original
         self._refuse_bad_data()
         look = self._observe if looking is Looking.ALWAYS else self._observe_if_possible
         proof = prove(Steps(self._rewrite, self._judge, look), self.options.half, looking)
         return replace(proof, judged=self._with_blame(proof))
 
     def _refuse_bad_data(self) -> None:
-        """FeedError, before anything is written, for inputs that were asked for and cannot be had."""
-        asked = self.data.paths or self.data.dims
-        if asked and isinstance(self.original, Runnable):
-            next(iter(feeds.feeds(self.original, self.data)), None)
+        """FeedError, before anything is written, for inputs that were asked for and cannot be had.
+
+        Every sample of files is read once for that, and none is kept.
+        """
+        if not isinstance(self.original, Runnable):
+            return
+        samples = feeds.feeds(self.original, self.data) if self.data.paths or self.data.dims else iter(())
+        for _ in samples if self.data.paths else itertools.islice(samples, 1):
+            pass
 
     def plan(self, looking: Looking) -> Analysis:
         """Decides, and stops there; raises what `pipeline.analyze` and, where it looks, `observe` raise."""
@@ -77,13 +94,20 @@ class Job:
         """What the runs have shown, and the magnitudes of the original's values."""
         bench = self._time(proof.result) if timed else None
         if not isinstance(proof.judged, Verdict):
-            return Evidence(unverified=self._unverified(proof.judged), bench=bench)
+            return Evidence(unverified=self._untold(proof.judged), bench=bench)
         return Evidence(proof.judged, seen=self._observe_if_possible(), bench=bench)
 
-    def _unverified(self, judged: AmpRewriteError | None) -> str:
+    def not_verified(self, judged: Judged) -> str:
+        """Why the result is not known to do what the model does; empty where it is."""
+        if isinstance(judged, Verdict):
+            return "; ".join(judged.faults)
         if judged is not None:
-            return f"not compared with the original: {judged}"
-        return "not compared with the original" if self.original is None else "nothing changed"
+            return str(judged)
+        return "--no-verify was given" if self.original is None else NOTHING_CHANGED
+
+    def _untold(self, judged: AmpRewriteError | None) -> str:
+        reason = self.not_verified(judged)
+        return reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
 
     def _time(self, result: Result) -> Bench | None:
         """Both models as `bench` times them at its defaults; None where they cannot be run."""
@@ -100,7 +124,8 @@ class Job:
         model: Runnable = self.model
         if isinstance(self.original, onnx.ModelProto):
             model = self.original  # the file may hold the result by now
-        return observe(model, feeds.feeds(model, self.data))
+        with naming_sizes(model, self.data):
+            return observe(model, feeds.feeds(model, self.data))
 
     def _observe_if_possible(self) -> Observed:
         try:
@@ -109,6 +134,10 @@ class Job:
             return {}
 
     def _rewrite(self, seen: Observed) -> Result:
+        with self._naming_output():
+            return self._write(seen)
+
+    def _write(self, seen: Observed) -> Result:
         overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
@@ -125,8 +154,22 @@ class Job:
         writing.save(model_io.load(result.model), self.model, self.options.external_data)
         return replace(result, model=self.model)
 
+    @contextlib.contextmanager
+    def _naming_output(self) -> Generator[None]:
+        """Has the error for a result that cannot stand at its default place name the flag for another one."""
+        options = self.replay.over(self.options) if self.replay else self.options
+        default = None if self.output or self.in_place else output_paths.default(self.model, options.half)
+        try:
+            yield
+        except OutputError as error:
+            if error.where != str(default):
+                raise
+            raise OutputError(
+                error.problem, where=error.where, remedy="choose another place with -o"
+            ) from error
+
     def _judge(self, result: Result) -> Judged:
-        if self.original is None or not result.report.changed:
+        if self.original is None or not (result.report.changed or self.required):
             return None
         if isinstance(self.original, AmpRewriteError):
             return self.original

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.options import Borders
 from amp_rewrite.proving import Proof
@@ -43,23 +44,26 @@ class Judging:
 
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
-        samples = feeds.feeds(original, data)
-        return verification.verify(original, rewritten, samples, self.bounds, borders=borders)
+        with naming_sizes(original, data):
+            samples = feeds.feeds(original, data)
+            return verification.verify(
+                original, rewritten, samples, self.bounds, borders=borders, inputs=feeds.origin(data)
+            )
 
     def with_blame(self, verdict: Verdict, original: Runnable, rewritten: Runnable, data: Data) -> Verdict:
-        """The verdict, with the blame of the first sample where it is asked for or the verdict is bad.
+        """The verdict, with the blame of the first sample where it is asked for or an output is too far off.
 
         Raises what `judge` does, and OutputError as `blame` does.
         """
-        if not verdict.outputs or (verdict.ok and not self.per_node):
+        if not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
         first = next(iter(feeds.feeds(original, data)))
         return replace(verdict, blame=blame(original, rewritten, first))
 
     def without_unasked_blame(self, proof: Proof) -> Proof:
-        """The proof as it is told: a good verdict names nodes only where that was asked for."""
+        """The proof as it is told: where no output is too far off, nodes are named only on request."""
         verdict = proof.judged
-        if self.per_node or not isinstance(verdict, Verdict) or not verdict.ok:
+        if self.per_node or not isinstance(verdict, Verdict) or verdict.is_far:
             return proof
         return replace(proof, judged=replace(verdict, blame=None))
 

@@ -65,6 +65,11 @@ from amp_rewrite.running.verification import Verdict
 )
 @click.option("--no-metadata", is_flag=True, help="Do not leave the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
+@click.option(
+    "--require-verify",
+    is_flag=True,
+    help="Exit code 1 also where the result could not be compared with the model.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
 @feed_flags
@@ -83,6 +88,7 @@ def rewrite(
     observe: str,
     no_metadata: bool,
     no_verify: bool,
+    require_verify: bool,
     quiet: bool,
     asked: Asked,
     data: Data,
@@ -92,7 +98,8 @@ def rewrite(
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the result with it.
 
-    Exit code 1 when the result is not valid or not close; it is written all the same.
+    Exit code 1 when the result is not valid or not close, or the comparison proves nothing; it is written all
+    the same.
     """
     console = Console(quiet=quiet)
     looking, sketch = _looking(asked, observe), Sketch(asked, data.dims)
@@ -109,6 +116,7 @@ def rewrite(
             in_place=in_place,
             data=data,
             judging=replace(judging, per_node=judging.per_node or showing.asked),
+            required=require_verify,
             on_plan=partial(_on_plan, save_plan, sketch if showing.asked else None),
             progress=progress,
         )
@@ -118,7 +126,7 @@ def rewrite(
     if isinstance(done, Analysis):
         _tell_plan(console, done, json_)
     else:
-        _tell(console, model, judging.without_unasked_blame(done), json_, judging)
+        _tell(console, job, judging.without_unasked_blame(done), json_, judging)
 
 
 def _looking(asked: Asked, observe: str) -> Looking:
@@ -166,37 +174,42 @@ def _save(path: Path, made: Analysis) -> None:
     staging.write(text.encode(), path)
 
 
-def _tell(console: Console, model: Path, proof: Proof, json_: Path | None, judging: Judging) -> None:
-    """Reports on a result; exit code 1 where it is not valid or not close."""
+def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging: Judging) -> None:
+    """Reports on a result; exit code 1 where it is not valid, not close, or not compared as it had to be."""
     report, judged = proof.result.report, proof.judged
+    reason = job.not_verified(judged)
     if json_ is not None:
-        _write_json(json_, report, judged, explaining.advise(proof.result.model, report.half))
-    terminal.print_summary(console, report, str(proof.result.model), _hints(model, proof.result))
+        _write_json(json_, report, judged, reason, explaining.advise(proof.result.model, report.half))
+    terminal.print_summary(console, report, str(proof.result.model))
     _print_verdict(console, judged, judging)
-    if not report.ok or (isinstance(judged, Verdict) and not judged.ok):
+    if not (isinstance(judged, Verdict) and reason):  # else the verdict has said what to do next
+        terminal.print_next(console, _hints(job.model, proof.result))
+    if not report.ok or (reason and (job.required or isinstance(judged, Verdict))):
         raise click.exceptions.Exit(1)
 
 
-def _write_json(path: Path, report: Report, verdict: Judged, advice: Advice) -> None:
-    judged = verdict.to_json() if isinstance(verdict, Verdict) else None
-    if isinstance(verdict, AmpRewriteError):
-        judged = {"not_compared": str(verdict)}
-    writing.write_json({**report.to_json(), "verification": judged, "advice": advice.to_json()}, path)
+def _write_json(path: Path, report: Report, judged: Judged, reason: str, advice: Advice) -> None:
+    verdict = judged.to_json() if isinstance(judged, Verdict) else None
+    if isinstance(judged, AmpRewriteError):
+        verdict = {"not_compared": str(judged)}
+    verified = {"verified": not reason, "not_verified": reason or None}
+    told = {"verification": verdict, "advice": advice.to_json()}
+    writing.write_json({**report.to_json(), **verified, **told}, path)
 
 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
-    """A verdict is printed; one that is bad also when all else is quiet."""
+    """A verdict is printed; one that is bad, and why there is none, also when all else is quiet."""
+    loud = Console(stderr=console.quiet)
     if isinstance(verdict, AmpRewriteError):
-        console.print(f"not compared with the original: {verdict}")
+        loud.print(f"not compared with the original: {verdict}")
     elif verdict is not None:
-        loud = console if verdict.ok else Console(stderr=console.quiet)
-        terminal.print_verdict(loud, verdict, per_node=judging.per_node)
+        terminal.print_verdict(console if verdict.ok else loud, verdict, per_node=judging.per_node)
 
 
 def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     """Reports on a plan that is not carried out."""
     if json_ is not None:
-        _write_json(json_, made.report(), None, explaining.advise_planned(made))
+        _write_json(json_, made.report(), None, "--dry-run was given", explaining.advise_planned(made))
     terminal.print_plan(console, made.plan)
     halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
     console.print(

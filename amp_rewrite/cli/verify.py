@@ -37,7 +37,7 @@ def verify(
     """Compare REWRITTEN with ORIGINAL on real or made-up inputs.
 
     On CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it. Exit code 1
-    when a tolerance is broken, or names, types or shapes differ.
+    when a tolerance is broken, names, types or shapes differ, or there is nothing finite to compare.
     """
     for path in (original, rewritten):
         model_io.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's

@@ -59,6 +59,10 @@ class Console:
         """One line, of its parts without anything between them; what they hold ends no line."""
         self._rich.print(Text().join(map(_in_line, parts)))
 
+    def whole(self, part: Part) -> None:
+        """One line that is there to be copied: no name in it is shortened."""
+        self._rich.print(Text(visible(_text(part)), _style(part)))
+
     def command(self, line: str) -> None:
         """A line that a CI's log is to take for a command; what it holds of names was escaped for that."""
         self._rich.print(Text(line))

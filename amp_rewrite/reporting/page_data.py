@@ -40,12 +40,14 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
         "how": verdicts.how(verdict),
         "columns": verdicts.COLUMNS,
         "rows": list(map(_plain_output, verdict.outputs)),
-        "faults": list(verdicts.faults(verdict)),
+        "faults": list(verdict.faults),
     }
 
 
 def _plain_output(output: Output) -> dict[str, Any]:
-    return {"cells": verdicts.cells(output), "ok": not output.broken}
+    """An output that holds nothing to compare is neither good nor bad."""
+    ok = not output.broken if output.broken or output.is_compared else None
+    return {"cells": verdicts.cells(output), "ok": ok}
 
 
 def _plain_box(box: Box) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import itertools
 from collections.abc import Iterable, Iterator
 
 from rich.table import Column
@@ -12,17 +12,23 @@ from amp_rewrite.plan import Plan
 from amp_rewrite.reporting.console import Console, Part, Styled
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.reporting.sentences import plural
-from amp_rewrite.reporting.summary import Line, lines
-from amp_rewrite.reporting.verdicts import COLUMNS, cells, faults, how
+from amp_rewrite.reporting.summary import lines
+from amp_rewrite.reporting.verdicts import COLUMNS, cells, hints, how
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.verification import Output, Verdict
 
 
-def print_summary(console: Console, report: Report, title: str, hints: Iterable[str] = ()) -> None:
-    """The few lines that a user reads after a rewrite, and what to do next."""
+def print_summary(console: Console, report: Report, title: str) -> None:
+    """The few lines that a user reads after a rewrite."""
     console.print(Styled(title, "bold"))
-    for line in (*lines(report), *(Line("next", hint) for hint in hints)):
+    for line in lines(report):
         console.print(Styled(f"{line.name:<9}", "dim"), line.text)
+
+
+def print_next(console: Console, found: Iterable[str]) -> None:
+    """What to do next, a line each, if there is anything; printed last, and once."""
+    for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), found, strict=False):
+        console.whole(Styled(f"{name:<9}{hint}", "cyan"))
 
 
 def print_plan(console: Console, plan: Plan) -> None:
@@ -50,20 +56,29 @@ SHOWN = 5
 
 
 def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False) -> None:
-    """The metrics of every output and the verdict; what broke, and the node to look at, where it is known."""
+    """The metrics of every output and the verdict; what broke, the node to look at, where it is known, and
+    what to do about it.
+    """
     console.print(how(verdict))
     name, *rest = COLUMNS
     if verdict.outputs:
         console.table((Column(name, overflow="fold"), *rest), map(_row, verdict.outputs))
-    for fault in faults(verdict):
+    for fault in verdict.faults:
         console.print(Styled(f"  {fault}", "red"))
     if verdict.blame is not None:
         _print_blame(console, verdict.blame, per_node=per_node)
+    print_next(console, hints(verdict))
+
+
+def _style(output: Output) -> str:
+    if output.broken:
+        return "red"
+    return "green" if output.is_compared else ""
 
 
 def _row(output: Output) -> tuple[Part, ...]:
     *texts, judged = cells(output)
-    return (*texts, Styled(judged, "red" if output.broken else "green"))
+    return (*texts, Styled(judged, _style(output)))
 
 
 def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
@@ -75,8 +90,6 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
     if worst.non_finite:
         lost = f"first to make {plural(worst.non_finite, 'value')} infinite or NaN"
         console.print(f"  {lost}: {_node(worst)}{_reads(worst)}")
-    flags = " ".join(f"--keep-full {shlex.quote(name)}" for name in worst.keep_full)
-    console.print(Styled(f"next     {flags}", "cyan"))
 
 
 def _reads(error: NodeError) -> str:

@@ -20,6 +20,7 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.running import made_feeds, model_inputs
 from amp_rewrite.running.fitting import fit
 from amp_rewrite.running.model_inputs import Holds, Input
+from amp_rewrite.running.origins import Origin
 from amp_rewrite.running.sessions import Feeds
 
 
@@ -54,10 +55,23 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     return (reader(inputs) for reader in readers)
 
 
-_Reader = Callable[[Sequence[Input]], Feeds]
+def origin(data: Data) -> Origin:
+    """Where the samples come from, with the files of those that are read; FeedError as `feeds` raises it."""
+    if not data.paths:
+        return Origin(seed=data.seed)
+    readers = [reader for path in data.paths for reader in _readers(Path(path))]
+    return Origin(paths=tuple(map(str, data.paths)), files=tuple(str(reader.args[0]) for reader in readers))
 
 
-def _readers(path: Path) -> Iterator[_Reader]:
+def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int]:
+    """The size that each dimension that a model leaves open gets in made-up samples, by its name in `dims`.
+
+    Raises ModelError when the model cannot be read.
+    """
+    return made_feeds.open_sizes(model_io.load(model).model, data.dims)
+
+
+def _readers(path: Path) -> Iterator[partial[Feeds]]:
     """One reader for every sample that lies at the path; FeedError when there is none."""
     if path.is_dir():
         yield from _readers_within(path)
@@ -71,7 +85,7 @@ def _readers(path: Path) -> Iterator[_Reader]:
 _PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* directory"
 
 
-def _readers_within(folder: Path) -> Iterator[_Reader]:
+def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
     if _is_data_set(folder):
         yield partial(_read_data_set, folder)
         return

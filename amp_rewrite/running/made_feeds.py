@@ -50,6 +50,13 @@ def make(
     return ({w.given.name: _made(w, seed, sample) for w in wanted} for sample in range(samples))
 
 
+def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
+    """The size that `make` gives to each dimension that the model leaves open, by its name in `dims`."""
+    inlining.inline(model)
+    inputs = [given for given in model_inputs.of(model) if not given.spare]
+    return made_sizes.open_sizes(inputs, dims, Destinations(model.graph))
+
+
 def _refuse(given: Input) -> None:
     if given.holds is Holds.OTHER or given.dtype is None:
         raise given.error("is no tensor, and cannot be made up", remedy=_GIVE)

@@ -95,6 +95,14 @@ def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Desti
     }
 
 
+def open_sizes(
+    inputs: Sequence[Input], dims: Mapping[str, int], destinations: Destinations
+) -> dict[str, int]:
+    """The size of every open dimension in `shapes`, by its name in `dims`."""
+    made = shapes(inputs, dims, destinations)
+    return {p.symbol or p.spot: made[p.given.name][p.axis] for p in _places(inputs, destinations)}
+
+
 def _places(inputs: Sequence[Input], destinations: Destinations) -> Iterator[Place]:
     for given in inputs:
         for axis, dim in enumerate(given.dims or ()):

@@ -20,9 +20,11 @@ class Metrics:
     `max_abs` and `mean_abs` are the largest and the mean absolute difference, `relative_l2` the L2 norm of
     the difference over that of the original, `cosine` that of the angle between the two, `snr_db` the
     signal-to-noise ratio in decibels (infinite for equal outputs). `agreement` is the share of equal
-    values for outputs that are no floats, and of equal arg-max along the last axis for those that have two
-    axes or more; None where it means nothing. `non_finite` counts values that are NaN or infinite in one of
-    the two alone, or infinite with another sign.
+    values for outputs that are no floats, and for those of two or three axes the share of rows whose largest
+    value is at the same place; None where it means nothing: without values, or without a row that has a
+    largest value. A place counts as the same where the original's value there ties with its largest (TIE).
+    `non_finite` counts values that are NaN or infinite in one of the two alone, or infinite with another
+    sign; `compared` those that say anything: finite in the original, or no floats.
     """
 
     max_abs: float
@@ -32,6 +34,7 @@ class Metrics:
     snr_db: float
     agreement: float | None
     non_finite: int
+    compared: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
         snr_db=20 * math.log10(signal / noise) if signal and noise else (0.0 if noise else math.inf),
         agreement=_top1(expected, actual) if is_float(expected) else _share_equal(expected, actual),
         non_finite=int(np.count_nonzero(lost)) + _gained(expected[~finite], actual[~finite]),
+        compared=int(wanted.size),
     )
 
 
@@ -125,11 +129,11 @@ def _is_number(array: NDArray[Any]) -> bool:
 
 def _equality(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
     """What there is to say of texts and other things that are no numbers."""
-    return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, _share_equal(expected, actual), 0)
+    return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, _share_equal(expected, actual), 0, expected.size)
 
 
-def _share_equal(expected: NDArray[Any], actual: NDArray[Any]) -> float:
-    return float(np.mean(expected == actual)) if expected.size else 1.0
+def _share_equal(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
+    return float(np.mean(expected == actual)) if expected.size else None
 
 
 def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> float:
@@ -140,10 +144,32 @@ def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> float:
 
 
 def _top1(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
-    """How often the largest value along the last axis is at the same place."""
-    if expected.ndim < 2 or expected.shape[-1] < 2 or not expected.size:
+    """How often the largest value of a row is at the same place, over the rows that have a largest one.
+
+    Rows are scores, [batch, class] or [batch, token, class]; of what has more axes, or one, they are not.
+    """
+    if expected.ndim not in (2, 3) or not expected.size:
         return None
-    return float(np.mean(expected.argmax(axis=-1) == actual.argmax(axis=-1)))
+    top = expected.max(axis=-1)  # NaN where any value is, and then no row to compare
+    telling = top > expected.min(axis=-1)
+    if not telling.any():
+        return None
+    places = np.expand_dims(actual.argmax(axis=-1), -1)
+    there = np.take_along_axis(expected, places, axis=-1).squeeze(-1)
+    return float(np.mean(_ties(top[telling], there[telling])))
+
+
+TIE = 2.0**-8
+"""Numbers that differ by no more than this share of the larger one tie: bfloat16, the coarser half, rounds by
+as much, so that which of them comes out larger is chance.
+"""
+
+
+def _ties(top: NDArray[Any], there: NDArray[Any]) -> NDArray[np.bool_]:
+    wanted, got = top.astype(np.float64), there.astype(np.float64)
+    near = np.isfinite(wanted)
+    near[near] = wanted[near] - got[near] <= TIE * np.abs(wanted[near])
+    return near | (wanted == got)
 
 
 def broken(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.errors import ModelError, RunError
 from amp_rewrite.running import sessions, values
 from amp_rewrite.running.sessions import Device, Feeds
 
@@ -57,7 +57,7 @@ def _providers(device: Device, *, tf32: bool) -> list[Any]:
 
 
 def runner(session: Any, feeds: Feeds, device: Device, where: str | Path = "") -> Runner:
-    """Runs a session on these inputs; FeedError, which names the model's path in `where`, when that fails.
+    """Runs a session on these inputs; RunError, which names the model's path in `where`, when that fails.
 
     Tensors are handed over once: on CUDA they are bound, so that they lie on the device where the model
     reads them there, and the outputs stay on it. What is no tensor goes over with every run.
@@ -80,7 +80,7 @@ def _refused(where: str | Path) -> Generator[None]:
         yield
     except Exception as error:  # as above
         problem = f"the run failed ({sessions.first_line(error)})"
-        raise FeedError(problem, where=where, remedy="give inputs that fit with --data") from error
+        raise RunError(problem, where=where, remedy="give inputs that fit with --data") from error
 
 
 def _run_of(session: Any, given: Feeds, types: Mapping[str, str], device: Device) -> Runner:

@@ -13,7 +13,7 @@ import onnx
 from onnx import parser
 
 from amp_rewrite import model_io
-from amp_rewrite.errors import FeedError, MissingPackageError, ModelError
+from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.running import values
 
 Feeds = Mapping[str, Any]
@@ -92,8 +92,13 @@ def _open(model: Runnable, device: Device, options: Any) -> Any:
         raise ModelError(f"onnxruntime refuses the model ({first_line(error)})") from error
 
 
-def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
-    """The outputs of a session, or those of them that are wanted, by name; FeedError when the run fails."""
+def run_session(
+    session: Any, feeds: Feeds, wanted: Container[str] | None = None, *, where: str = ""
+) -> dict[str, Any]:
+    """The outputs of a session, or those of them that are wanted, by name.
+
+    Raises RunError when the run fails, with `where` for the inputs.
+    """
     outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
     names = [output.name for output in outputs]
     kinds = {entry.name: entry.type for entry in session.get_inputs()}
@@ -102,8 +107,8 @@ def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None
     try:
         found = session.run(names, given) if plain else _run_values(session, names, given, kinds)
     except Exception as error:  # as above
-        raise FeedError(
-            f"the run failed ({first_line(error)})", remedy="give inputs that fit with --data"
+        raise RunError(
+            f"the run failed ({first_line(error)})", where=where, remedy="give inputs that fit with --data"
         ) from error
     return dict(zip(names, found, strict=True))
 
@@ -118,7 +123,7 @@ def _run_values(session: Any, names: list[str], given: Feeds, kinds: Mapping[str
 def run(model: Runnable, feeds: Feeds, device: Device = Device.CPU) -> dict[str, Any]:
     """The outputs of a model, by name.
 
-    Raises ModelError when onnxruntime refuses the model, and FeedError when it refuses the inputs.
+    Raises ModelError when onnxruntime refuses the model, and RunError when it refuses the inputs.
     """
     return run_session(open_session(model, device), feeds)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.errors import FeedError, ModelError, RunError
 from amp_rewrite.options import Borders
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.metrics import Metrics, Tolerances
+from amp_rewrite.running.origins import GIVEN, Origin
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
@@ -27,14 +28,30 @@ class Output:
     metrics: Metrics
     broken: tuple[str, ...]
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether the original has a value here that a comparison can go by."""
+        return self.metrics.compared > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a rewritten model does what the original does.
 
     `signature` says what differs in names, types and shapes of inputs and outputs and should not, or why
-    the rewritten model does not run at all; `how` where the two ran, `samples` on how many inputs. `blame`
-    is there when it was asked for.
+    the rewritten model does not run at all; `how` where the two ran, `samples` on how many inputs, `inputs`
+    where these come from. `blame` is there when it was asked for.
+
+    A verdict that goes by nothing is no good one. A value can be compared where it is finite in the original,
+    or no float at all. `unproven` says, in words, where there is none:
+
+    - nowhere: the outputs are empty, or the original makes nothing finite;
+    - nowhere in an output that has values, and wherever it has them inputs are not finite either;
+    - nowhere in a sample whose inputs are not finite, while others have them.
+
+    Else infinities and NaN that both models have are no fault: a mask may be one of the outputs, an image
+    without detections one of the samples, and inputs that are not finite are fair where the original makes
+    something finite of them.
     """
 
     outputs: tuple[Output, ...]
@@ -42,20 +59,29 @@ class Verdict:
     how: str
     samples: int
     blame: Blame | None = None
+    inputs: Origin = GIVEN
+    unproven: tuple[str, ...] = ()
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Everything that is wrong, a sentence each."""
+        broken = (f"{output.name}: {fault}" for output in self.outputs for fault in output.broken)
+        return (*self.signature, *broken, *self.unproven)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is broken."""
-        return not self.signature and not any(output.broken for output in self.outputs)
+        """Whether the models were compared, and nothing is wrong."""
+        return not self.faults
 
     @property
     def is_far(self) -> bool:
-        """Whether the outputs are what is wrong: the two models have the same borders, and both run."""
-        return not self.signature and not self.ok
+        """Whether outputs are too far apart: the two models have the same borders, and both run."""
+        return not self.signature and any(output.broken for output in self.outputs)
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        return _plain(asdict(self) | {"ok": self.ok})
+        said = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
+        return _plain(asdict(self) | {"inputs": self.inputs.to_json()} | said)
 
 
 def _plain(value: Any) -> Any:
@@ -75,16 +101,19 @@ def verify(
     *,
     borders: Borders = Borders.KEEP,
     device: Device | None = None,
+    inputs: Origin = GIVEN,
 ) -> Verdict:
     """Runs both models on all samples and compares their outputs.
 
     With `Borders.HALF`, float32 inputs and outputs may be half in the rewritten model. One that does not run,
-    or has other inputs and outputs, has a bad verdict. Raises MissingPackageError without onnxruntime,
-    ModelError and FeedError when the original does not run.
+    or has other inputs and outputs, has a bad verdict, and so has a comparison that proves nothing (Verdict
+    says when that is). `inputs` says where the samples come from. Raises MissingPackageError without
+    onnxruntime, ModelError and FeedError when the original does not run.
     """
     where = device or sessions.best_device()
     before = sessions.open_session(original, where)
-    judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0)
+    origin = inputs if before.get_inputs() else GIVEN
+    judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=origin)
     try:
         with emulated(rewritten, where, late=True) as runnable:
             return _judge(judged, before, runnable, samples, bounds or Tolerances(), borders, where)
@@ -112,10 +141,16 @@ def _judge(
     judged = replace(judged, signature=tuple(_differences(before, after, borders)))
     if judged.signature:
         return judged
-    measured = [_measure(before, after, feeds) for feeds in samples]
-    if not measured:
+    origin = judged.inputs
+    runs = [_run(before, after, feeds, origin.sample(index)) for index, feeds in enumerate(samples)]
+    if not runs:
         raise FeedError("there is no sample to run", remedy="give one with --data, or leave it out")
-    return replace(judged, outputs=tuple(_outputs(measured, bounds)), samples=len(measured))
+    return replace(
+        judged,
+        outputs=tuple(_outputs([run.measured for run in runs], bounds)),
+        samples=len(runs),
+        unproven=tuple(_unproven(runs)),
+    )
 
 
 _HOW = {
@@ -149,12 +184,34 @@ Measured = dict[str, tuple[Metrics, bool]]
 """Metrics by output, and whether the output is of floats."""
 
 
-def _measure(before: Any, after: Any, feeds: Feeds) -> Measured:
-    expected = dict(_arrays(sessions.run_session(before, feeds)))
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A sample: what it is called, what was measured on it, which inputs hold what is not finite, and which
+    outputs of the original have values, none of them finite.
+    """
+
+    sample: str
+    measured: Measured
+    odd: tuple[str, ...]
+    lost: tuple[str, ...]
+
+    @property
+    def is_compared(self) -> bool:
+        return any(found.compared for found, _ in self.measured.values())
+
+
+def _run(before: Any, after: Any, feeds: Feeds, sample: str) -> _Run:
+    expected = dict(_arrays(sessions.run_session(before, feeds, where=sample)))
     try:
         actual = dict(_arrays(sessions.run_session(after, feeds)))
-    except FeedError as error:
-        raise _FailedError(error) from error
+    except RunError as error:
+        raise _FailedError(error.problem) from error
+    given = dict.fromkeys(name.partition("[")[0] for name, value in _arrays(feeds) if not _is_finite(value))
+    lost = (name for name, value in expected.items() if value.size and not _has_finite(value))
+    return _Run(sample, _measure(expected, actual), tuple(given), tuple(lost))
+
+
+def _measure(expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]) -> Measured:
     found: Measured = {}
     for name in dict.fromkeys((*expected, *actual)):
         wanted = expected.get(name)
@@ -163,13 +220,52 @@ def _measure(before: Any, after: Any, feeds: Feeds) -> Measured:
     return found
 
 
+def _is_finite(array: NDArray[Any]) -> bool:
+    return not metrics.is_float(array) or bool(np.isfinite(array).all())
+
+
+def _has_finite(array: NDArray[Any]) -> bool:
+    return not metrics.is_float(array) or bool(np.isfinite(array).any())
+
+
+def _unproven(runs: Sequence[_Run]) -> tuple[str, ...]:
+    """Why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
+    compared = {name for run in runs for name, (found, _) in run.measured.items() if found.compared}
+    found = (*_blind_outputs(runs, compared), *_blind_samples(runs, compared))
+    if compared or found:
+        return found
+    lost = any(run.lost for run in runs)
+    why = "no value of the original is finite" if lost else "the outputs hold no values"
+    return (f"nothing was compared: {why}",)
+
+
+def _blind_outputs(runs: Sequence[_Run], compared: Container[str]) -> Iterator[str]:
+    for name in dict.fromkeys(name for run in runs for name in run.lost if name not in compared):
+        odd = [run.odd for run in runs if name in run.lost]
+        if all(odd):
+            yield _proves_nothing(name, odd)
+
+
+def _blind_samples(runs: Sequence[_Run], compared: Set[str]) -> Iterator[str]:
+    for run in runs:
+        if run.odd and not run.is_compared and not compared.isdisjoint(run.lost):
+            yield _proves_nothing(run.sample or "a sample", [run.odd])
+
+
+def _proves_nothing(what: str, odd: Iterable[tuple[str, ...]]) -> str:
+    names = dict.fromkeys(name for names in odd for name in names)
+    inputs = "input" if len(names) == 1 else "inputs"
+    listed = ", ".join(f"'{name}'" for name in names)
+    return f"{what}: proves nothing: of the NaN or infinities in {inputs} {listed} come no finite outputs"
+
+
 def _compare(wanted: NDArray[Any] | None, got: NDArray[Any] | None) -> Metrics:
     if wanted is None or got is None or got.shape != wanted.shape:
         return _INCOMPARABLE
     return metrics.measure(wanted, got)
 
 
-_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0)
+_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0)
 """An output that is missing or has another shape."""
 
 
@@ -202,4 +298,5 @@ def _worst(samples: list[Metrics]) -> Metrics:
         snr_db=min(sample.snr_db for sample in samples),
         agreement=min(agreements) if agreements else None,
         non_finite=sum(sample.non_finite for sample in samples),
+        compared=sum(sample.compared for sample in samples),
     )

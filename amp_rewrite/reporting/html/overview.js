@@ -44,7 +44,7 @@ const Overview = (() => {
       "li",
       {},
       name(cells[0]),
-      el("span", { class: ok ? "number good" : "number bad" }, cells.at(-1)),
+      el("span", { class: ok === null ? "number" : ok ? "number good" : "number bad" }, cells.at(-1)),
       el(
         "p",
         { class: "metrics" },
