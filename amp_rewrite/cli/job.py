@@ -157,16 +157,18 @@ class Job:
     @contextlib.contextmanager
     def _naming_output(self) -> Generator[None]:
         """Has the error for a result that cannot stand at its default place name the flag for another one."""
-        options = self.replay.over(self.options) if self.replay else self.options
-        default = None if self.output or self.in_place else output_paths.default(self.model, options.half)
         try:
             yield
         except OutputError as error:
-            if error.where != str(default):
+            if self.output or self.in_place or error.where != str(self._default()):
                 raise
             raise OutputError(
                 error.problem, where=error.where, remedy="choose another place with -o"
             ) from error
+
+    def _default(self) -> Path:
+        options = self.replay.over(self.options) if self.replay else self.options
+        return output_paths.default(self.model, options.half)
 
     def _judge(self, result: Result) -> Judged:
         if self.original is None or not (result.report.changed or self.required):

@@ -55,9 +55,15 @@ def written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Ite
     if values.get("plots"):
         places = (values["plots"] / f"{name}{kind}" for name in PICTURES for kind in (".svg", ".png"))
         yield from (Touched("--plots", place) for place in places)
-    if "in_place" in values and not (values["in_place"] or values["output"] or values["dry_run"]):
+    if _takes_default_name(values):
         names = (output_paths.default(values["model"], to) for to in half.BY_NAME.values())
         yield from (Touched(RESULT, name) for name in names)
+
+
+def _takes_default_name(values: Mapping[str, Any]) -> bool:
+    """Whether it is a rewrite whose result is named after its model, which has a name."""
+    named = values.get("output") or values.get("in_place") or values.get("dry_run")
+    return "in_place" in values and not named and bool(values["model"].name)
 
 
 def _paths(
