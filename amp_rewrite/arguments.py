@@ -35,8 +35,7 @@ def shown(given: object) -> str:
         return reprlib.repr(given)
     if inspect.isclass(given):
         return f"the class {given.__name__}"
-    name = type(given).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    return type(given).__name__
 
 
 def is_path(given: object) -> TypeGuard[PathLike]:
@@ -98,7 +97,7 @@ def texts(name: str, given: Texts) -> tuple[str, ...]:
     return found
 
 
-def path(name: str, given: PathLike) -> Path:
+def path(name: str, given: object) -> Path:
     """A path that names something."""
     if not is_path(given):
         raise refused(name, f"{shown(given)} is no path")
@@ -139,8 +138,7 @@ def sizes(name: str, given: object) -> dict[str, int]:
     return {key: whole(f'{name}["{key}"]', size) for key, size in found.items()}
 
 
-def function(name: str, given: T) -> T:
-    """What can be called, or None."""
+def function(name: str, given: object) -> None:
+    """Refuses what is neither None nor can be called."""
     if given is not None and not callable(given):
         raise refused(name, f"{shown(given)} is no function")
-    return given

@@ -65,6 +65,7 @@ ORDER = [
     "running",
     "reporting",
     "analysis",
+    "refusals",
     "pipeline",
     "proving",
     "explaining",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -85,7 +86,7 @@ class Job:
             return f"not compared with the original: {judged}"
         return "not compared with the original" if self.original is None else "nothing changed"
 
-    def _time(self, result: Result) -> Bench | None:
+    def _time(self, result: Result[Any]) -> Bench | None:
         """Both models as `bench` times them at its defaults; None where they cannot be run."""
         tell(self.progress, "measure")
         subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
@@ -108,7 +109,7 @@ class Job:
         except _UNRUN:
             return {}
 
-    def _rewrite(self, seen: Observed) -> Result:
+    def _rewrite(self, seen: Observed) -> Result[Any]:
         overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
@@ -125,7 +126,7 @@ class Job:
         writing.save(model_io.load(result.model), self.model, self.options.external_data)
         return replace(result, model=self.model)
 
-    def _judge(self, result: Result) -> Judged:
+    def _judge(self, result: Result[Any]) -> Judged:
         if self.original is None or not result.report.changed:
             return None
         if isinstance(self.original, AmpRewriteError):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -205,7 +206,7 @@ def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     )
 
 
-def _hints(model: Path, result: Result) -> Iterator[str]:
+def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
     """What to do next, as commands that can be pasted; what was observed, only the result knows."""
     report = result.report
     name = shlex.quote(str(result.model if report.observed else model))
