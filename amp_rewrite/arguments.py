@@ -98,11 +98,9 @@ def texts(name: str, given: Texts) -> tuple[str, ...]:
 
 
 def path(name: str, given: object) -> Path:
-    """A path that names something."""
+    """A path."""
     if not is_path(given):
         raise refused(name, f"{shown(given)} is no path")
-    if not os.fspath(given):
-        raise refused(name, "an empty text is no path")
     return Path(given)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from amp_rewrite import arguments, targets
 from amp_rewrite import half as halves
@@ -154,8 +155,7 @@ def _lists(given: OpLists | PathLike | None) -> OpLists | None:
     if not arguments.is_path(given):
         remedy = f"give an OpLists, one of {', '.join(shipped())}, or the path of a file"
         raise arguments.refused("Options.lists", f"{arguments.shown(given)} is no operator list", remedy)
-    path = arguments.path("Options.lists", given)
-    return load(given if isinstance(given, str) else path)
+    return load(given if isinstance(given, str) else Path(given))
 
 
 def _external_data(given: ExternalData | Beside | str) -> ExternalData:

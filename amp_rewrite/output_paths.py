@@ -31,9 +31,11 @@ def choose(
         return given
     target = Path(output) if output is not None else default(given, options.half)
     if target.is_dir():
-        raise OutputError("is a folder", where=target, remedy="name a file in it with -o")
+        raise OutputError("is a folder", where=target, remedy="name a file in it with `output`")
     if target.exists() and given.exists() and target.samefile(given):
-        raise OptionError(f"{target} is the input itself", remedy="choose another place, or say --in-place")
+        raise OptionError(
+            f"{target} is the input itself", remedy="choose another place, or say `in_place=True`"
+        )
     return target
 
 

@@ -156,7 +156,7 @@ def save(
 def _save_all(loaded: Loaded, path: Path, asked: ExternalData) -> bytes:
     if _goes_beside(loaded, asked):
         return _save_with_data(loaded, path, asked.largest)
-    _refuse_too_large(loaded, path, "leave out --external-data never")
+    _refuse_too_large(loaded, path, "leave out `Options.external_data=NEVER`")
     ir.external_data.load_to_model(loaded.model)
     data = to_proto(loaded).SerializeToString()
     write(data, path)

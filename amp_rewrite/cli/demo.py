@@ -9,6 +9,7 @@ from rich.text import Text
 
 from amp_rewrite import demo as networks
 from amp_rewrite import pipeline, writing
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.errors import MissingPackageError
 from amp_rewrite.reporting import terminal
@@ -42,7 +43,7 @@ def demo(output: Path) -> None:
     hint = f"amp-rewrite explain {original}"
     terminal.print_summary(console, result.report, str(result.model), [hint])
     if isinstance(verdict, MissingPackageError):
-        console.print(Text(f"not compared with the original: {verdict}"))
+        console.print(Text(f"not compared with the original: {in_flags(verdict)}"))
     else:
         terminal.print_verdict(console, verdict)
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):

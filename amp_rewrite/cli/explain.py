@@ -11,6 +11,7 @@ from rich.text import Text
 from amp_rewrite import checking, explaining, writing
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.questions import Question
@@ -64,7 +65,7 @@ def explain(
         found = _explanation(model, asked, dims)
         _show(showing, model, asked, found, dims)
         for warning in found.warnings:
-            plain_console(stderr=True).print(Text(f"warning  {warning}"))
+            plain_console(stderr=True).print(Text(f"warning  {in_flags(warning)}"))
         told = question.tell(plain_console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)

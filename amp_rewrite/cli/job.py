@@ -11,6 +11,7 @@ import onnx
 
 from amp_rewrite import model_io, pipeline, writing
 from amp_rewrite.analysis import Analysis
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
@@ -83,7 +84,7 @@ class Job:
 
     def _unverified(self, judged: AmpRewriteError | None) -> str:
         if judged is not None:
-            return f"not compared with the original: {judged}"
+            return f"not compared with the original: {in_flags(judged)}"
         return "not compared with the original" if self.original is None else "nothing changed"
 
     def _time(self, result: Result[Any]) -> Bench | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.options import Borders
 from amp_rewrite.proving import Proof
@@ -44,7 +45,8 @@ class Judging:
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
         samples = feeds.feeds(original, data)
-        return verification.verify(original, rewritten, samples, self.bounds, borders=borders)
+        verdict = verification.verify(original, rewritten, samples, self.bounds, borders=borders)
+        return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
     def with_blame(self, verdict: Verdict, original: Runnable, rewritten: Runnable, data: Data) -> Verdict:
         """The verdict, with the blame of the first sample where it is asked for or the verdict is bad.

@@ -17,6 +17,7 @@ from amp_rewrite import checking, explaining, plan_files, writing
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.job import Job, original
 from amp_rewrite.cli.json_flag import json_flag
@@ -181,14 +182,14 @@ def _tell(console: Console, model: Path, proof: Proof, json_: Path | None, judgi
 def _write_json(path: Path, report: Report, verdict: Judged, advice: Advice) -> None:
     judged = verdict.to_json() if isinstance(verdict, Verdict) else None
     if isinstance(verdict, AmpRewriteError):
-        judged = {"not_compared": str(verdict)}
+        judged = {"not_compared": in_flags(verdict)}
     writing.write_json({**report.to_json(), "verification": judged, "advice": advice.to_json()}, path)
 
 
 def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
     """A verdict is printed; one that is bad also when all else is quiet."""
     if isinstance(verdict, AmpRewriteError):
-        console.print(Text(f"not compared with the original: {verdict}"))
+        console.print(Text(f"not compared with the original: {in_flags(verdict)}"))
     elif verdict is not None:
         loud = console if verdict.ok else terminal.plain_console(stderr=console.quiet)
         terminal.print_verdict(loud, verdict, per_node=judging.per_node)

@@ -33,7 +33,7 @@ def observe(model: Source, samples: Samples, *, device: Device | str | None = No
     found: dict[str, Magnitudes] = {}
     first = next(runs, None)
     if first is None:
-        raise FeedError("there is no sample to look at", remedy="give one with --data, or leave it out")
+        raise FeedError("there is no sample to look at", remedy="give one with `samples`")
     for feeds in itertools.chain([first], runs):
         for name, seen in _seen(inside, feeds):
             found[name] = seen.join(found.get(name, seen))

@@ -100,7 +100,7 @@ def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None
         found = session.run(names, given) if plain else _run_values(session, names, given, kinds)
     except Exception as error:  # as above
         raise FeedError(
-            f"the run failed ({first_line(error)})", remedy="give inputs that fit with --data"
+            f"the run failed ({first_line(error)})", remedy="give inputs that fit with `samples`"
         ) from error
     return dict(zip(names, found, strict=True))
 

@@ -125,7 +125,7 @@ def _judge(
         return judged
     measured = [_measure(before, after, feeds) for feeds in samples]
     if not measured:
-        raise FeedError("there is no sample to run", remedy="give one with --data, or leave it out")
+        raise FeedError("there is no sample to run", remedy="give one with `samples`")
     return replace(judged, outputs=tuple(_outputs(measured, bounds)), samples=len(measured))
 
 
