@@ -8,6 +8,7 @@ PACKAGE = ROOT / "amp_rewrite"
 
 # A module imports only from what stands above it. A room (a package) is one entry with its modules.
 ORDER = [
+    "version",
     "errors",
     "arguments",
     "half",
