@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 import inspect
 import os
 import reprlib
@@ -41,6 +42,17 @@ def shown(given: object) -> str:
 def is_path(given: object) -> TypeGuard[PathLike]:
     """Whether this is a path, or the text of one; bytes are none here."""
     return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str)
+
+
+def flaw_of(path: PathLike) -> str:
+    """Why no file can have that path, as the end of a sentence; nothing where one can."""
+    try:
+        Path(path).lstat()
+    except ValueError:
+        return "has a character that no path has"
+    except OSError as error:
+        return "is longer than a path can be" if error.errno == errno.ENAMETOOLONG else ""
+    return ""
 
 
 def is_number(given: object) -> TypeGuard[float]:
@@ -98,9 +110,11 @@ def texts(name: str, given: Texts) -> tuple[str, ...]:
 
 
 def path(name: str, given: object) -> Path:
-    """A path."""
+    """A path, of something that is there or may be."""
     if not is_path(given):
         raise refused(name, f"{shown(given)} is no path")
+    if flaw := flaw_of(given):
+        raise refused(name, f"{shown(os.fspath(given))} {flaw}")
     return Path(given)
 
 
@@ -133,7 +147,18 @@ def mapping(name: str, given: object, example: str) -> dict[str, Any]:
 def sizes(name: str, given: object) -> dict[str, int]:
     """Sizes of dimensions by name; none for None."""
     found = mapping(name, {} if given is None else given, '{"batch": 4}')
-    return {key: whole(f'{name}["{key}"]', size) for key, size in found.items()}
+    return {key: _size(f'{name}["{key}"]', size) for key, size in found.items()}
+
+
+def _size(name: str, given: object) -> int:
+    size = whole(name, given)
+    if size >= _TOO_MANY:
+        raise refused(name, "is larger than any dimension")
+    return size
+
+
+_TOO_MANY = 1 << 63
+"""ONNX has 64 bits for a dimension, one of them for the sign."""
 
 
 def function(name: str, given: object) -> None:

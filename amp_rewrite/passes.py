@@ -23,5 +23,6 @@ class AmpPass(ir.passes.FunctionalPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """The rewritten model, and whether anything changed."""
+        arguments.instance("model", model, ir.Model, "give an onnx_ir.Model")
         result = pipeline.rewrite(model, self.options)
         return ir.passes.PassResult(result.model, modified=result.report.changed)

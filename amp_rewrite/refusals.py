@@ -14,8 +14,10 @@ from amp_rewrite.plan_files import SavedPlan
 
 def refuse(source: object, options: object, replay: object, seen: object) -> None:
     """An error that names the argument, for what is of another type than the argument takes."""
-    if isinstance(source, (str, os.PathLike)) and not Path(os.fsdecode(source)).name:
-        raise ModelError(f"{os.fsdecode(source)!r} is no model", remedy="give the path of a file")
+    if isinstance(source, (str, os.PathLike)) and not _names_a_file(source):
+        raise ModelError(
+            f"{arguments.shown(os.fspath(source))} is no model", remedy="give the path of a file"
+        )
     if options is not None:
         arguments.instance("options", options, Options, "write Options(...)")
     if replay is not None:
@@ -27,6 +29,10 @@ def refuse(source: object, options: object, replay: object, seen: object) -> Non
             "seen", seen, "seen=amp_rewrite.observe(model, samples)"
         ).items():
             arguments.instance(f'seen["{name}"]', value, Magnitudes, remedy)
+
+
+def _names_a_file(path: object) -> bool:
+    return arguments.is_path(path) and bool(Path(path).name) and not arguments.flaw_of(path)
 
 
 def refuse_output(source: object, output: object, *, in_place: object) -> None:

@@ -1,5 +1,8 @@
 """What a stranger gives to the Python API: taken where it is clear, else one line that names the argument."""
 
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +60,15 @@ def test_pins_and_external_data_take_the_short_form():
     assert Pins(keep_full="head_.*").keep_full == ("head_.*",)
     assert Pins(force_half=["a", "b"]).force_half == ("a", "b")
     assert ExternalData("always", np.int64(5)) == ExternalData(Beside.ALWAYS, 5)
+
+
+def test_options_are_copied_and_changed_like_any_dataclass():
+    """`replace` takes the short forms too; copies and pickles are equal."""
+    asked = replace(Options(follow=False), half="bfloat16", keep_io="x")
+    assert asked == Options(half=BFLOAT16, follow=False, keep_io=("x",))
+    assert copy.deepcopy(asked) == pickle.loads(pickle.dumps(asked)) == asked
+    with pytest.raises(FrozenInstanceError):
+        asked.half = FLOAT16
 
 
 def test_a_list_may_be_a_path(tmp_path):
@@ -192,6 +204,8 @@ def test_rewrite_of_a_model_in_memory_names_the_argument(given, line):
         (5, "output: 5 is no path"),
         (b"x.onnx", "output: b'x.onnx' is no path"),
         (True, "output: True is no path"),
+        ("a\0b.onnx", "output: 'a\\x00b.onnx' has a character that no path has"),
+        ("a" * 5000, "output: 'aaaaaaaaaaaa...aaaaaaaaaaaaa' is longer than a path can be"),
     ],
 )
 def test_an_output_that_is_no_path_is_refused(output, line):
@@ -225,6 +239,7 @@ def test_what_is_no_model_is_a_model_error(call, model):
         ({"dims": {"batch": "4"}}, "dims[\"batch\"]: '4' is no whole number from 0 up"),
         ({"dims": {"batch": -4}}, 'dims["batch"]: -4 is no whole number from 0 up'),
         ({"dims": {"batch": 2.5}}, 'dims["batch"]: 2.5 is no whole number from 0 up'),
+        ({"dims": {"batch": 10**30}}, 'dims["batch"]: is larger than any dimension'),
         ({"dims": [1]}, 'dims: list is no mapping; write it as in {"batch": 4}'),
         ({"dims": "batch=4"}, "dims: 'batch=4' is no mapping"),
         ({"dims": {3: 4}}, "dims: the key 3 is no text"),
@@ -247,6 +262,7 @@ def test_coverage_names_the_dimension(given, line):
         ({"require": "MatMul"}, "require: 'MatMul' is no mapping; write it as in {\"MatMul\": 1.0}"),
         ({"require": ["MatMul"]}, "require: list is no mapping"),
         ({"require": {"MatMul": "all"}}, "MatMul 'all' is no share"),
+        ({"require": {"MatMul": None}}, "MatMul None is no share"),
         ({"forbid_half": 5}, "forbid_half: 5 is not a text, or a list of texts"),
         ({"forbid_half": [5]}, "forbid_half: 5 is no text"),
         ({"forbid_half": "Sotfmax"}, "no operator is called Sotfmax; did you mean Softmax?"),
@@ -271,6 +287,20 @@ def test_one_operator_may_be_forbidden_without_a_list():
 def test_a_pass_refuses_other_options_when_it_is_made(options):
     """What is no Options is refused where it is written, not in the middle of a pipeline."""
     assert "is no Options; write AmpPass(Options(...))" in refusal(AmpPass, options)
+
+
+def test_a_pass_takes_models_of_onnx_ir_alone():
+    """A path that was slipped in is not rewritten beside itself, and a ModelProto not passed on."""
+    for model in ("m.onnx", MODEL, None):
+        assert "give an onnx_ir.Model" in refusal(AmpPass(), model)
+
+
+@pytest.mark.parametrize("path", ["a\0b.onnx", "a" * 5000 + ".onnx"], ids=["NUL", "long"])
+def test_a_path_that_no_file_can_have_is_refused(path):
+    """Python's own errors for these are no OSError, or name no cause."""
+    assert " is no model" in refusal(amp_rewrite.rewrite, path)
+    assert refusal(assert_coverage, MODEL, baseline=path).startswith("baseline: '")
+    assert refusal(Data, path).startswith("Data.paths: '")
 
 
 def test_data_that_is_no_data_is_refused():
@@ -320,6 +350,7 @@ class TestRunning:
             ([], "there is no sample"),
             ([{"x": IMAGE}], "the run failed"),
             ([{"image": "hello"}], "the run failed"),
+            ([{"image": IMAGE * 1j}], "the run failed"),
         ],
         ids=lambda value: str(value)[:40],
     )

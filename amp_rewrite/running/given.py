@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,11 @@ _MODELS = "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsu
 
 
 def _file(path: Path) -> Path:
+    if flaw := arguments.flaw_of(path):
+        raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
     if path.is_file():
         return path
-    problem = "is no file" if os.path.lexists(path) else "there is no such file"
+    problem = "is no file" if path.exists() else "there is no such file"
     raise ModelError(problem, where=path, remedy="check the path")
 
 

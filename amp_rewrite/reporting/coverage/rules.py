@@ -52,9 +52,9 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Raises OptionError for a share that is none: a rule of 95 would never be kept, one of -1 always."""
-        named = {name: getattr(self, name) for name in SHARES}
-        for name, share in {**named, **self.require}.items():
-            if share is not None and not is_share(share):
+        named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
+        for name, share in (*named.items(), *self.require.items()):
+            if not is_share(share):
                 raise OptionError(f"{name} {_number(share)} is no share", remedy=SHARE)
         if self.max_casts is not None:
             arguments.whole("max_casts", self.max_casts)
