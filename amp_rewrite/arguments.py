@@ -15,6 +15,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
+import numpy as np
+
 from amp_rewrite.errors import OptionError
 
 T = TypeVar("T")
@@ -88,9 +90,9 @@ def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T]) -> T
 
 def flag(name: str, given: object) -> bool:
     """A truth value; what merely counts as one is a slip, such as "no"."""
-    if not _is_truth(given):
+    if not isinstance(given, (bool, np.bool_)):
         raise refused(name, f"{shown(given)} is neither True nor False")
-    return given
+    return bool(given)
 
 
 def whole(name: str, given: Any, least: int = 0) -> int:

@@ -60,6 +60,7 @@ def test_pins_and_external_data_take_the_short_form():
     assert Pins(keep_full="head_.*").keep_full == ("head_.*",)
     assert Pins(force_half=["a", "b"]).force_half == ("a", "b")
     assert ExternalData("always", np.int64(5)) == ExternalData(Beside.ALWAYS, 5)
+    assert Options(check=np.bool_(False)).check is False
 
 
 def test_options_are_copied_and_changed_like_any_dataclass():
