@@ -3,7 +3,8 @@
 `rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on
 samples, `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`), `emulate` makes a
 float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half, and
-`AmpPass` is the rewrite as a pass of onnx-ir. `Options` and `Pins` say how.
+`AmpPass` is the rewrite as a pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close. What can
+go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from amp_rewrite.reporting.coverage.counts import Coverage
     from amp_rewrite.reporting.coverage.measuring import measure as measure_coverage
     from amp_rewrite.running.emulation import emulate
+    from amp_rewrite.running.metrics import Tolerances
     from amp_rewrite.running.observation import observe
     from amp_rewrite.running.verification import Verdict, verify
+
+    __version__: str
 
 __all__ = [
     "AmpPass",
@@ -29,6 +33,7 @@ __all__ = [
     "Options",
     "Pins",
     "Result",
+    "Tolerances",
     "Verdict",
     "analyze",
     "emulate",
@@ -45,6 +50,7 @@ _PLACES = {
     "Options": "options:Options",
     "Pins": "options:Pins",
     "Result": "pipeline:Result",
+    "Tolerances": "running.metrics:Tolerances",
     "Verdict": "running.verification:Verdict",
     "analyze": "pipeline:analyze",
     "emulate": "running.emulation:emulate",
@@ -52,6 +58,7 @@ _PLACES = {
     "observe": "running.observation:observe",
     "rewrite": "pipeline:rewrite",
     "verify": "running.verification:verify",
+    "__version__": "version:installed",  # which is called
     # modules, which importing the package alone gives as well
     "errors": "errors:",
     "half": "half:",
@@ -64,8 +71,9 @@ if not TYPE_CHECKING:  # it would take any name for one of ours
     def __getattr__(name: str) -> Any:
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = _imported(f"{__name__}.{_PLACES[name]}")
-        return found
+        found = _imported(f"{__name__}.{_PLACES[name]}")
+        globals()[name] = found() if name == "__version__" else found
+        return globals()[name]
 
 
 def _imported(place: str) -> Any:

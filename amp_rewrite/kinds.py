@@ -164,15 +164,15 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
         return
     around = dict(_around(graph.root))
     for pattern in pins.keep_full:
-        for unit in _matching(graph, around, pattern, "--keep-full"):
+        for unit in _matching(graph, around, pattern, "`Pins.keep_full`"):
             if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
                 entries[unit.index] = _held(entries[unit.index], f"kept by {pattern!r}", BY_PIN)
     for pattern in pins.force_half:
-        units = _matching(graph, around, pattern, "--force-half")
+        units = _matching(graph, around, pattern, "`Pins.force_half`")
         able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
         if not able:
             raise OptionError(
-                f"--force-half {pattern}: {entries[units[0].index].reason}",
+                f"`Pins.force_half` {pattern}: {entries[units[0].index].reason}",
                 remedy="leave the node in float32",
             )
         for unit in able:
@@ -191,17 +191,17 @@ def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nod
             yield from _around(body, (*outer, node))
 
 
-def _matching(graph: UnitGraph, around: _Around, pattern: str, flag: str) -> list[Unit]:
+def _matching(graph: UnitGraph, around: _Around, pattern: str, field: str) -> list[Unit]:
     """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
     held = {node: None for unit in graph.units for node in around[unit.node]}
     names = {pinned_as(node) for node in held}
-    matches = _matcher(pattern, flag, names)
+    matches = _matcher(pattern, field, names)
     named = {node for node in held if matches(pinned_as(node))}
     found = [unit for unit in graph.units if not named.isdisjoint(around[unit.node])]
     if not found:
         near = difflib.get_close_matches(pattern, sorted(names), n=3)
         raise OptionError(
-            f"{flag} {pattern} matches no node that computes in float32",
+            f"{field} {pattern} matches no node that computes in float32",
             remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
         )
     return found
@@ -213,14 +213,14 @@ def pinned_as(node: ir.Node) -> str:
     return node.name or next(named, "")
 
 
-def _matcher(pattern: str, flag: str, names: Collection[str]) -> Callable[[str], bool]:
+def _matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str], bool]:
     try:
         expression = re.compile(pattern)
     except re.error as error:
         if pattern in names:
             return pattern.__eq__
         raise OptionError(
-            f"{flag} {pattern} is no regular expression: {error}",
+            f"{field} {pattern} is no regular expression: {error}",
             remedy="give a node's name, or escape it with a backslash",
         ) from error
     return lambda name: name == pattern or expression.fullmatch(name) is not None

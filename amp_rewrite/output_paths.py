@@ -35,7 +35,9 @@ def choose(
         return given
     target = Path(output) if output is not None else default(given, options.half)
     if is_same(target, given):
-        raise OptionError(f"{target} is the input itself", remedy="choose another place, or say --in-place")
+        raise OptionError(
+            f"{target} is the input itself", remedy="choose another place, or say `in_place=True`"
+        )
     destination.resolve(target)
     return target
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from amp_rewrite import pipeline
+from amp_rewrite import arguments, pipeline
 from amp_rewrite.options import Options
 
 
 class AmpPass(ir.passes.FunctionalPass):
     """Rewrites a model to mixed precision; the model that goes in stays as it is.
 
-    Raises what `amp_rewrite.rewrite` raises, wrapped by onnx-ir in a PassError.
+    Raises OptionError for options that are none, and what `amp_rewrite.rewrite` raises when it is called;
+    a `Sequential` of onnx-ir's wraps that in a PassError.
     """
 
     def __init__(self, options: Options | None = None) -> None:
         super().__init__()
+        if options is not None:
+            arguments.instance("options", options, Options, "write AmpPass(Options(...))")
         self.options = options
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """The rewritten model, and whether anything changed."""
+        arguments.instance("model", model, ir.Model, "give an onnx_ir.Model")
         result = pipeline.rewrite(model, self.options)
         return ir.passes.PassResult(result.model, modified=result.report.changed)

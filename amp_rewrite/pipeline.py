@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
 
+import onnx
 import onnx_ir as ir
 
 from amp_rewrite import (
     annotations,
     apart,
+    arguments,
     checking,
     collector,
     editing,
     model_io,
     output_paths,
     plan_files,
+    refusals,
     tidy,
     writing,
 )
@@ -28,15 +32,19 @@ from amp_rewrite.options import Borders, Options
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.stopwatch import Progress, Stopwatch
 
+M = TypeVar("M", covariant=True)
+Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
+"""A model that is given and returned as a whole, where a path is one that is written."""
+
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Generic[M]):
     """A rewritten model, of the kind that was given, and the report on it.
 
-    For a path, `model` is the path that was written.
+    For a path, `model` is the path that was written, as a Path.
     """
 
-    model: Any
+    model: M
     report: Report
 
 
@@ -50,12 +58,55 @@ def analyze(
 ) -> Analysis:
     """Decides for every part of a model, and changes nothing.
 
-    A saved plan in `replay` brings its decisions, and what of the options it holds (SavedPlan.over).
-    What `observe` saw of the model's values, in `seen`, keeps in float32 what half cannot hold of it.
+    `source` is what `rewrite` takes. A saved plan in `replay` brings its decisions, and what of the options
+    it holds (SavedPlan.over). What `observe` saw of the model's values, in `seen`, keeps in float32 what half
+    cannot hold of it. `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
+    refusals.refuse(source, options, replay, seen)
+    arguments.function("progress", progress)
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         return _analyze(source, Given(_settled(options, replay), replay, seen or {}), Stopwatch(progress))
+
+
+@overload
+def rewrite(
+    source: Whole,
+    options: Options | None = None,
+    *,
+    replay: plan_files.SavedPlan | None = None,
+    seen: Observed | None = None,
+    on_plan: Callable[[Analysis], None] | None = None,
+    progress: Progress | None = None,
+) -> Result[Whole]: ...
+
+
+@overload
+def rewrite(
+    source: str | os.PathLike[str],
+    options: Options | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    in_place: bool = False,
+    replay: plan_files.SavedPlan | None = None,
+    seen: Observed | None = None,
+    on_plan: Callable[[Analysis], None] | None = None,
+    progress: Progress | None = None,
+) -> Result[Path]: ...
+
+
+@overload
+def rewrite(
+    source: Any,
+    options: Options | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    in_place: bool = False,
+    replay: plan_files.SavedPlan | None = None,
+    seen: Observed | None = None,
+    on_plan: Callable[[Analysis], None] | None = None,
+    progress: Progress | None = None,
+) -> Result[Any]: ...
 
 
 def rewrite(
@@ -68,15 +119,21 @@ def rewrite(
     seen: Observed | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
-) -> Result:
+) -> Result[Any]:
     """Rewrites a model to mixed precision; what was given stays as it is.
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
     over the input itself only with `in_place`. `replay` and `seen` decide as in `analyze`;
-    `on_plan` gets the analysis when all is decided, before anything changes.
-    Raises ModelError, ListError, OptionError, PlanError and OutputError.
+    `on_plan` gets the analysis when all is decided, before anything changes. `progress` is called with the
+    name of each stage as it begins.
+    Raises ModelError, ListError, OptionError, PlanError and OutputError, and MissingPackageError for a
+    graphsurgeon graph without graphsurgeon.
     """
+    refusals.refuse(source, options, replay, seen)
+    refusals.refuse_output(source, output, in_place=in_place)
+    arguments.function("on_plan", on_plan)
+    arguments.function("progress", progress)
     options = _settled(options, replay)
     target = output_paths.choose(source, output, options, in_place=in_place)
     clock = Stopwatch(progress)

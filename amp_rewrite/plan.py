@@ -91,7 +91,8 @@ def check_names(graph: UnitGraph, keep_io: Collection[str], borders: Borders) ->
     """Raises OptionError for a name that no float32 input or output has, or that says nothing."""
     if keep_io and borders is Borders.KEEP:
         raise OptionError(
-            "keep_io says nothing where all inputs and outputs are kept", remedy="ask for --io half"
+            "`Options.keep_io` says nothing where all inputs and outputs are kept",
+            remedy="ask for `Options.borders=HALF`",
         )
     float32 = ir.DataType.FLOAT
     values = (*graph.root.inputs, *graph.root.outputs)

@@ -161,7 +161,7 @@ class SavedPlan:
             raise PlanError(
                 "this plan was made for another model",
                 where=self.where,
-                remedy="make a new one with --dry-run --save-plan",
+                remedy="make a new one with `plan_files.dump`",
             )
         painting = Painting(tuple(map(paint, rows)), tuple(map(entry, rows)))
         self._refuse_impossible(graph, painting)
@@ -218,7 +218,7 @@ def load(path: str | Path) -> SavedPlan:
         raise PlanError(f"is no plan ({lack(error)})", where=path, remedy=_AGAIN) from error
 
 
-_AGAIN = "make it again with --save-plan"
+_AGAIN = "make it again with `plan_files.dump`"
 
 
 def lack(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.half import Half
@@ -28,8 +29,8 @@ class Looking(enum.Enum):
 class Steps:
     """What there is to do; `rewrite` and `judge` are done again when `observe` saw what half cannot hold."""
 
-    rewrite: Callable[[Observed], Result]
-    judge: Callable[[Result], Judged]
+    rewrite: Callable[[Observed], Result[Any]]
+    judge: Callable[[Result[Any]], Judged]
     observe: Callable[[], Observed]
 
 
@@ -37,7 +38,7 @@ class Steps:
 class Proof:
     """The result that counts, and the verdict on it."""
 
-    result: Result
+    result: Result[Any]
     judged: Judged
 
 

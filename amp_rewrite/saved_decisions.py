@@ -37,7 +37,7 @@ def of(saved: SavedPlan) -> Saved:
         raise PlanError(
             f"is no plan ({plan_files.lack(error)})",
             where=saved.where,
-            remedy="make it again with --save-plan",
+            remedy="make it again with `plan_files.dump`",
         ) from error
     rows = zip(nodes, saved.units, strict=True)
     flops: dict[Hashable, int] = {

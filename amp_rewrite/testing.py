@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
+from amp_rewrite import arguments
+from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
@@ -24,28 +25,29 @@ def assert_coverage(
     min_nodes: float | None = None,
     min_weights: float | None = None,
     require: Mapping[str, float] | None = None,
-    forbid_half: Iterable[str] = (),
+    forbid_half: Texts = (),
     max_casts: int | None = None,
-    baseline: str | Path | None = None,
+    baseline: PathLike | None = None,
     tolerance: float | None = None,
     dims: Dims | None = None,
 ) -> Coverage:
     """Asserts that a model keeps the rules, and returns its coverage.
 
-    The rules are those of `amp-rewrite coverage`: shares are of floats, 0 to 1; `dims` gives open
-    dimensions a size, others count as 1, and a share may fall below that of a `baseline` by `tolerance` (0.01
-    if not given). Raises AssertionError with each broken rule and the nodes that break it, and ModelError and
-    OptionError as the command does.
+    `model` is whatever `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares are of floats,
+    0 to 1; `require` has them by operator, `forbid_half` names one operator or several. `dims` gives open
+    dimensions a size, others count as 1, and a share may fall below that of a `baseline` (the path of a file)
+    by `tolerance` (0.01 if not given). Raises AssertionError with each broken rule and the nodes that break
+    it, ModelError for what is no model, and OptionError for what is no rule.
     """
     __tracebackhide__ = True
     rules = Rules(
         min_flops=min_flops,
         min_nodes=min_nodes,
         min_weights=min_weights,
-        require=dict(require or {}),
-        forbid_half=tuple(forbid_half),
+        require=arguments.mapping("require", {} if require is None else require, '{"MatMul": 1.0}'),
+        forbid_half=arguments.texts("forbid_half", forbid_half),
         max_casts=max_casts,
-        baseline=baselines.load(Path(baseline)) if baseline is not None else None,
+        baseline=None if baseline is None else baselines.load(arguments.path("baseline", baseline)),
         tolerance=TOLERANCE if tolerance is None else tolerance,
     )
     if tolerance is not None and baseline is None:

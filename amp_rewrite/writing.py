@@ -154,7 +154,7 @@ def save(
     """
     beside = _goes_beside(loaded, asked)
     if not beside:
-        _refuse_too_large(loaded, path, "leave out --external-data never")
+        _refuse_too_large(loaded, path, "leave out `Options.external_data=NEVER`")
     with _staged(path) as stage:
         names: Sequence[str] = ()
         if beside:

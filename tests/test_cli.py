@@ -185,7 +185,7 @@ def test_a_bare_clone_has_a_version():
     command = [sys.executable, "-S", "-c", BARE, "--version"]
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True)
-    assert done.stdout == "amp-rewrite, version 0 (not installed)\n"
+    assert done.stdout == "amp-rewrite, version 0+unknown\n"
 
 
 BARE = """

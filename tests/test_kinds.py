@@ -143,7 +143,7 @@ def test_nobody_can_force_what_the_schema_forbids(
 ) -> None:
     """`--force-half` is refused with the reason, also for a node that is kept at the same time."""
     reason = _entries(body, borders)[f"n.{variable}"].reason
-    with pytest.raises(OptionError, match="--force-half n: ") as caught:
+    with pytest.raises(OptionError, match=r"`Pins.force_half` n: ") as caught:
         _said(body, borders, pins=Pins(keep_full=kept, force_half=("n",)))
     assert reason in str(caught.value)
     assert "leave the node in float32" in str(caught.value)
@@ -305,8 +305,8 @@ def test_a_name_may_look_like_a_regular_expression() -> None:
 def test_a_pin_that_matches_nothing_is_refused() -> None:
     """A misspelt name is told, with the names that are near."""
     for flag, pins in (
-        ("--keep-full", Pins(keep_full=("layer1_produkt",))),
-        ("--force-half", Pins(force_half=("layer1_produkt",))),
+        ("`Pins.keep_full`", Pins(keep_full=("layer1_produkt",))),
+        ("`Pins.force_half`", Pins(force_half=("layer1_produkt",))),
     ):
         with pytest.raises(OptionError) as caught:
             _said(TWO, pins=pins)
@@ -324,7 +324,7 @@ def test_a_pin_that_is_like_no_name_points_to_explain() -> None:
 
 def test_a_pin_that_is_no_regular_expression_is_refused() -> None:
     """What is neither a name nor a regular expression is told, with Python's own reason."""
-    with pytest.raises(OptionError, match="--keep-full layer\\[ is no regular expression: ") as no:
+    with pytest.raises(OptionError, match=r"`Pins.keep_full` layer\[ is no regular expression: ") as no:
         _pinned("layer[")
     assert no.value.__cause__ is not None
 

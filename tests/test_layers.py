@@ -9,7 +9,9 @@ PACKAGE = ROOT / "amp_rewrite"
 # A module imports only from what stands above it. A room (a package) is one entry with its modules.
 ORDER = [
     "escaping",
+    "version",
     "errors",
+    "arguments",
     "destination",
     "locking",
     "staging",
@@ -70,6 +72,7 @@ ORDER = [
     "running",
     "reporting",
     "analysis",
+    "refusals",
     "pipeline",
     "proving",
     "explaining",

@@ -209,7 +209,7 @@ DAMAGE = {
 def test_what_is_no_plan(model, tmp_path, damage):
     """A file that holds something else is refused."""
     (tmp_path / "plan.json").write_text(damage)
-    assert "--save-plan" in refused(model, tmp_path / "plan.json")
+    assert "`plan_files.dump`" in refused(model, tmp_path / "plan.json")
 
 
 def test_unreadable_plans(model, tmp_path):

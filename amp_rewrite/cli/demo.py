@@ -9,6 +9,7 @@ import click
 
 from amp_rewrite import demo as networks
 from amp_rewrite import destination, model_io, pipeline, staging
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.errors import MissingPackageError, ModelError, OptionError
 from amp_rewrite.reporting import terminal
@@ -44,7 +45,7 @@ def demo(output: Path) -> None:
         verdict = _verdict(original, result.model)
     terminal.print_summary(console, result.report, str(result.model))
     if isinstance(verdict, MissingPackageError):
-        console.print(f"not compared with the original: {verdict}")
+        console.print(f"not compared with the original: {in_flags(verdict)}")
     else:
         terminal.print_verdict(console, verdict)
     if not isinstance(verdict, Verdict) or verdict.ok:

@@ -10,6 +10,7 @@ import click
 from amp_rewrite import checking, explaining, writing
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.questions import Question
@@ -63,7 +64,7 @@ def explain(
         found = _explanation(model, asked, dims)
         _show(showing, model, asked, found, dims)
         for warning in found.warnings:
-            Console(stderr=True).print(f"warning  {warning}")
+            Console(stderr=True).print(f"warning  {in_flags(warning)}")
         told = question.tell(Console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)

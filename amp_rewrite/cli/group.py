@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import brief
 
@@ -64,7 +65,7 @@ class DefaultGroup(click.Group):
                 return super().invoke(ctx)
         except AmpRewriteError as error:
             _reraise_if_asked()
-            raise _OneLine(str(error)) from error
+            raise _OneLine(in_flags(error)) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except (MemoryError, RecursionError) as error:

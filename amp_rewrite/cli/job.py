@@ -7,12 +7,14 @@ import itertools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 
 from amp_rewrite import model_io, output_paths, pipeline, writing
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.cli.feed_flags import naming_sizes
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
@@ -102,14 +104,14 @@ class Job:
         if isinstance(judged, Verdict):
             return "; ".join(judged.faults)
         if judged is not None:
-            return str(judged)
+            return in_flags(judged)
         return "--no-verify was given" if self.original is None else NOTHING_CHANGED
 
     def _untold(self, judged: AmpRewriteError | None) -> str:
         reason = self.not_verified(judged)
         return reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
 
-    def _time(self, result: Result) -> Bench | None:
+    def _time(self, result: Result[Any]) -> Bench | None:
         """Both models as `bench` times them at its defaults; None where they cannot be run."""
         tell(self.progress, "measure")
         subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
@@ -133,11 +135,11 @@ class Job:
         except _UNRUN:
             return {}
 
-    def _rewrite(self, seen: Observed) -> Result:
+    def _rewrite(self, seen: Observed) -> Result[Any]:
         with self._naming_output():
             return self._write(seen)
 
-    def _write(self, seen: Observed) -> Result:
+    def _write(self, seen: Observed) -> Result[Any]:
         overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
@@ -170,7 +172,7 @@ class Job:
         options = self.replay.over(self.options) if self.replay else self.options
         return output_paths.default(self.model, options.half)
 
-    def _judge(self, result: Result) -> Judged:
+    def _judge(self, result: Result[Any]) -> Judged:
         if self.original is None or not (result.report.changed or self.required):
             return None
         if isinstance(self.original, AmpRewriteError):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.feed_flags import naming_sizes
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.options import Borders
 from amp_rewrite.proving import Proof
@@ -46,9 +47,10 @@ class Judging:
         """
         with naming_sizes(original, data):
             samples = feeds.feeds(original, data)
-            return verification.verify(
+            verdict = verification.verify(
                 original, rewritten, samples, self.bounds, borders=borders, inputs=feeds.origin(data)
             )
+        return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
     def with_blame(self, verdict: Verdict, original: Runnable, rewritten: Runnable, data: Data) -> Verdict:
         """The verdict, with the blame of the first sample where it is asked for or an output is too far off.

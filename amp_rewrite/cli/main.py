@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import click
 
+from amp_rewrite import version
 from amp_rewrite.cli.bench import bench
 from amp_rewrite.cli.coverage import coverage
 from amp_rewrite.cli.demo import demo
@@ -15,17 +14,9 @@ from amp_rewrite.cli.rewrite import rewrite
 from amp_rewrite.cli.verify import verify
 
 
-def _version() -> str:
-    """The installed version; a bare clone has none."""
-    try:
-        return metadata.version("amp-rewrite")
-    except metadata.PackageNotFoundError:
-        return "0 (not installed)"
-
-
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
-        click.echo(f"amp-rewrite, version {_version()}")
+        click.echo(f"amp-rewrite, version {version.installed()}")
         context.exit()
 
 

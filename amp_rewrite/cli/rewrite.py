@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,7 @@ from amp_rewrite import checking, explaining, plan_files, staging, writing
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic import work
 from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.job import Job, original
 from amp_rewrite.cli.json_flag import json_flag
@@ -191,7 +193,7 @@ def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging:
 def _write_json(path: Path, report: Report, judged: Judged, reason: str, advice: Advice) -> None:
     verdict = judged.to_json() if isinstance(judged, Verdict) else None
     if isinstance(judged, AmpRewriteError):
-        verdict = {"not_compared": str(judged)}
+        verdict = {"not_compared": in_flags(judged)}
     verified = {"verified": not reason, "not_verified": reason or None}
     told = {"verification": verdict, "advice": advice.to_json()}
     writing.write_json({**report.to_json(), **verified, **told}, path)
@@ -201,7 +203,7 @@ def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
     """A verdict is printed; one that is bad, and why there is none, also when all else is quiet."""
     loud = Console(stderr=console.quiet)
     if isinstance(verdict, AmpRewriteError):
-        loud.print(f"not compared with the original: {verdict}")
+        loud.print(f"not compared with the original: {in_flags(verdict)}")
     elif verdict is not None:
         terminal.print_verdict(console if verdict.ok else loud, verdict, per_node=judging.per_node)
 
@@ -218,7 +220,7 @@ def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     )
 
 
-def _hints(model: Path, result: Result) -> Iterator[str]:
+def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
     """What to do next, as commands that can be pasted; what was observed, only the result knows."""
     report = result.report
     name = shlex.quote(str(result.model if report.observed else model))

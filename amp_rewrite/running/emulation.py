@@ -19,7 +19,17 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite import attribute_types, blocks, editing, element_types, inlining, model_io, placing, writing
+from amp_rewrite import (
+    arguments,
+    attribute_types,
+    blocks,
+    editing,
+    element_types,
+    inlining,
+    model_io,
+    placing,
+    writing,
+)
 from amp_rewrite.errors import ModelError
 from amp_rewrite.findings import MOVERS, acts_as
 from amp_rewrite.half import HALF_TYPES
@@ -47,9 +57,9 @@ def emulate(source: model_io.Source, *, late: bool = False) -> onnx.ModelProto:
     onnx_graphsurgeon.Graph with half in it, whoever wrote it; it is not changed.
 
     Raises ModelError, also where no node can cast what crosses the border: an optional of halves below opset
-    16, or a sequence of them below opset 13.
+    16, or a sequence of them below opset 13. Raises OptionError for a `late` that is no truth value.
     """
-    return writing.to_proto(_emulation(source, late=late))
+    return writing.to_proto(_emulation(source, late=arguments.flag("late", late)))
 
 
 def _emulation(source: model_io.Source, *, late: bool) -> model_io.Loaded:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
-from amp_rewrite import model_io
+from amp_rewrite import arguments, model_io
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
 from amp_rewrite.running import made_feeds, model_inputs
 from amp_rewrite.running.fitting import fit
@@ -30,13 +31,27 @@ class Data:
 
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of them, an ONNX
     `test_data_set_*` directory, or a directory of these. `dims` gives sizes to open dimensions, by
-    symbol or as `input:axis`; `seed` and `samples` are for what is made up.
+    symbol or as `input:axis`; `seed` and `samples` are for what is made up. One path need not be in a list.
+    Raises OptionError, which names the field, for what is none of this.
     """
 
-    paths: tuple[Path, ...] = ()
-    dims: Mapping[str, int] = field(default_factory=dict[str, int])
-    seed: int = 0
-    samples: int = 1
+    paths: tuple[Path, ...]
+    dims: Mapping[str, int]
+    seed: int
+    samples: int
+
+    def __init__(
+        self,
+        paths: PathLike | Iterable[PathLike] = (),
+        dims: Mapping[str, int] | None = None,
+        seed: int = 0,
+        samples: int = 1,
+    ) -> None:
+        hold = partial(object.__setattr__, self)
+        hold("paths", arguments.paths("Data.paths", paths))
+        hold("dims", arguments.sizes("Data.dims", dims))
+        hold("seed", arguments.whole("Data.seed", seed))
+        hold("samples", arguments.whole("Data.samples", samples, least=1))
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
@@ -44,8 +59,9 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
 
     A sample has every input that the model cannot do without, by name, in the model's type. Raises
     ModelError when the model cannot be read, and FeedError when a path holds no samples, when what a file
-    holds does not fit, or when an input cannot be made up.
+    holds does not fit, or when an input cannot be made up; OptionError for `data` that is no Data.
     """
+    arguments.instance("data", data, Data, 'write Data("inputs.npz")')
     loaded = model_io.load(model).model
     owner = "" if isinstance(model, onnx.ModelProto) else str(model)
     if not data.paths:

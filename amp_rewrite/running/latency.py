@@ -125,7 +125,7 @@ def measure(
     """
     feeds = list(samples)
     if not feeds:
-        raise FeedError("there is no sample to run", remedy="give one with --data, or leave it out")
+        raise FeedError("there is no sample to run", remedy="give one with `samples`")
     sizes = [model_io.load(subject.path).size for subject in subjects]
     feet = [footprint.take(subject, device, feeds[0]) for subject in subjects]
     rounds = timed(subjects, feeds, device, effort or Effort())

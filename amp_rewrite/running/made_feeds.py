@@ -69,13 +69,13 @@ def _refuse(given: Input) -> None:
 def _refuse_size(given: Input, shape: Sequence[int]) -> None:
     if math.prod(shape) > _LARGEST:
         size = " x ".join(map(str, shape))
-        raise given.error(f"would have {size} elements", remedy="give smaller sizes with --dim")
+        raise given.error(f"would have {size} elements", remedy="give smaller sizes with `Data.dims`")
 
 
 _LARGEST = 1 << 40
 """Elements, of which no machine holds so many: NumPy, asked for more, has errors of several kinds."""
 
-_GIVE = "give it with --data FILE.npz"
+_GIVE = "give it with `Data.paths`"
 
 
 def _made(wanted: Wanted, seed: int, sample: int) -> Any:

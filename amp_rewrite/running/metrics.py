@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
 
 
@@ -43,6 +44,7 @@ class Tolerances:
 
     `relative_l2` is twenty times float16's unit roundoff (2**-11): what a deep network piles up.
     `agreement` bounds outputs that are no floats; `top1` does so for the arg-max of those that are.
+    Raises OptionError for a bound that is no number, or that no output can keep or break.
     """
 
     relative_l2: float | None = 1e-2
@@ -53,6 +55,23 @@ class Tolerances:
     agreement: float | None = 0.99
     top1: float | None = None
     non_finite: int | None = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _refuse_bound(field.name, getattr(self, field.name))
+
+
+def _refuse_bound(name: str, bound: object) -> None:
+    where, shown = f"Tolerances.{name}", arguments.shown(bound)
+    if bound is None:
+        return
+    if not arguments.is_number(bound):
+        raise arguments.refused(where, f"{shown} is no number", "give a number, or None for no bound")
+    if name == "non_finite":
+        arguments.whole(where, bound)
+    low, high = _range(name)
+    if not low <= bound <= high:
+        raise arguments.refused(where, f"{shown} is not from {low:g} to {high:g}")
 
 
 def tolerances(asked: tuple[str, ...]) -> Tolerances:
@@ -74,7 +93,7 @@ def _bound(text: str) -> tuple[str, Any]:
         raise OptionError(
             f"the tolerance {text} is no number", remedy=f"write {name}=0.01, or {name}=none"
         ) from error
-    low, high = _RANGES.get(name, _DISTANCES)
+    low, high = _range(name)
     if not low <= number <= high:
         raise OptionError(f"the tolerance {text} means nothing", remedy=f"give {name} {low:g} to {high:g}")
     return name, number
@@ -87,6 +106,10 @@ _RANGES = {
     "agreement": (0.0, 1.0),
     "top1": (0.0, 1.0),
 }
+
+
+def _range(name: str) -> tuple[float, float]:
+    return _RANGES.get(name, _DISTANCES)
 
 
 def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:

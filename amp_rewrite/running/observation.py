@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from amp_rewrite.errors import FeedError
+from amp_rewrite.model_io import Source
 from amp_rewrite.observed import Magnitudes, Observed, magnitudes
-from amp_rewrite.running import metrics, sessions
+from amp_rewrite.running import given, metrics
+from amp_rewrite.running.given import Samples
 from amp_rewrite.running.inner_values import Inside
-from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.running.sessions import Device, Feeds
 
 
-def observe(model: Runnable, samples: Iterable[Feeds], *, device: Device | None = None) -> Observed:
+def observe(model: Source, samples: Samples, *, device: Device | str | None = None) -> Observed:
     """The magnitudes of the float inputs and of all floats that the main graph makes, over all samples.
 
-    Bodies of control flow are not looked into. Raises what `inner_values.Inside` raises, and FeedError where
-    there is no sample.
+    The model may be of any kind that `rewrite` takes; the result is for its argument `seen`. A sample is a
+    mapping from input names to arrays; `samples` is one of them, or any iterable of them. `device` is "cuda"
+    or "cpu"; where it is not given, CUDA where it works. Bodies of control flow are not looked into.
+
+    Raises MissingPackageError without onnxruntime, ModelError and FeedError when the model does not run or
+    what is given is no model or no sample, OutputError where the folder of a model with external data cannot
+    be written to, and OptionError for a device that is none.
     """
-    inside = Inside(model, device or sessions.best_device())
+    runnable, runs = given.model("model", model), given.samples(samples)
+    inside = Inside(runnable, given.device(device))
     found: dict[str, Magnitudes] = {}
-    runs = iter(samples)
     first = next(runs, None)
     if first is None:
-        raise FeedError("there is no sample to look at", remedy="give one with --data, or leave it out")
+        raise FeedError("there is no sample to look at", remedy="give one with `samples`")
     for feeds in itertools.chain([first], runs):
         for name, seen in _seen(inside, feeds):
             found[name] = seen.join(found.get(name, seen))

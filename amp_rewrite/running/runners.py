@@ -80,7 +80,7 @@ def _refused(where: str | Path) -> Generator[None]:
         yield
     except Exception as error:  # as above
         problem = f"the run failed ({sessions.first_line(error)})"
-        raise RunError(problem, where=where, remedy="give inputs that fit with --data") from error
+        raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
 
 
 def _run_of(session: Any, given: Feeds, types: Mapping[str, str], device: Device) -> Runner:

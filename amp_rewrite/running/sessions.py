@@ -108,7 +108,7 @@ def run_session(
         found = session.run(names, given) if plain else _run_values(session, names, given, kinds)
     except Exception as error:  # as above
         raise RunError(
-            f"the run failed ({first_line(error)})", where=where, remedy="give inputs that fit with --data"
+            f"the run failed ({first_line(error)})", where=where, remedy="give inputs that fit with `samples`"
         ) from error
     return dict(zip(names, found, strict=True))
 

@@ -23,11 +23,20 @@ _NUMBER = 16
 
 
 def typed(value: Any, kind: str) -> Any:
-    """A float array in the element type of the input that it is for; everything else as it is."""
-    if kind in _FLOATS and isinstance(value, np.ndarray) and value.dtype != _FLOATS[kind]:
+    """An array of numbers in the element type of the float input that it is for; everything else as it is."""
+    if kind in _FLOATS and isinstance(value, np.ndarray) and _is_cast(value.dtype, _FLOATS[kind]):
         with np.errstate(over="ignore"):
             return value.astype(_FLOATS[kind])
     return value
+
+
+def _is_cast(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether values are cast without a word: a complex number would lose a part of itself."""
+    return given != wanted and given.kind in _REAL
+
+
+_REAL = "biufV"
+"""NumPy's letters for truth values, integers and floats; bfloat16 is an extension of ml_dtypes's, a V."""
 
 
 def to_value(ort_value: Any, array: Any, kind: str) -> Any:

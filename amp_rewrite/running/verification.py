@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amp_rewrite import arguments
 from amp_rewrite.errors import FeedError, ModelError, RunError
+from amp_rewrite.model_io import Source
 from amp_rewrite.options import Borders
-from amp_rewrite.running import metrics, sessions
+from amp_rewrite.running import given, metrics, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.emulation import emulated
+from amp_rewrite.running.given import Samples
 from amp_rewrite.running.metrics import Metrics, Tolerances
 from amp_rewrite.running.origins import GIVEN, Origin
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
@@ -94,29 +97,38 @@ def _plain(value: Any) -> Any:
 
 
 def verify(
-    original: Runnable,
-    rewritten: Runnable,
-    samples: Iterable[Feeds],
+    original: Source,
+    rewritten: Source,
+    samples: Samples,
     bounds: Tolerances | None = None,
     *,
-    borders: Borders = Borders.KEEP,
-    device: Device | None = None,
+    borders: Borders | str = Borders.KEEP,
+    device: Device | str | None = None,
     inputs: Origin = GIVEN,
 ) -> Verdict:
     """Runs both models on all samples and compares their outputs.
 
-    With `Borders.HALF`, float32 inputs and outputs may be half in the rewritten model. One that does not run,
-    or has other inputs and outputs, has a bad verdict, and so has a comparison that proves nothing (Verdict
-    says when that is). `inputs` says where the samples come from. Raises MissingPackageError without
-    onnxruntime, ModelError and FeedError when the original does not run.
+    The models may be of any kind that `rewrite` takes. A sample is a mapping from input names to arrays;
+    `samples` is one of them, or any iterable of them, and `inputs` says where they come from. With `borders`
+    "half", float32 inputs and outputs may be half in the rewritten model. `device` is "cuda" or "cpu"; where
+    it is not given, CUDA where it works.
+
+    A rewritten model that does not run, or has other inputs and outputs, has a bad verdict, and so has a
+    comparison that proves nothing (Verdict says when that is). Raises MissingPackageError without
+    onnxruntime, ModelError and FeedError when the original does not run or what is given is no model or no
+    sample, and OptionError for other arguments.
     """
-    where = device or sessions.best_device()
-    before = sessions.open_session(original, where)
+    bounds = Tolerances() if bounds is None else bounds
+    arguments.instance("bounds", bounds, Tolerances, "write Tolerances(relative_l2=0.02)")
+    borders = arguments.choice("borders", borders, Borders)
+    first, second = given.model("original", original), given.model("rewritten", rewritten)
+    feeds, where = given.samples(samples), given.device(device)
+    before = sessions.open_session(first, where)
     origin = inputs if before.get_inputs() else GIVEN
     judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=origin)
     try:
-        with emulated(rewritten, where, late=True) as runnable:
-            return _judge(judged, before, runnable, samples, bounds or Tolerances(), borders, where)
+        with emulated(second, where, late=True) as runnable:
+            return _judge(judged, before, runnable, feeds, bounds, borders, where)
     except _FailedError as error:
         return replace(judged, signature=(f"the rewritten model does not run: {error}",))
 
@@ -144,7 +156,7 @@ def _judge(
     origin = judged.inputs
     runs = [_run(before, after, feeds, origin.sample(index)) for index, feeds in enumerate(samples)]
     if not runs:
-        raise FeedError("there is no sample to run", remedy="give one with --data, or leave it out")
+        raise FeedError("there is no sample to run", remedy="give one with `samples`")
     return replace(
         judged,
         outputs=tuple(_outputs([run.measured for run in runs], bounds)),

@@ -12,7 +12,7 @@ from amp_rewrite.errors import READABLE, OptionError
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.rules import Baseline
 
-_UPDATE = "write it with --update"
+_UPDATE = "write it with `baselines.save`"
 
 
 def load(path: Path) -> Baseline:

@@ -102,7 +102,7 @@ def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterat
         raise OptionError(
             f"counted with other dimensions ({_dims(baseline.dims)}) than now ({_dims(coverage.dims)})",
             where=baseline.where,
-            remedy="give the same --dim, or write it anew with --update",
+            remedy="give the same `dims`, or write it anew with `baselines.save`",
         )
     for what, before in baseline.shares.items():
         found = f"{_found(coverage, what)}, {percent(before)} before"

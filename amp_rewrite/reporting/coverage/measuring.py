@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite import (
+    arguments,
     checking,
     collector,
     element_types,
@@ -34,15 +35,16 @@ def measure(source: model_io.Source, dims: Dims | None = None) -> Coverage:
     """The coverage of a model as it stands; `source` may be whatever `rewrite` takes, and is not changed.
 
     `dims` gives open dimensions of the inputs a size, by symbol or as `input:axis`; others count as 1.
-    Raises ModelError, and OptionError for a dimension that is not open.
+    Raises ModelError, and OptionError for a dimension that is not open or a size that is none.
     """
+    sizes = arguments.sizes("dims", dims)
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         model = model_io.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter puts its Casts last
         warning = inlining.inline(model)
         types = shape_inference.types(model)
-        found = work.count(model, types, dims)
-        return _Measured(model, types, found).coverage(dims or {}, warning)
+        found = work.count(model, types, sizes)
+        return _Measured(model, types, found).coverage(sizes, warning)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from amp_rewrite import arguments
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.errors import OptionError
 
@@ -51,10 +52,21 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Raises OptionError for a share that is none: a rule of 95 would never be kept, one of -1 always."""
-        named = {name: getattr(self, name) for name in SHARES}
-        for name, share in {**named, **self.require}.items():
-            if share is not None and not 0 <= share <= 1:
-                raise OptionError(f"{name} {share:g} is no share", remedy=SHARE)
+        named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
+        for name, share in (*named.items(), *self.require.items()):
+            if not is_share(share):
+                raise OptionError(f"{name} {_number(share)} is no share", remedy=SHARE)
+        if self.max_casts is not None:
+            arguments.whole("max_casts", self.max_casts)
+
+
+def is_share(given: object) -> bool:
+    """Whether this is a number from 0 to 1."""
+    return arguments.is_number(given) and 0 <= given <= 1
+
+
+def _number(given: object) -> str:
+    return f"{given:g}" if arguments.is_number(given) else arguments.shown(given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,169 @@
+"""What a caller gave for an argument or a field -> what it stands for, or an OptionError that names it.
+
+`name` is written as the caller would: `Options.borders` for a field, `in_place` for an argument.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import inspect
+import os
+import reprlib
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+import numpy as np
+
+from amp_rewrite.errors import OptionError
+
+T = TypeVar("T")
+E = TypeVar("E", bound=enum.Enum)
+
+PathLike = str | os.PathLike[str]
+Texts = str | Iterable[str]
+"""One text, or any number of them."""
+
+
+def refused(name: str, problem: str, remedy: str = "") -> OptionError:
+    """The error for an argument; `problem` says what is wrong with it."""
+    return OptionError(problem, where=name, remedy=remedy)
+
+
+def shown(given: object) -> str:
+    """What was given, in a few words: a text or a number itself, of anything else the type."""
+    if isinstance(given, (str, bytes, int, float, enum.Enum)) or given is None:
+        return reprlib.repr(given)
+    if inspect.isclass(given):
+        return f"the class {given.__name__}"
+    return type(given).__name__
+
+
+def is_path(given: object) -> TypeGuard[PathLike]:
+    """Whether this is a path, or the text of one; bytes are none here."""
+    return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str)
+
+
+def flaw_of(path: PathLike) -> str:
+    """Why no file can have that path, as the end of a sentence; nothing where one can."""
+    try:
+        Path(path).lstat()
+    except ValueError:
+        return "has a character that no path has"
+    except OSError as error:
+        return "is longer than a path can be" if error.errno == errno.ENAMETOOLONG else ""
+    return ""
+
+
+def is_number(given: object) -> TypeGuard[float]:
+    """Whether this is a real number, NumPy's included; a truth value is none."""
+    return isinstance(given, (float, Real)) and not _is_truth(given)
+
+
+def _is_truth(given: object) -> TypeGuard[bool]:
+    return isinstance(given, bool)
+
+
+def instance(name: str, given: object, kind: type[T], remedy: str = "") -> T:
+    """What is of that class already."""
+    if not isinstance(given, kind):
+        raise refused(name, f"{shown(given)} is no {kind.__name__}", remedy)
+    return given
+
+
+def choice(name: str, given: E | str, kind: type[E]) -> E:
+    """A member of an enum, which may be given by its value in any case."""
+    return named(name, given, kind, {str(member.value): member for member in kind})
+
+
+def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T]) -> T:
+    """One of a class, which may be given by the name under which it is known, in any case."""
+    if isinstance(given, kind):
+        return given
+    by_name = {key.lower(): value for key, value in known.items()}
+    if not isinstance(given, str) or given.lower() not in by_name:
+        raise refused(name, f"{shown(given)} is not one of {', '.join(by_name)}")
+    return by_name[given.lower()]
+
+
+def flag(name: str, given: object) -> bool:
+    """A truth value; what merely counts as one is a slip, such as "no"."""
+    if not isinstance(given, (bool, np.bool_)):
+        raise refused(name, f"{shown(given)} is neither True nor False")
+    return bool(given)
+
+
+def whole(name: str, given: Any, least: int = 0) -> int:
+    """A whole number of at least so much."""
+    if not isinstance(given, Integral) or _is_truth(given) or int(given) < least:
+        raise refused(name, f"{shown(given)} is no whole number from {least} up")
+    return int(given)
+
+
+def texts(name: str, given: Texts) -> tuple[str, ...]:
+    """Texts, of which one alone need not be in a list."""
+    found = _several(name, given, (str,), "a text, or a list of texts")
+    for text in found:
+        if not isinstance(text, str):
+            raise refused(name, f"{shown(text)} is no text")
+    return found
+
+
+def path(name: str, given: object) -> Path:
+    """A path, of something that is there or may be."""
+    if not is_path(given):
+        raise refused(name, f"{shown(given)} is no path")
+    if flaw := flaw_of(given):
+        raise refused(name, f"{shown(os.fspath(given))} {flaw}")
+    return Path(given)
+
+
+def paths(name: str, given: PathLike | Iterable[PathLike]) -> tuple[Path, ...]:
+    """Paths, of which one alone need not be in a list."""
+    several = _several(name, given, (str, os.PathLike), "a path, or a list of paths")
+    return tuple(path(name, one) for one in several)
+
+
+def _several(name: str, given: Any, one: tuple[type, ...], wanted: str) -> tuple[Any, ...]:
+    if isinstance(given, one):
+        return (given,)
+    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
+        raise refused(name, f"{shown(given)} is not {wanted}")
+    return tuple(given)
+
+
+def mapping(name: str, given: object, example: str) -> dict[str, Any]:
+    """Something by name; the `example` says how that is written."""
+    remedy = f"write it as in {example}"
+    if not isinstance(given, Mapping):
+        raise refused(name, f"{shown(given)} is no mapping", remedy)
+    found: dict[Any, Any] = dict(given)
+    for key in found:
+        if not isinstance(key, str):
+            raise refused(name, f"the key {shown(key)} is no text", remedy)
+    return found
+
+
+def sizes(name: str, given: object) -> dict[str, int]:
+    """Sizes of dimensions by name; none for None."""
+    found = mapping(name, {} if given is None else given, '{"batch": 4}')
+    return {key: _size(f'{name}["{key}"]', size) for key, size in found.items()}
+
+
+def _size(name: str, given: object) -> int:
+    size = whole(name, given)
+    if size >= _TOO_MANY:
+        raise refused(name, "is larger than any dimension")
+    return size
+
+
+_TOO_MANY = 1 << 63
+"""ONNX has 64 bits for a dimension, one of them for the sign."""
+
+
+def function(name: str, given: object) -> None:
+    """Refuses what is neither None nor can be called."""
+    if given is not None and not callable(given):
+        raise refused(name, f"{shown(given)} is no function")

@@ -1,0 +1,44 @@
+"""What `rewrite` and `analyze` refuse before they begin: arguments of a type that they do not take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from amp_rewrite import arguments
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.observed import Magnitudes
+from amp_rewrite.options import Options
+from amp_rewrite.plan_files import SavedPlan
+
+
+def refuse(source: object, options: object, replay: object, seen: object) -> None:
+    """An error that names the argument, for what is of another type than the argument takes."""
+    if isinstance(source, (str, os.PathLike)) and not _names_a_file(source):
+        raise ModelError(
+            f"{arguments.shown(os.fspath(source))} is no model", remedy="give the path of a file"
+        )
+    if options is not None:
+        arguments.instance("options", options, Options, "write Options(...)")
+    if replay is not None:
+        remedy = "read a saved plan with amp_rewrite.plan_files.load"
+        arguments.instance("replay", replay, SavedPlan, remedy)
+    if seen is not None:
+        remedy = "give what amp_rewrite.observe returned"
+        for name, value in arguments.mapping(
+            "seen", seen, "seen=amp_rewrite.observe(model, samples)"
+        ).items():
+            arguments.instance(f'seen["{name}"]', value, Magnitudes, remedy)
+
+
+def _names_a_file(path: object) -> bool:
+    return arguments.is_path(path) and bool(Path(path).name) and not arguments.flaw_of(path)
+
+
+def refuse_output(source: object, output: object, *, in_place: object) -> None:
+    """OptionError for a place to write that is none, or where nothing is written."""
+    is_path = isinstance(source, (str, os.PathLike))
+    if arguments.flag("in_place", in_place) and not is_path:
+        raise OptionError("in_place is for a path; other models are returned")
+    if output is not None and is_path:
+        arguments.path("output", output)

@@ -1,0 +1,16 @@
+"""Which amp-rewrite this is."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+UNKNOWN = "0+unknown"
+"""The version of a clone that is not installed, as packaging tools write what they do not know."""
+
+
+def installed() -> str:
+    """The version of the installed package; UNKNOWN for a bare clone."""
+    try:
+        return metadata.version("amp-rewrite")
+    except metadata.PackageNotFoundError:
+        return UNKNOWN

@@ -1,0 +1,395 @@
+"""What a stranger gives to the Python API: taken where it is clear, else one line that names the argument."""
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import amp_rewrite
+from amp_rewrite import AmpPass, demo, lists
+from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
+from amp_rewrite.half import BFLOAT16, FLOAT16
+from amp_rewrite.options import Beside, Borders, ExternalData, Level, Options, Pins
+from amp_rewrite.running import feeds
+from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.targets import ANY
+from amp_rewrite.testing import assert_coverage
+
+
+def refusal(call, *arguments, **fields):
+    """The one line of the error of ours that a call ends with."""
+    with pytest.raises(AmpRewriteError) as caught:
+        call(*arguments, **fields)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 300
+    return line
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ({"half": "bfloat16"}, {"half": BFLOAT16}),
+        ({"half": "Float16"}, {"half": FLOAT16}),
+        ({"lists": "tensorflow"}, {"lists": lists.load("tensorflow")}),
+        ({"target": "any"}, {"target": ANY}),
+        ({"level": "unsafe-force-all"}, {"level": Level.UNSAFE_FORCE_ALL}),
+        ({"borders": "half"}, {"borders": Borders.HALF}),
+        ({"keep_io": "image"}, {"keep_io": ("image",)}),
+        ({"keep_io": ["a", "b"]}, {"keep_io": ("a", "b")}),
+        ({"external_data": "always"}, {"external_data": ExternalData(Beside.ALWAYS)}),
+        ({"external_data": Beside.NEVER}, {"external_data": ExternalData(Beside.NEVER)}),
+    ],
+    ids=str,
+)
+def test_options_take_the_short_form(given, held):
+    """Names and values stand for what they name, one text for a tuple of one, a list for a tuple."""
+    assert Options(**given) == Options(**held)
+    ((field, value),) = held.items()
+    assert getattr(Options(**given), field) == value
+
+
+def test_pins_and_external_data_take_the_short_form():
+    """One pattern is a pattern and no string of characters; the word stands for the enum."""
+    assert Pins(keep_full="head_.*").keep_full == ("head_.*",)
+    assert Pins(force_half=["a", "b"]).force_half == ("a", "b")
+    assert ExternalData("always", np.int64(5)) == ExternalData(Beside.ALWAYS, 5)
+    assert Options(check=np.bool_(False)).check is False
+
+
+def test_options_are_copied_and_changed_like_any_dataclass():
+    """`replace` takes the short forms too; copies and pickles are equal."""
+    asked = replace(Options(follow=False), half="bfloat16", keep_io="x")
+    assert asked == Options(half=BFLOAT16, follow=False, keep_io=("x",))
+    assert copy.deepcopy(asked) == pickle.loads(pickle.dumps(asked)) == asked
+    with pytest.raises(FrozenInstanceError):
+        asked.half = FLOAT16
+
+
+def test_a_list_may_be_a_path(tmp_path):
+    """`lists` takes the path of a file, as text or as a Path."""
+    file = tmp_path / "ours.yaml"
+    file.write_text("name: ours\nallow:\n  MatMul: fast\n")
+    for path in (file, str(file)):
+        assert Options(lists=path).lists.name == "ours"
+
+
+OPTIONS = [
+    ({"half": "fp16"}, "Options.half: 'fp16' is not one of float16, bfloat16"),
+    ({"half": np.float16}, "Options.half: the class float16 is not one of float16, bfloat16"),
+    ({"half": onnx.TensorProto.FLOAT16}, "Options.half: 10 is not one of float16, bfloat16"),
+    ({"half": ir.DataType.FLOAT16}, "Options.half: FLOAT16 is not one of float16, bfloat16"),
+    ({"half": None}, "Options.half: None is not one of"),
+    ({"borders": "x"}, "Options.borders: 'x' is not one of keep, half"),
+    ({"borders": True}, "Options.borders: True is not one of keep, half"),
+    ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
+    ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, any"),
+    ({"lists": ["MatMul"]}, "Options.lists: list is no operator list; give an OpLists, one of"),
+    ({"lists": ""}, ".: cannot be read"),
+    ({"lists": "tensorflo"}, "tensorflo: there is no such list; did you mean tensorflow?"),
+    ({"follow": "no"}, "Options.follow: 'no' is neither True nor False"),
+    ({"check": None}, "Options.check: None is neither True nor False"),
+    ({"metadata": 1}, "Options.metadata: 1 is neither True nor False"),
+    ({"keep_functions": "all"}, "Options.keep_functions: 'all' is neither True nor False"),
+    ({"pins": "head_.*"}, "Options.pins: 'head_.*' is no Pins; write Pins(keep_full="),
+    ({"pins": {"keep_full": "a"}}, "Options.pins: dict is no Pins"),
+    ({"pins": Pins}, "Options.pins: the class Pins is no Pins"),
+    ({"keep_io": None}, "Options.keep_io: None is not a text, or a list of texts"),
+    ({"keep_io": ["a", 1]}, "Options.keep_io: 1 is no text"),
+    ({"keep_io": {"a": 1}}, "Options.keep_io: dict is not a text"),
+    ({"external_data": True}, "Options.external_data: True is not one of auto, always, never"),
+]
+
+
+@pytest.mark.parametrize(("given", "line"), OPTIONS, ids=lambda value: str(value)[:40])
+def test_options_name_the_field_that_is_wrong(given, line):
+    """What is no value of a field is refused when it is given, by the field's name."""
+    assert refusal(Options, **given).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "line"),
+    [
+        (Pins, {"keep_full": 5}, "Pins.keep_full: 5 is not a text, or a list of texts"),
+        (Pins, {"force_half": [None]}, "Pins.force_half: None is no text"),
+        (
+            ExternalData,
+            {"beside": "sometimes"},
+            "ExternalData.beside: 'sometimes' is not one of auto",
+        ),
+        (ExternalData, {"largest": "2GB"}, "ExternalData.largest: '2GB' is no whole number from 1 up"),
+        (ExternalData, {"largest": 0}, "ExternalData.largest: 0 is no whole number from 1 up"),
+        (ExternalData, {"largest": 1e9}, "ExternalData.largest: 1000000000.0 is no whole number from 1 up"),
+        (
+            Tolerances,
+            {"relative_l2": "0.01"},
+            "Tolerances.relative_l2: '0.01' is no number; give a number, or",
+        ),
+        (Tolerances, {"relative_l2": -1}, "Tolerances.relative_l2: -1 is not from 0 to inf"),
+        (Tolerances, {"max_abs": float("nan")}, "Tolerances.max_abs: nan is not from 0 to inf"),
+        (Tolerances, {"non_finite": 0.5}, "Tolerances.non_finite: 0.5 is no whole number from 0 up"),
+        (Tolerances, {"top1": 99}, "Tolerances.top1: 99 is not from 0 to 1"),
+        (Data, {"paths": 5}, "Data.paths: 5 is not a path, or a list of paths"),
+        (Data, {"paths": [b"in.npz"]}, "Data.paths: b'in.npz' is no path"),
+        (Data, {"dims": {"batch": "4"}}, "Data.dims[\"batch\"]: '4' is no whole number from 0 up"),
+        (Data, {"dims": [("batch", 4)]}, 'Data.dims: list is no mapping; write it as in {"batch": 4}'),
+        (Data, {"seed": -1}, "Data.seed: -1 is no whole number from 0 up"),
+        (Data, {"samples": 0}, "Data.samples: 0 is no whole number from 1 up"),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)[:40]),
+)
+def test_other_dataclasses_name_their_fields(call, given, line):
+    """What users construct besides Options refuses what it cannot hold as Options do."""
+    assert refusal(call, **given).startswith(line)
+
+
+def test_a_path_object_is_no_text():
+    """A Path where texts are meant is a slip."""
+    assert refusal(Pins, Path("a")).startswith("Pins.keep_full: PosixPath is not a text")
+
+
+MODEL = demo.network()
+IMAGE = demo.feeds()["image"]
+
+REWRITE = [
+    ({"options": {"half": "bfloat16"}}, "options: dict is no Options; write Options(...)"),
+    ({"options": "bfloat16"}, "options: 'bfloat16' is no Options"),
+    ({"options": Pins("a")}, "options: Pins is no Options"),
+    ({"options": Options}, "options: the class Options is no Options"),
+    ({"seen": [1]}, "seen: list is no mapping; write it as in seen=amp_rewrite.observe(model, samples)"),
+    ({"seen": True}, "seen: True is no mapping"),
+    (
+        {"seen": {"image": IMAGE}},
+        'seen["image"]: ndarray is no Magnitudes; give what amp_rewrite.observe ret',
+    ),
+    (
+        {"replay": "plan.json"},
+        "replay: 'plan.json' is no SavedPlan; read a saved plan with amp_rewrite.plan_",
+    ),
+    ({"replay": {}}, "replay: dict is no SavedPlan"),
+    ({"progress": True}, "progress: True is no function"),
+]
+
+
+@pytest.mark.parametrize("call", [amp_rewrite.rewrite, amp_rewrite.analyze])
+@pytest.mark.parametrize(("given", "line"), REWRITE, ids=lambda value: str(value)[:40])
+def test_rewrite_and_analyze_name_the_argument(call, given, line):
+    """What is of another type than an argument takes is an OptionError that names the argument."""
+    assert refusal(call, MODEL, **given).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"on_plan": "plan.json"}, "on_plan: 'plan.json' is no function"),
+        ({"in_place": "yes"}, "in_place: 'yes' is neither True nor False"),
+        ({"in_place": True}, "in_place is for a path; other models are returned"),
+        ({"output": "x.onnx"}, "output is for a path; other models are returned"),
+    ],
+    ids=str,
+)
+def test_rewrite_of_a_model_in_memory_names_the_argument(given, line):
+    """Where nothing is written, a place to write is refused and not passed over."""
+    assert refusal(amp_rewrite.rewrite, MODEL, **given).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        (5, "output: 5 is no path"),
+        (b"x.onnx", "output: b'x.onnx' is no path"),
+        (True, "output: True is no path"),
+        ("a\0b.onnx", "output: 'a\\x00b.onnx' has a character that no path has"),
+        ("a" * 5000, "output: 'aaaaaaaaaaaa...aaaaaaaaaaaaa' is longer than a path can be"),
+    ],
+)
+def test_an_output_that_is_no_path_is_refused(output, line):
+    """`output` takes a path; nothing is looked up or written before that is known."""
+    assert refusal(amp_rewrite.rewrite, "m.onnx", output=output).startswith(line)
+
+
+@pytest.mark.parametrize(
+    "model", [None, 5, [], "", ".", Path(), b"", b"junk", bytearray(b"x"), MODEL.graph], ids=repr
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        amp_rewrite.rewrite,
+        amp_rewrite.analyze,
+        amp_rewrite.emulate,
+        amp_rewrite.measure_coverage,
+        assert_coverage,
+        lambda model: feeds.feeds(model, Data()),
+    ],
+)
+def test_what_is_no_model_is_a_model_error(call, model):
+    """Whatever is given in the place of a model, one line says that it is none."""
+    with pytest.raises(ModelError):
+        call(model)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"dims": {"batch": "4"}}, "dims[\"batch\"]: '4' is no whole number from 0 up"),
+        ({"dims": {"batch": -4}}, 'dims["batch"]: -4 is no whole number from 0 up'),
+        ({"dims": {"batch": 2.5}}, 'dims["batch"]: 2.5 is no whole number from 0 up'),
+        ({"dims": {"batch": 10**30}}, 'dims["batch"]: is larger than any dimension'),
+        ({"dims": [1]}, 'dims: list is no mapping; write it as in {"batch": 4}'),
+        ({"dims": "batch=4"}, "dims: 'batch=4' is no mapping"),
+        ({"dims": {3: 4}}, "dims: the key 3 is no text"),
+        ({"dims": {"btach": 4}}, "the model has no open dimension 'btach'; did you mean batch?"),
+    ],
+    ids=str,
+)
+def test_coverage_names_the_dimension(given, line):
+    """A size that is none, or of a dimension that is not open, is refused by name, by both calls."""
+    assert refusal(amp_rewrite.measure_coverage, MODEL, **given).startswith(line)
+    assert refusal(assert_coverage, MODEL, **given).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"min_flops": "0.95"}, "min_flops '0.95' is no share; write a share from 0 to 1"),
+        ({"min_nodes": True}, "min_nodes True is no share"),
+        ({"min_weights": 95}, "min_weights 95 is no share"),
+        ({"require": "MatMul"}, "require: 'MatMul' is no mapping; write it as in {\"MatMul\": 1.0}"),
+        ({"require": ["MatMul"]}, "require: list is no mapping"),
+        ({"require": {"MatMul": "all"}}, "MatMul 'all' is no share"),
+        ({"require": {"MatMul": None}}, "MatMul None is no share"),
+        ({"forbid_half": 5}, "forbid_half: 5 is not a text, or a list of texts"),
+        ({"forbid_half": [5]}, "forbid_half: 5 is no text"),
+        ({"forbid_half": "Sotfmax"}, "no operator is called Sotfmax; did you mean Softmax?"),
+        ({"max_casts": "3"}, "max_casts: '3' is no whole number from 0 up"),
+        ({"max_casts": -1}, "max_casts: -1 is no whole number from 0 up"),
+        ({"baseline": 5}, "baseline: 5 is no path"),
+        ({"baseline": {"flops": 0.9}}, "baseline: dict is no path"),
+    ],
+    ids=str,
+)
+def test_assert_coverage_names_the_rule(given, line):
+    """A rule that could not be held against a model is refused by its name."""
+    assert refusal(assert_coverage, MODEL, **given).startswith(line)
+
+
+def test_one_operator_may_be_forbidden_without_a_list():
+    """`forbid_half="Softmax"` is about Softmax, not about S, o, f, t, m, a and x."""
+    assert assert_coverage(MODEL, forbid_half="Softmax").nodes.half == 0
+
+
+@pytest.mark.parametrize("options", ["x", {"half": "bfloat16"}, Options], ids=str)
+def test_a_pass_refuses_other_options_when_it_is_made(options):
+    """What is no Options is refused where it is written, not in the middle of a pipeline."""
+    assert "is no Options; write AmpPass(Options(...))" in refusal(AmpPass, options)
+
+
+def test_a_pass_takes_models_of_onnx_ir_alone():
+    """A path that was slipped in is not rewritten beside itself, and a ModelProto not passed on."""
+    for model in ("m.onnx", MODEL, None):
+        assert "give an onnx_ir.Model" in refusal(AmpPass(), model)
+
+
+@pytest.mark.parametrize("path", ["a\0b.onnx", "a" * 5000 + ".onnx"], ids=["NUL", "long"])
+def test_a_path_that_no_file_can_have_is_refused(path):
+    """Python's own errors for these are no OSError, or name no cause."""
+    assert " is no model" in refusal(amp_rewrite.rewrite, path)
+    assert refusal(assert_coverage, MODEL, baseline=path).startswith("baseline: '")
+    assert refusal(Data, path).startswith("Data.paths: '")
+
+
+def test_data_that_is_no_data_is_refused():
+    """`feeds` takes a Data."""
+    assert refusal(feeds.feeds, MODEL, {"seed": 3}).startswith("data: dict is no Data")
+    assert Data("in.npz") == Data(["in.npz"]) == Data((Path("in.npz"),))
+
+
+@pytest.mark.parametrize("late", ["yes", None, 1])
+def test_emulate_names_late(late):
+    """`late` is a truth value."""
+    assert refusal(amp_rewrite.emulate, MODEL, late=late).startswith("late: ")
+
+
+class TestRunning:
+    @pytest.fixture(autouse=True)
+    def _needs_onnxruntime(self):
+        pytest.importorskip("onnxruntime")
+
+    def test_one_sample_may_stand_alone(self):
+        """A mapping is a sample; a list of one is the same."""
+        alone, listed = (amp_rewrite.observe(MODEL, samples) for samples in (demo.feeds(), [demo.feeds()]))
+        assert alone == listed
+        verdicts = [amp_rewrite.verify(MODEL, MODEL, samples) for samples in (demo.feeds(), [demo.feeds()])]
+        assert verdicts[0] == verdicts[1]
+        assert verdicts[0].samples == 1
+
+    def test_models_of_all_kinds_are_run(self):
+        """What `rewrite` takes and returns, `verify` and `observe` take too; a device by its name."""
+        data, held = MODEL.SerializeToString(), ir.from_proto(MODEL)
+        assert amp_rewrite.verify(data, held, demo.feeds(), borders="half", device="cpu").ok
+        assert amp_rewrite.observe(held, demo.feeds(), device="CPU") == amp_rewrite.observe(
+            data, demo.feeds()
+        )
+
+    @pytest.mark.parametrize(
+        ("samples", "line"),
+        [
+            (IMAGE, "samples: ndarray is no sample; give arrays by the names of the inputs"),
+            ([IMAGE], "samples[0]: ndarray is no sample"),
+            ([demo.feeds(), "x"], "samples[1]: 'x' is no sample"),
+            ((iter([IMAGE])), "samples[0]: ndarray is no sample"),
+            ([{1: IMAGE}], "samples[0]: 1 names no input"),
+            (None, "samples: None is no sample"),
+            ("in.npz", "samples: 'in.npz' is no sample"),
+            (Data(), "samples: Data is no sample"),
+            ([], "there is no sample"),
+            ([{"x": IMAGE}], "the run failed"),
+            ([{"image": "hello"}], "the run failed"),
+            ([{"image": IMAGE * 1j}], "the run failed"),
+        ],
+        ids=lambda value: str(value)[:40],
+    )
+    def test_what_is_no_sample_is_a_feed_error(self, samples, line):
+        """Samples are mappings from names to arrays; of many, the one that is wrong is named."""
+        with pytest.raises(FeedError) as caught:
+            amp_rewrite.verify(MODEL, MODEL, samples)
+        assert str(caught.value).startswith(line)
+
+    def test_observe_says_the_same_of_samples(self):
+        """`observe` takes the samples that `verify` takes."""
+        assert refusal(amp_rewrite.observe, MODEL, [IMAGE]).startswith("samples[0]: ndarray is no sample")
+
+    @pytest.mark.parametrize(
+        ("given", "line"),
+        [
+            ({"bounds": {"relative_l2": 0.1}}, "bounds: dict is no Tolerances; write Tolerances(relative"),
+            ({"bounds": 0.01}, "bounds: 0.01 is no Tolerances"),
+            ({"borders": "x"}, "borders: 'x' is not one of keep, half"),
+            ({"device": "gpu"}, "device: 'gpu' is not one of cuda, cpu"),
+            ({"device": 0}, "device: 0 is not one of cuda, cpu"),
+        ],
+        ids=str,
+    )
+    def test_verify_names_the_argument(self, given, line):
+        """Bounds, borders and device are refused by their names."""
+        with pytest.raises(OptionError) as caught:
+            amp_rewrite.verify(MODEL, MODEL, demo.feeds(), **given)
+        assert str(caught.value).startswith(line)
+
+    @pytest.mark.parametrize(
+        "model", [None, 5, "missing.onnx", MODEL.graph], ids=lambda value: str(value)[:12]
+    )
+    def test_verify_and_observe_name_the_model(self, model):
+        """Which of two models is none, or which file is not there, is said."""
+        named = "missing.onnx: there is no such file" if isinstance(model, str) else " is no model"
+        for place, models in (("original", (model, MODEL)), ("rewritten", (MODEL, model))):
+            line = refusal(amp_rewrite.verify, *models, demo.feeds())
+            assert named in line
+            assert isinstance(model, str) or line.startswith(f"{place}: ")
+        assert named in refusal(amp_rewrite.observe, model, demo.feeds())
