@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import ModelError, OptionError
@@ -32,7 +31,7 @@ def refuse(source: object, options: object, replay: object, seen: object) -> Non
 
 
 def _names_a_file(path: object) -> bool:
-    return arguments.is_path(path) and bool(Path(path).name) and not arguments.flaw_of(path)
+    return arguments.is_path(path) and bool(os.fspath(path)) and not arguments.flaw_of(path)
 
 
 def refuse_output(source: object, output: object, *, in_place: object) -> None:

@@ -37,6 +37,7 @@ _MODELS = "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsu
 def _file(path: Path) -> Path:
     if flaw := arguments.flaw_of(path):
         raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
+    model_io.refuse_folder(path)
     if path.is_file():
         return path
     problem = "is no file" if path.exists() else "there is no such file"
