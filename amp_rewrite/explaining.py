@@ -58,19 +58,19 @@ def of_plan(path: Path) -> Explanation:
     """What a saved plan says without its model; PlanError when it is missing or damaged."""
     plan = plan_files.load(path)
     saved = saved_decisions.of(plan)
-    return Explanation(Source.PLAN, plan.half.name, saved.decisions, _guessed(saved.decisions, saved.flops))
+    found = remedies.untried(causes.find(saved.decisions, saved.flops))
+    return Explanation(Source.PLAN, plan.half.name, saved.decisions, tuple(found))
 
 
-def of_analysis(made: Analysis, dims: Dims, *, replayed: bool = False) -> Explanation:
-    """What an analysis decided; with a plan that was carried out again (`replayed`), no flag was tried.
+def of_analysis(made: Analysis, dims: Dims) -> Explanation:
+    """What an analysis decided; where a saved plan did, no flag was tried.
 
     Raises OptionError when `dims` names what is not open.
     """
     measured = measure(made.loaded.model, made.graph.types, dims)
-    decisions, flops = made.decisions(), measured.work.flops
-    found = _guessed(decisions, flops) if replayed else made.causes(flops)
-    source = Source.PLAN if replayed else Source.ANALYSIS
-    return Explanation(source, made.options.half.name, decisions, found, measured, made.warnings)
+    found = made.causes(measured.work.flops)
+    source = Source.PLAN if made.replayed else Source.ANALYSIS
+    return Explanation(source, made.options.half.name, made.decisions(), found, measured, made.warnings)
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
@@ -89,8 +89,8 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
     if found is None:
         return of_analysis(analyze(), dims)
     measured = measure(model, shape_inference.types(model), dims)
-    causes_ = _guessed(found, measured.work.flops)
-    return Explanation(Source.METADATA, _half(measured.types), found, causes_, measured)
+    untried = tuple(remedies.untried(causes.find(found, measured.work.flops)))
+    return Explanation(Source.METADATA, _half(measured.types), found, untried, measured)
 
 
 def advise(path: Path, half: str) -> Advice:
@@ -119,8 +119,3 @@ def _mentions_us(path: Path) -> bool:
         return annotations.KEY.encode() in path.read_bytes()
     except OSError:
         return False  # who reads it as a model says what is wrong
-
-
-def _guessed(decisions: Decisions, flops: causes.Flops) -> tuple[RootCause, ...]:
-    found = causes.find(decisions, flops)
-    return tuple(replace(cause, remedy=remedies.untried(cause)) for cause in found)

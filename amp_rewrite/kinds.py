@@ -166,7 +166,7 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     for pattern in pins.keep_full:
         for unit in _matching(graph, around, pattern, "--keep-full"):
             if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
-                entries[unit.index] = _held(entries[unit.index], f"kept by {pattern!r}", BY_PIN)
+                entries[unit.index] = _held(entries[unit.index], kept_by(pattern), BY_PIN)
     for pattern in pins.force_half:
         units = _matching(graph, around, pattern, "--force-half")
         able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
@@ -177,6 +177,11 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
             )
         for unit in able:
             entries[unit.index] = Entry(Kind.ALLOW, f"forced by {pattern!r}", source=BY_PIN)
+
+
+def kept_by(pattern: str) -> str:
+    """The reason of what a --keep-full holds in float32."""
+    return f"kept by {pattern!r}"
 
 
 _Nodes = tuple[ir.Node, ...]
@@ -211,6 +216,21 @@ def pinned_as(node: ir.Node) -> str:
     """The name of a node; for one that has none, that of the first value it makes."""
     named = (value.name for value in node.outputs if value.name)
     return node.name or next(named, "")
+
+
+def pattern_for(name: str, names: Collection[str]) -> str:
+    """What a pin says to name a node and no other of `names`: the name itself where that will do.
+
+    A name is never run as an expression: it comes from a model, and might take for ever.
+    """
+    if not _SPECIAL.isdisjoint(name):
+        return re.escape(name)
+    dotted = "." in name and re.compile(re.escape(name).replace(r"\.", "."))
+    return re.escape(name) if dotted and any(map(dotted.fullmatch, set(names) - {name})) else name
+
+
+_SPECIAL = frozenset("\\^$*+?{}[]|()")
+"""What means something else in an expression, besides the dot."""
 
 
 def _matcher(pattern: str, flag: str, names: Collection[str]) -> Callable[[str], bool]:

@@ -65,16 +65,19 @@ def _tell_all(console: Console, found: Explanation) -> Told:
 def _tell_causes(console: Console, found: Explanation) -> Told:
     explained.print_causes(console, found.causes)
     rests = [] if found.measured is None else list(assumptions(found.measured.work))
+    untried = any(not cause.remedy.is_tried for cause in found.causes)
+    about_flags = [_UNTRIED[found.source]] if untried else []
     if found.causes:
-        for line in (*rests, *_ABOUT_FLAGS[found.source]):
+        for line in (*rests, *about_flags):
             console.print(Text(line, style="dim"))
-    return {"causes": [cause.to_json() for cause in found.causes], "assumptions": rests}
+    causes = [cause.to_json() for cause in found.causes]
+    return {"causes": causes, "assumptions": rests, "about_flags": about_flags}
 
 
-_ABOUT_FLAGS = {
-    Source.ANALYSIS: (),
-    Source.METADATA: ("the flags are for a rewrite of the original",),
-    Source.PLAN: ("the flags are for a new plan: beside --plan none is taken",),
+_UNTRIED = {
+    Source.ANALYSIS: "",
+    Source.METADATA: "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)",
+    Source.PLAN: "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)",
 }
 
 

@@ -96,7 +96,7 @@ class Sketch:
 
     def draw(self, made: Analysis) -> None:
         """Notes what the page shows of an analysis, before its model is changed."""
-        found = explaining.of_analysis(made, self._dims, replayed=self._asked.replay is not None)
+        found = explaining.of_analysis(made, self._dims)
         planned = drawing.changes(made.graph, found.decisions, made.plan)
         self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
 

@@ -30,7 +30,8 @@ def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
         words = of_cause(cause)
         console.print(Text(words.weight, style="bold").append(f": {words.origin}", style="not bold"))
         console.print(f"  {words.reason}")
-        console.print(Text(f"  {words.remedy}", style="cyan"))
+        if words.remedy:
+            console.print(Text(f"  {words.remedy}", style="cyan"))
     if not causes:
         console.print("no node stays float32")
 
