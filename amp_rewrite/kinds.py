@@ -198,7 +198,7 @@ def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nod
 
 def _matching(graph: UnitGraph, around: _Around, pattern: str, flag: str) -> list[Unit]:
     """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
-    held = {node: None for unit in graph.units for node in around[unit.node]}
+    held = _holding(graph, around)
     names = {pinned_as(node) for node in held}
     matches = _matcher(pattern, flag, names)
     named = {node for node in held if matches(pinned_as(node))}
@@ -210,6 +210,16 @@ def _matching(graph: UnitGraph, around: _Around, pattern: str, flag: str) -> lis
             remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
         )
     return found
+
+
+def _holding(graph: UnitGraph, around: _Around) -> dict[ir.Node, None]:
+    """The nodes that have float32, in them or in their bodies."""
+    return {node: None for unit in graph.units for node in around[unit.node]}
+
+
+def pinnable(graph: UnitGraph) -> set[str]:
+    """The names by which pins find nodes."""
+    return set(map(pinned_as, _holding(graph, dict(_around(graph.root))))) - {""}
 
 
 def pinned_as(node: ir.Node) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -111,7 +111,7 @@ class _Trials:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._before = extents(subject.graph, subject.painting)
-        self._names = {kinds.pinned_as(unit.node) for unit in subject.graph.units}
+        self._names = kinds.pinnable(subject.graph)
         self._left = min(TRIES, max(LEAST, UNITS // max(len(subject.graph.units), 1)))
         self._known: dict[str, _Outcome | None] = {}
 
@@ -121,14 +121,14 @@ class _Trials:
         if hopeless:
             return Remedy(why=hopeless)
         held = {self._subject.graph.units[unit].node for unit in cause.held}
-        vain: list[str] = []
+        vain: dict[str, None] = {}
         for trial in self._of(cause):
             if not self._left and str(trial) not in self._known:
                 return Remedy(why=_exhausted(vain))
             outcome = self._outcome(trial)
             if outcome is not None and outcome.frees > 0 and not held.isdisjoint(outcome.risen):
                 return Remedy(trial.flags, outcome.frees, outcome.flop_share, trial.drops)
-            vain += [] if outcome is None else [str(trial)]
+            vain |= {} if outcome is None else {str(trial): None}
         return Remedy(why=_in_vain(vain))
 
     def _outcome(self, trial: _Trial) -> _Outcome | None:
@@ -157,7 +157,6 @@ class _Trials:
         units = [self._subject.graph.units[unit] for unit in cause.roots]
         nodes = list(dict.fromkeys(unit.node for unit in units))
         operators = [operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast"]
-        by_name = list(self._of_nodes(nodes))
         is_found = entry.source in findings.SOURCES
         if entry.source == BY_PIN:
             yield from self._unpinned(entry.reason)
@@ -166,9 +165,9 @@ class _Trials:
         if entry.kind is Kind.DENY and not is_found and self._subject.options.level is Level.DEFAULT:
             yield from self._of_operators(operators, Kind.INFER)
         if is_found and len(nodes) <= PINNED:
-            yield from by_name
+            yield from self._of_nodes(nodes)
         yield from self._of_operators(operators, Kind.ALLOW)
-        yield from by_name
+        yield from self._of_nodes(nodes)
 
     def _unpinned(self, reason: str) -> Iterator[_Trial]:
         """Without the --keep-full that gives this reason."""
@@ -221,12 +220,12 @@ def _sum(flops: Flops, nodes: Iterable[ir.Node]) -> int:
     return sum(flops.get(node) or 0 for node in nodes)
 
 
-def _in_vain(tried: Sequence[str]) -> str:
+def _in_vain(tried: Collection[str]) -> str:
     """Why there is no flag."""
     return f"no flag frees any (tried: {'; '.join(tried)})" if tried else "no flag can name it"
 
 
-def _exhausted(vain: Sequence[str]) -> str:
+def _exhausted(vain: Collection[str]) -> str:
     """What is said where no tries are left."""
     enough = "enough flags were tried for what stands above"
     return f"{_in_vain(vain)}; {enough}" if vain else f"no flag was tried: {enough}"

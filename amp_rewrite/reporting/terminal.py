@@ -80,8 +80,9 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
     if worst.non_finite:
         lost = f"first to make {plural(worst.non_finite, 'value')} infinite or NaN"
         console.print(f"  {lost}: {_node(worst)}{_reads(worst)}")
-    flags = " ".join(f"--keep-full {shlex.quote(name)}" for name in worst.keep_full)
-    console.print(Text(f"next     {flags}", style="cyan"))
+    flags = " ".join(f"--keep-full {shlex.quote(pattern)}" for pattern in blame.keep_full)
+    if flags:
+        console.print(Text(f"next     {flags}", style="cyan"))
 
 
 def _reads(error: NodeError) -> str:
