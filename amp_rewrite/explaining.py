@@ -20,6 +20,7 @@ from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.advice.capability import Capability, of_this_machine
 from amp_rewrite.reporting.advice.measured import Measured, measure
 from amp_rewrite.reporting.causes import RootCause
+from amp_rewrite.reporting.coverage.assumptions import assumptions
 
 
 class Source(enum.Enum):
@@ -34,8 +35,8 @@ class Source(enum.Enum):
 class Explanation:
     """Why each part of a model is half or float32.
 
-    `half` is the half type. `measured` is None where only a plan is at hand. `warnings` say what a reader
-    should know.
+    `half` is the half type. `measured` is None where only a plan is at hand. `assumptions` say what the FLOPs
+    rest on, `warnings` what a reader should know.
     """
 
     source: Source
@@ -43,6 +44,7 @@ class Explanation:
     decisions: Decisions
     causes: tuple[RootCause, ...]
     measured: Measured | None = None
+    assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def advice(self, capability: Capability | None) -> Advice:
@@ -59,7 +61,8 @@ def of_plan(path: Path) -> Explanation:
     plan = plan_files.load(path)
     saved = saved_decisions.of(plan)
     found = remedies.untried(causes.find(saved.decisions, saved.flops))
-    return Explanation(Source.PLAN, plan.half.name, saved.decisions, tuple(found))
+    half, assumed = plan.half.name, plan.assumptions
+    return Explanation(Source.PLAN, half, saved.decisions, tuple(found), assumptions=assumed)
 
 
 def of_analysis(made: Analysis, dims: Dims) -> Explanation:
@@ -70,7 +73,8 @@ def of_analysis(made: Analysis, dims: Dims) -> Explanation:
     measured = measure(made.loaded.model, made.graph.types, dims)
     found = made.causes(measured.work.flops)
     source = Source.PLAN if made.replayed else Source.ANALYSIS
-    return Explanation(source, made.options.half.name, made.decisions(), found, measured, made.warnings)
+    rests, half = tuple(assumptions(measured.work)), made.options.half.name
+    return Explanation(source, half, made.decisions(), found, measured, rests, made.warnings)
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
@@ -90,7 +94,8 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze(), dims)
     measured = measure(model, shape_inference.types(model), dims)
     untried = tuple(remedies.untried(causes.find(found, measured.work.flops)))
-    return Explanation(Source.METADATA, _half(measured.types), found, untried, measured)
+    rests = tuple(assumptions(measured.work))
+    return Explanation(Source.METADATA, _half(measured.types), found, untried, measured, rests)
 
 
 def advise(path: Path, half: str) -> Advice:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -93,8 +94,27 @@ UNTRIED = "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries
 
 
 def test_a_plan_is_explained_without_its_model(plan):
-    """The same again: the plan holds the FLOPs."""
-    assert told(plan) == [*CAUSE, UNTRIED]
+    """The same again: the plan holds the FLOPs, and what they rest on."""
+    assert told(plan) == [*CAUSE, SIZED, UNTRIED]
+
+
+def test_a_plan_with_sizes_assumes_none(model, tmp_path):
+    """Where --dim or --data gave the sizes when the plan was made, nothing counts as 1."""
+    plan, data = tmp_path / "plan.json", tmp_path / "data.npz"
+    np.savez(data, x=np.ones((1000, 4), np.float32), w=np.ones((4, 4), np.float32))
+    for flags in (("--dim", "n=1000"), ("--data", data)):
+        assert run(model, "--dry-run", "-q", "--save-plan", plan, *flags).exit_code == 0
+        assert told(plan) == [*CAUSE, UNTRIED]
+        assert json.loads(plan.read_text())["units"][1]["flops"] == 4000
+
+
+def test_a_symbol_has_one_size(tmp_path):
+    """A size that is given at one input holds wherever its symbol stands, and nothing is assumed."""
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        parse_model(MODEL.replace("float[4, 4] w)", "float[4, n] w)").replace("[n, 4] x", "[n, 4] x")), path
+    )
+    assert not any("open dimensions" in line for line in told(path, "--dim", "w:1=4"))
 
 
 def test_what_no_flag_was_tried_for_names_none(tmp_path):

@@ -99,4 +99,4 @@ def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> Page:
             where=model,
             remedy="explain the model with --plan",
         )
-    return of_plan(model, asked.analyze(model), asked, dims)
+    return of_plan(model, asked.analyze(model), dims)

@@ -16,7 +16,6 @@ from amp_rewrite.names import graphs
 from amp_rewrite.reporting import cast_stories, explained
 from amp_rewrite.reporting.advice import words
 from amp_rewrite.reporting.advice.capability import of_this_machine, parse
-from amp_rewrite.reporting.coverage.assumptions import assumptions
 from amp_rewrite.reporting.sentences import chain, first_step
 
 Told = dict[str, Any]
@@ -64,7 +63,7 @@ def _tell_all(console: Console, found: Explanation) -> Told:
 
 def _tell_causes(console: Console, found: Explanation) -> Told:
     explained.print_causes(console, found.causes)
-    rests = [] if found.measured is None else list(assumptions(found.measured.work))
+    rests = list(found.assumptions)
     untried = any(not cause.remedy.is_tried for cause in found.causes)
     about_flags = [_UNTRIED[found.source]] if untried else []
     if found.causes:

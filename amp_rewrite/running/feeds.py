@@ -54,6 +54,22 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     return (reader(inputs) for reader in readers)
 
 
+def sizes(model: str | Path, data: Data) -> Mapping[str, int]:
+    """What is known of a model's open dimensions: what was asked for, or what the first sample of the files
+    has, as `input:axis`. Raises what `feeds` raises.
+    """
+    if not data.paths:
+        return data.dims
+    first = next(feeds(model, data), {})
+    arrays = {name: array for name, array in first.items() if isinstance(array, np.ndarray)}
+    return {
+        f"{given.name}:{axis}": arrays[given.name].shape[axis]
+        for given in model_inputs.of(model_io.load(model).model, str(model))
+        for axis, dim in enumerate(given.dims or ())
+        if given.name in arrays and not isinstance(dim, int)
+    }
+
+
 _Reader = Callable[[Sequence[Input]], Feeds]
 
 
