@@ -107,7 +107,10 @@ def of(graph: UnitGraph, painting: Painting, plan: Plan) -> Decisions:
 
     The crossings are those of the Casts that the model has, then those that are planned, in their order.
     """
-    crossed = (*crossings.existing(graph), *(crossings.planned(graph, cast) for cast in plan.casts))
+    crossed = (
+        *crossings.existing(graph, plan.casts),
+        *(crossings.planned(graph, cast) for cast in plan.casts),
+    )
     return Decisions(tuple(_decisions(graph, painting)), crossed)
 
 

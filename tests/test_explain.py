@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from onnx.parser import parse_model
 
-from amp_rewrite import rewrite
+from amp_rewrite import analyze, rewrite
 from amp_rewrite.cli import main
 from amp_rewrite.options import Options
 from tests import text
@@ -198,7 +198,7 @@ def test_a_cast_that_the_model_had(tmp_path):
         lines = told(what, "--why-cast", "i")
         assert lines[0] == "Cast of 'i' to float32, which the model had"
         assert lines[1] == "  the value has another type, of which nothing was decided"
-        assert "MatMul 'p' (T)" in lines[3]
+        assert lines[2:] == ["  the result is cast again, see --why-cast f"]
 
 
 def as_json(folder, *arguments):
@@ -365,7 +365,7 @@ def test_names_are_printed_as_they_are(tmp_path):
     path = tmp_path / "odd.onnx"
     onnx.save(proto, path)
     made = rewrite(path, Options()).model
-    assert any(name in line for line in told(made, "--why-cast", "i"))
+    assert any(name in line for line in told(made, "--why-cast", "f"))
     assert told(made, name)[0] == f"MatMul '{name}' (T)"
 
 
@@ -384,3 +384,65 @@ def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
     result = run("explain", path, "--advice")
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+RECAST = """g (int64[4, 4] i, float[4, 4] w) => (float[4, 4] y, float[4, 4] z) <float[4, 4] c> {
+  [given] f = Cast <to = 1> (i)
+  [p] y = MatMul(f, w)
+  [e] z = Exp(f)
+  [stored] k = Cast <to = 7> (c)
+}"""
+
+
+def test_who_reads_what_a_cast_of_the_model_makes(tmp_path):
+    """Who reads an added Cast behind it is told of that one, before the rewrite and after."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(RECAST), path)
+    for what in (path, rewrite(path).model):
+        given = told(what, "--why-cast", "given")
+        assert "  the result is read by 1 unit" in given
+        assert any("Exp 'e' (T)" in line for line in given)
+        assert not any("MatMul" in line for line in given)
+        assert given[-1] == "  the result is cast again, see --why-cast f"
+        assert any("MatMul 'p' (T)" in line for line in told(what, "--why-cast", "f__float16"))
+
+
+def test_a_cast_of_a_stored_value_that_the_model_had(tmp_path):
+    """Nothing is said of readers of both types where the Cast is the model's own."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(RECAST), path)
+    assert told(path, "--why-cast", "stored")[1] == "  the value is stored"
+
+
+LEADS = """g (float[4, 4] x) => (float[4, 4] y) { [p] a = MatMul(x, x)  [s] y = Softmax(a) }"""
+
+
+def test_what_an_allowed_node_leads_to_is_not_said_to_be_led_to_by_none(tmp_path):
+    """A Softmax behind a product, with no product behind it, stays float32 for that and nothing else."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(LEADS), path)
+    assert told(path, "s")[1].endswith("safe in half, but on no safe path from one allowed node to another")
+
+
+def test_a_long_chain_is_explained_in_linear_time_and_space(tmp_path):
+    """What holds back thousands of nodes is found, and a chain is told by its ends."""
+    count = 2_000
+    body = "".join(f"[n{i}] v{i + 1} = Sqrt(v{i})  " for i in range(count))
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(f"g (float[4] x) => (float[4] v{count}) {{ [e] v0 = Exp(x)  {body} }}"), path)
+    assert told(path)[0] == f"{count + 1:,} nodes, 100% of FLOPs: downstream of Exp 'e'"
+    lines = told(path, f"n{count - 1}")
+    assert len(lines) < 30
+    assert "more between that and" in lines[-2]
+    assert "Exp 'e' (T)" in lines[-1]
+
+
+def test_origins():
+    """The end of every chain is found at once, as `why` finds it one by one."""
+    found = analyze(text.model(LONG)).decisions()
+    assert found.origins() == tuple(found.why(unit)[-1] for unit in range(len(found.all)))
+
+
+LONG = """g (float[4, 4] x) => (float[4, 4] y) {
+  a = MatMul(x, x)  b = Exp(a)  c = Sqrt(b)  d = Abs(c)  f = Log(d)  h = MatMul(f, x)  y = Softmax(h)
+}"""

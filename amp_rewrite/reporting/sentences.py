@@ -79,7 +79,7 @@ _ON_THE_WAY = {
     Rule.SPREAD: "no arithmetic; goes with its neighbour",
 }
 _LEFT = {
-    Kind.INFER: "safe in half, but not between allowed nodes, and none of them leads here",
+    Kind.INFER: "safe in half, but on no safe path from one allowed node to another",
     Kind.CLEAR: "no arithmetic, and no neighbour in half to go with",
 }
 
