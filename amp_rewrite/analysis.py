@@ -40,14 +40,23 @@ from amp_rewrite.stopwatch import Stopwatch
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All that is known and decided of a model, before anything changes."""
+    """All that is known and decided of a model, before anything changes.
+
+    `findings` are what holds single units in float32; None where a saved plan decided all.
+    """
 
     loaded: model_io.Loaded
     graph: units.UnitGraph
     painting: colours.Painting
     plan: plan.Plan
     options: Options
+    findings: Mapping[int, Finding] | None
     warnings: tuple[str, ...]
+
+    @property
+    def replayed(self) -> bool:
+        """Whether a saved plan decided."""
+        return self.findings is None
 
     def report(self) -> Report:
         """What is known of the rewrite before it happens."""
@@ -64,12 +73,20 @@ class Analysis:
         """What holds nodes back in float32, with what would help: the most arithmetic first.
 
         `flops` are the floating-point operations of the nodes (arithmetic.work); without them the number of
-        nodes counts. Every flag that is named was tried.
+        nodes counts. Every flag that is named was tried; with a saved plan, which takes none, none is named.
         """
-        return tuple(
-            replace(cause, remedy=remedies.tried(cause, self.graph, self.painting, self.options))
-            for cause in causes.find(self.decisions(), flops)
-        )
+        found = causes.find(self.decisions(), flops)
+        if self.replayed:
+            return tuple(remedies.untried(found))
+        again = remedies.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
+        return tuple(remedies.tried(found, again))
+
+    def painted(self, options: Options) -> colours.Painting:
+        """How the same model would be coloured with other lists, pins, level and `follow`.
+
+        Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
+        """
+        return _paint(self.graph, options, self.findings or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +111,16 @@ def decide(loaded: model_io.Loaded, given: Given, clock: Stopwatch) -> Analysis:
         held = stored.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):
-        painting = replay.painting(graph, loaded.model) if replay else _paint(graph, given, found)
+        findings = None if replay else _findings(graph, given, found)
+        again = replay.painting(graph, loaded.model) if replay else None
+        painting = again or _paint(graph, options, findings or {})
     with clock.stage("plan"):
         plan.check_names(graph, options.keep_io, options.borders)
         old = _old_opset(loaded.model.graph, half)
         borders = Borders.KEEP if old else options.borders
         made = plan.make(graph, painting, held, found, half, borders=borders, keep_io=options.keep_io)
     warnings = (*loaded.warnings, *filter(None, (warning, old)))
-    return Analysis(loaded, graph, painting, made, options, warnings)
+    return Analysis(loaded, graph, painting, made, options, findings, warnings)
 
 
 def _settle_functions(model: ir.Model, options: Options) -> str | None:
@@ -112,8 +131,7 @@ def _settle_functions(model: ir.Model, options: Options) -> str | None:
     return f"{kept} model-local {'function' if kept == 1 else 'functions'} kept, in float32" if kept else None
 
 
-def _paint(graph: units.UnitGraph, given: Given, found: ranges.Ranges) -> colours.Painting:
-    options, findings = given.options, _findings(graph, given, found)
+def _paint(graph: units.UnitGraph, options: Options, findings: Mapping[int, Finding]) -> colours.Painting:
     lists = options.operator_lists()
     entries = kinds.classify(
         graph, lists, options.half, findings, options.pins, options.level, options.target

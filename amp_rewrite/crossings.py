@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from amp_rewrite.element_types import element_name
 from amp_rewrite.plan import Cast
-from amp_rewrite.units import UnitGraph
+from amp_rewrite.units import Site, UnitGraph
 
 
 class Origin(enum.Enum):
@@ -45,22 +45,27 @@ class Crossing:
     added: bool
 
 
-def existing(graph: UnitGraph) -> Iterator[Crossing]:
-    """The Casts that the model has, where one side of them is float32."""
+def existing(graph: UnitGraph, casts: Iterable[Cast]) -> Iterator[Crossing]:
+    """The Casts that the model has, where one side of them is float32.
+
+    What is to read the result of one of `casts`, those that are planned, reads theirs no longer.
+    """
+    moved = {site for cast in casts for site in cast.reads}
     nodes = dict.fromkeys(unit.node for unit in graph.units)
     for node in nodes:
         value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
         if value is not None:
             made = node.outputs[0]
-            sites = graph.readers.get(made, ())
+            readers = (unit for unit, site in graph.readers.get(made, ()) if site not in moved)
+            ports = (port for port, value in enumerate(graph.root.outputs) if value is made)
             yield Crossing(
                 node=node,
                 names=names(value, node, made),
                 dtype=element(node),
                 origin=_origin(graph, value),
                 maker=graph.maker.get(value),
-                readers=tuple(dict.fromkeys(unit for unit, _ in sites)),
-                leaves=made in graph.root.outputs,
+                readers=tuple(dict.fromkeys(readers)),
+                leaves=any(Site(graph.root, port) not in moved for port in ports),
                 added=False,
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -67,13 +67,33 @@ class Decisions:
 
         It ends where somebody changed a colour by hand.
         """
+        return tuple(self._chain(unit))
+
+    def cause(self, unit: int) -> int | None:
+        """The unit that caused the colour of another; None where the chain of causes ends."""
+        decision = self.all[unit]
+        return None if decision.by_hand or decision.paint.cause == unit else decision.paint.cause
+
+    def origins(self) -> tuple[int, ...]:
+        """The end of the chain of causes of every unit; linear in the number of units."""
+        ends: dict[int, int] = {}
+        for unit in range(len(self.all)):
+            if unit not in ends:
+                chain = self._chain(unit, ends)
+                last = next(reversed(chain))
+                beyond = self.cause(last)
+                end = last if beyond is None else ends.get(beyond, last)
+                ends.update(dict.fromkeys(chain, end))
+        return tuple(ends[unit] for unit in range(len(self.all)))
+
+    def _chain(self, unit: int, known: Container[int] = ()) -> dict[int, None]:
+        """The causes of a unit, in order, as far as they are not known."""
         chain: dict[int, None] = {}
         step: int | None = unit
-        while step is not None and step not in chain:
+        while step is not None and step not in chain and step not in known:
             chain[step] = None
-            decision = self.all[step]
-            step = None if decision.by_hand else decision.paint.cause
-        return tuple(chain)
+            step = self.cause(step)
+        return chain
 
     def placed(self, casts: Sequence[ir.Node]) -> Decisions:
         """The same, once the Casts that were planned stand: a node for each, in their order."""
@@ -87,7 +107,10 @@ def of(graph: UnitGraph, painting: Painting, plan: Plan) -> Decisions:
 
     The crossings are those of the Casts that the model has, then those that are planned, in their order.
     """
-    crossed = (*crossings.existing(graph), *(crossings.planned(graph, cast) for cast in plan.casts))
+    crossed = (
+        *crossings.existing(graph, plan.casts),
+        *(crossings.planned(graph, cast) for cast in plan.casts),
+    )
     return Decisions(tuple(_decisions(graph, painting)), crossed)
 
 

@@ -20,6 +20,7 @@ from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.advice.capability import Capability, of_this_machine
 from amp_rewrite.reporting.advice.measured import Measured, measure
 from amp_rewrite.reporting.causes import RootCause
+from amp_rewrite.reporting.coverage.assumptions import assumptions
 
 
 class Source(enum.Enum):
@@ -34,8 +35,8 @@ class Source(enum.Enum):
 class Explanation:
     """Why each part of a model is half or float32.
 
-    `half` is the half type. `measured` is None where only a plan is at hand. `warnings` say what a reader
-    should know.
+    `half` is the half type. `measured` is None where only a plan is at hand. `assumptions` say what the FLOPs
+    rest on, `warnings` what a reader should know.
     """
 
     source: Source
@@ -43,6 +44,7 @@ class Explanation:
     decisions: Decisions
     causes: tuple[RootCause, ...]
     measured: Measured | None = None
+    assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def advice(self, capability: Capability | None) -> Advice:
@@ -58,19 +60,21 @@ def of_plan(path: Path) -> Explanation:
     """What a saved plan says without its model; PlanError when it is missing or damaged."""
     plan = plan_files.load(path)
     saved = saved_decisions.of(plan)
-    return Explanation(Source.PLAN, plan.half.name, saved.decisions, _guessed(saved.decisions, saved.flops))
+    found = remedies.untried(causes.find(saved.decisions, saved.flops))
+    half, assumed = plan.half.name, plan.assumptions
+    return Explanation(Source.PLAN, half, saved.decisions, tuple(found), assumptions=assumed)
 
 
-def of_analysis(made: Analysis, dims: Dims, *, replayed: bool = False) -> Explanation:
-    """What an analysis decided; with a plan that was carried out again (`replayed`), no flag was tried.
+def of_analysis(made: Analysis, dims: Dims) -> Explanation:
+    """What an analysis decided; where a saved plan did, no flag was tried.
 
     Raises OptionError when `dims` names what is not open.
     """
     measured = measure(made.loaded.model, made.graph.types, dims)
-    decisions, flops = made.decisions(), measured.work.flops
-    found = _guessed(decisions, flops) if replayed else made.causes(flops)
-    source = Source.PLAN if replayed else Source.ANALYSIS
-    return Explanation(source, made.options.half.name, decisions, found, measured, made.warnings)
+    found = made.causes(measured.work.flops)
+    source = Source.PLAN if made.replayed else Source.ANALYSIS
+    rests, half = tuple(assumptions(measured.work)), made.options.half.name
+    return Explanation(source, half, made.decisions(), found, measured, rests, made.warnings)
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
@@ -89,8 +93,9 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
     if found is None:
         return of_analysis(analyze(), dims)
     measured = measure(model, shape_inference.types(model), dims)
-    causes_ = _guessed(found, measured.work.flops)
-    return Explanation(Source.METADATA, _half(measured.types), found, causes_, measured)
+    untried = tuple(remedies.untried(causes.find(found, measured.work.flops)))
+    rests = tuple(assumptions(measured.work))
+    return Explanation(Source.METADATA, _half(measured.types), found, untried, measured, rests)
 
 
 def advise(path: Path, half: str) -> Advice:
@@ -119,8 +124,3 @@ def _mentions_us(path: Path) -> bool:
         return annotations.KEY.encode() in path.read_bytes()
     except OSError:
         return False  # who reads it as a model says what is wrong
-
-
-def _guessed(decisions: Decisions, flops: causes.Flops) -> tuple[RootCause, ...]:
-    found = causes.find(decisions, flops)
-    return tuple(replace(cause, remedy=remedies.untried(cause)) for cause in found)

@@ -166,7 +166,7 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     for pattern in pins.keep_full:
         for unit in _matching(graph, around, pattern, "`Pins.keep_full`"):
             if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
-                entries[unit.index] = _held(entries[unit.index], f"kept by {pattern!r}", BY_PIN)
+                entries[unit.index] = _held(entries[unit.index], kept_by(pattern), BY_PIN)
     for pattern in pins.force_half:
         units = _matching(graph, around, pattern, "`Pins.force_half`")
         able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
@@ -177,6 +177,11 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
             )
         for unit in able:
             entries[unit.index] = Entry(Kind.ALLOW, f"forced by {pattern!r}", source=BY_PIN)
+
+
+def kept_by(pattern: str) -> str:
+    """The reason of what a --keep-full holds in float32."""
+    return f"kept by {pattern!r}"
 
 
 _Nodes = tuple[ir.Node, ...]
@@ -193,7 +198,7 @@ def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nod
 
 def _matching(graph: UnitGraph, around: _Around, pattern: str, field: str) -> list[Unit]:
     """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
-    held = {node: None for unit in graph.units for node in around[unit.node]}
+    held = _holding(graph, around)
     names = {pinned_as(node) for node in held}
     matches = _matcher(pattern, field, names)
     named = {node for node in held if matches(pinned_as(node))}
@@ -207,10 +212,35 @@ def _matching(graph: UnitGraph, around: _Around, pattern: str, field: str) -> li
     return found
 
 
+def _holding(graph: UnitGraph, around: _Around) -> dict[ir.Node, None]:
+    """The nodes that have float32, in them or in their bodies."""
+    return {node: None for unit in graph.units for node in around[unit.node]}
+
+
+def pinnable(graph: UnitGraph) -> set[str]:
+    """The names by which pins find nodes."""
+    return set(map(pinned_as, _holding(graph, dict(_around(graph.root))))) - {""}
+
+
 def pinned_as(node: ir.Node) -> str:
     """The name of a node; for one that has none, that of the first value it makes."""
     named = (value.name for value in node.outputs if value.name)
     return node.name or next(named, "")
+
+
+def pattern_for(name: str, names: Collection[str]) -> str:
+    """What a pin says to name a node and no other of `names`: the name itself where that will do.
+
+    A name is never run as an expression: it comes from a model, and might take for ever.
+    """
+    if not _SPECIAL.isdisjoint(name):
+        return re.escape(name)
+    dotted = "." in name and re.compile(re.escape(name).replace(r"\.", "."))
+    return re.escape(name) if dotted and any(map(dotted.fullmatch, set(names) - {name})) else name
+
+
+_SPECIAL = frozenset("\\^$*+?{}[]|()")
+"""What means something else in an expression, besides the dot."""
 
 
 def _matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str], bool]:

@@ -16,6 +16,7 @@ No operator may be on two lists of a file. One that is named here leaves its lis
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,12 +75,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class OpLists:
-    """One entry per operator. What is not in here is on no list. `files` are those that it was read from."""
+    """One entry per operator. What is not in here is on no list.
+
+    `files` are those that it was read from. `moved` holds what stood for the operators that flags have moved,
+    None for one that was on no list.
+    """
 
     name: str
     description: str
     entries: Mapping[Operator, Entry]
     files: tuple[Path, ...] = ()
+    moved: Mapping[Operator, Entry | None] = dataclasses.field(default_factory=dict[Operator, "Entry | None"])
 
     def find(self, domain: str, op_type: str) -> Entry | None:
         """What is said of an operator; None when it is on no list."""
@@ -92,7 +98,26 @@ class OpLists:
         """
         keys = [_asked(text, source) for text in operators]
         moved = {key: Entry(kind, ASKED, self._follows(key, kind), source) for key in keys}
-        return replace(self, entries=MappingProxyType({**self.entries, **moved}))
+        before = {key: self.entries.get(key) for key in moved} | dict(self.moved)
+        return replace(
+            self,
+            entries=MappingProxyType({**self.entries, **moved}),
+            moved=MappingProxyType(before),
+        )
+
+    def moved_by(self, operator: str) -> str:
+        """The flag that moved an operator; nothing where none did, or where there is no such operator."""
+        key = _split(operator)
+        return self.entries[key].source if key is not None and key in self.moved else ""
+
+    def put_back(self, operators: Iterable[str]) -> OpLists:
+        """These lists as they would be, had no flag moved these operators."""
+        keys = set(map(_split, operators))
+        before = {key: entry for key, entry in self.moved.items() if key in keys and entry is not None}
+        others = {key: entry for key, entry in self.entries.items() if key not in keys & self.moved.keys()}
+        moved = {key: entry for key, entry in self.moved.items() if key not in keys}
+        entries = MappingProxyType({**others, **before})
+        return replace(self, entries=entries, moved=MappingProxyType(moved))
 
     def _follows(self, key: Operator, kind: Kind) -> bool:
         before = self.entries.get(key)

@@ -36,8 +36,10 @@ def dump(
     model: ir.Model,
     options: Options,
     flops: Flops | None = None,
+    assumptions: tuple[str, ...] = (),
 ) -> str:
-    """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes.
+    """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes, and
+    `assumptions` what these rest on.
 
     `units` holds the decisions, and with what stands above it counts when the plan is read back: a `colour`
     may be edited. `casts` and `stored` say what follows from them, and what a unit `makes` and its `flops`
@@ -51,6 +53,7 @@ def dump(
         "io": options.borders.value,
         "keep_io": list(options.keep_io),
         "keep_functions": options.keep_functions,
+        "assumptions": list(assumptions),
         "units": [_unit(unit, painting, (flops or {}).get(unit.node)) for unit in graph.units],
         "casts": [_cast(graph, cast) for cast in plan.casts],
         "stored": [
@@ -138,6 +141,7 @@ class SavedPlan:
     units: tuple[Mapping[str, Any], ...]
     casts: tuple[Mapping[str, Any], ...]
     where: str
+    assumptions: tuple[str, ...] = ()
 
     def over(self, options: Options) -> Options:
         """The options with all that the plan decides taken from it."""
@@ -241,18 +245,19 @@ def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
         half=halves.named(content["half"]),
         target=targets.named(content["target"]),
         borders=Borders(content["io"]),
-        keep_io=_texts(content["keep_io"]),
+        keep_io=_texts(content["keep_io"], "keep_io is no list of names"),
         keep_functions=_switch(content["keep_functions"]),
         model=content["model"],
         units=rows,
         casts=tuple(content.get("casts", ())),
         where=where,
+        assumptions=_texts(content.get("assumptions", []), "assumptions is no list of sentences"),
     )
 
 
-def _texts(found: object) -> tuple[str, ...]:
+def _texts(found: object, problem: str) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise TypeError("keep_io is no list of names")
+        raise TypeError(problem)
     return tuple(found)
 
 

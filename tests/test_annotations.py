@@ -85,7 +85,7 @@ def test_casts_are_read_back():
     }
     assert told == {
         "x": (True, "float16", "input", None, ["p"], False),
-        "i": (False, "float32", "another", None, ["p"], False),
+        "i": (False, "float32", "another", None, [], False),
         "f": (True, "float16", "unit", "given", ["p"], False),
         "a": (True, "float32", "unit", "p", ["e"], False),
         "b": (True, "float16", "unit", "e", ["q"], False),

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ import pytest
 from onnx import parser
 
 import amp_rewrite
+from amp_rewrite.colours import Colour
 from amp_rewrite.errors import OutputError
 from amp_rewrite.options import Level, Options, Pins
 
@@ -58,9 +60,9 @@ FUNCTION = """g (float[2] x) => (float[2] y) { [call] y = own.Norm (x) }
 def test_what_is_blamed_in_a_function_can_be_kept():
     """A node of a function's body goes by the name that it has once inlined, which is what pins match."""
     before = model(FUNCTION)
-    lost = blamed(before, X).first_lost
-    assert (lost.operator, lost.non_finite) == ("Mul", 1)
-    kept = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=lost.keep_full))
+    found = blamed(before, X)
+    assert (found.worst.operator, found.worst.non_finite) == ("Mul", 1)
+    kept = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=found.keep_full))
     assert blamed(before, X, kept).first_lost is None
 
 
@@ -90,6 +92,29 @@ def test_a_loop_that_is_blamed_can_be_kept():
     assert (lost.node, lost.operator) == ("loop", "Loop")
     kept = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=("loop",)))
     assert blamed(before, X, kept).first_lost is None
+
+
+@pytest.mark.parametrize("name", ["", "s.q", "(", "[a]*", "two words", "'"])
+def test_the_flags_that_are_printed_keep_what_is_blamed(name):
+    """Names that are empty, or that a shell or a pattern misreads: the flags match all the same."""
+    before = model(SQUARE.replace("[double] ", "[sxq] "))
+    before.graph.node[1].name = name
+    *_, line = printed(before, X).splitlines()
+    first, *flags = shlex.split(line)
+    assert (first, flags[::2]) == ("next", ["--keep-full"] * (len(flags) // 2))
+    kept = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=tuple(flags[1::2])))
+    assert blamed(before, X, kept).first_lost is None
+    double = next(u for u in amp_rewrite.analyze(before, kept).painting.paints)
+    assert double.colour is Colour.HALF, "no other node is kept"
+
+
+def test_what_no_pin_can_name_is_not_named():
+    """A stored value is made by no node that a pin can name; who reads it is."""
+    source = """g (float[2] x) => (float[2] y) {
+        [stored] w = Constant <value = float[2] {1e6, 1e6}> () [sum] s = Add (x, w) [back] y = Sqrt (s) }"""
+    found = blamed(model(source), X)
+    assert found.worst.node == "stored"
+    assert found.keep_full == ("sum",)
 
 
 # ---- what is read

@@ -1,7 +1,9 @@
 """Why nodes stay float32, by what holds them back, and the flags that would free them."""
 
 import json
+import re
 import shlex
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +11,16 @@ import numpy as np
 import pytest
 from onnx.parser import parse_model
 
-from amp_rewrite import analyze, lists
+from amp_rewrite import analyze, kinds, lists, rewrite, schema
+from amp_rewrite.analysis import Analysis
+from amp_rewrite.arithmetic import work
+from amp_rewrite.decisions import about
+from amp_rewrite.half import BFLOAT16
 from amp_rewrite.lists import Kind
-from amp_rewrite.options import Level, Options, Pins
+from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
+from amp_rewrite.reporting import remedies
 from amp_rewrite.reporting.causes import Remedy
+from amp_rewrite.reporting.report import Extent, extents
 from amp_rewrite.reporting.sentences import of_cause
 from tests import text
 
@@ -77,7 +85,7 @@ def test_words():
     assert words.weight == "4 nodes"
     assert words.origin == "downstream of Exp 'e1' and 1 more"
     assert words.reason.startswith("denied: overflows above 11.09")
-    assert words.remedy == "to allow: --infer Exp"
+    assert words.remedy == "to allow: --infer Exp (frees 4 nodes)"
 
 
 def test_a_flag_that_frees_a_part_says_how_much():
@@ -85,7 +93,7 @@ def test_a_flag_that_frees_a_part_says_how_much():
     source = CHAINS.replace("MatMul(f, w)", "Sigmoid(f)")
     (cause,) = analyze(text.model(source.replace("Sqrt(b)", "MatMul(b, w)"))).causes()
     assert cause.remedy == Remedy(("--infer Exp",), 3)
-    assert of_cause(cause).remedy == "to allow: --infer Exp (frees 3 of 4)"
+    assert of_cause(cause).remedy == "to allow: --infer Exp (frees 3 nodes)"
 
 
 def test_plain_data():
@@ -125,22 +133,39 @@ def test_a_finding_in_several_places_is_one_cause():
     """Findings that differ in names and numbers are one; who goes against one forces it."""
     (cause,) = analyze(text.model(SMALL, TINY)).causes()
     assert cause.root_places == ("Add 'a1'", "Div 'd1'", "Add 'a2'", "Div 'd2'")
-    assert of_cause(cause).remedy == "to force: --allow Add --allow Div"
+    assert of_cause(cause).remedy == "to force: --allow Add --allow Div (frees 4 nodes)"
     few = SMALL.replace("Add(d, e2)", "Abs(d)")
     (cause,) = analyze(text.model(few, TINY)).causes()
-    assert of_cause(cause).remedy == "to force: --force-half a1 --force-half d1"
+    assert of_cause(cause).remedy == "to force: --force-half a1 --force-half d1 (frees 2 nodes)"
+
+
+def moved(kind, operator):
+    """Options with one operator moved by a flag."""
+    return Options(lists=lists.load("default").override(kind, [operator], f"--{kind.value}"))
+
+
+LOOSE = "g (float[4, 4] x) => (float[4, 4] y) { a = Sigmoid(x)  b = Tanh(a)  y = Add(a, b) }"
+SQUARES = """g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
+  a = MatMul(x, w)  b = Mul(a, a)  c = Mul(b, w)  y = MatMul(c, w)
+}"""
 
 
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
         ("g (float[4] x) => (float[4] y) { y = Unknown(x) }", Options(), "it can only be float32 here"),
-        (CHAINS, Options(pins=Pins(keep_full=("p|o",))), "leave out the --keep-full that names it"),
         (
-            TWO,
-            Options(lists=lists.load("default").override(Kind.DENY, ["MatMul"], "--deny")),
-            "leave out the --deny",
+            CHAINS,
+            Options(pins=Pins(keep_full=("p|o",))),
+            "to allow: leave out --keep-full 'p|o' (frees 2 nodes)",
         ),
+        (TWO, moved(Kind.DENY, "MatMul"), "to allow: leave out --deny MatMul (frees 1 node)"),
+        (
+            SQUARES,
+            moved(Kind.DENY, "Mul"),
+            "--infer 'Mul(x,x)' --infer Mul in place of --deny Mul (frees 2 nodes)",
+        ),
+        (LOOSE, moved(Kind.INFER, "Tanh"), "to allow: --allow Tanh in place of --infer Tanh (frees 2 nodes)"),
         ("g (float[4] x) => (float[4] y) { y = Neg(x) }", Options(), "nothing to gain"),
         (
             "g (double[4] x) => (float[4] y) { y = Cast <to = 1> (x) }",
@@ -157,63 +182,182 @@ def test_where_no_flag_helps(source, options, words):
     assert any(words in remedy for remedy in found), found
 
 
+REGIONS = """g (float[1, 1, 4, 4] x) => (float[a, b, c, d] y)
+    <float[1, 1, 1, 1] w = {1}, float[0] roi = {}, float[4] s = {1, 1, 2, 2}> {
+  a = Conv(x, w)
+  [r] b = Resize(a, roi, s)
+  y = Conv(b, w)
+}"""
+"""A Resize in half that has regions, none of them, in float32: as in YOLOX."""
+
+
+def test_a_flag_that_changes_no_node_is_not_named():
+    """What the report does not count differently is freed by no flag; all that were tried are told."""
+    (cause,) = analyze(parse_model(f"{text.HEADER} {REGIONS}")).causes({})
+    assert of_cause(cause).weight == "1 node in part"
+    assert of_cause(cause).remedy == "no flag frees any (tried: --allow Resize; --force-half r)"
+
+
+def test_there_are_only_so_many_tries(monkeypatch):
+    """The first causes are served; of the others it is said that nothing was tried."""
+    tried = []
+    monkeypatch.setattr(remedies, "TRIES", 1)
+    monkeypatch.setattr(Analysis, "painted", lambda *given: tried.append(given) or painted(*given))
+    first, second = analyze(text.model(TWO)).causes()
+    assert len(tried) == 1
+    assert first.remedy.flags == ("--allow Softmax",)
+    assert second.remedy.why == "no flag was tried: enough flags were tried for what stands above"
+
+
+painted = Analysis.painted
+
+
+def test_a_large_model_gets_fewer_tries(monkeypatch):
+    """The tries are bounded by the units that are decided anew, down to a few for the first causes."""
+    tried = []
+    monkeypatch.setattr(remedies, "UNITS", 1)
+    monkeypatch.setattr(Analysis, "painted", lambda *given: tried.append(given) or painted(*given))
+    options = Options(level=Level.TENSOR_CORES_ONLY)
+    source = "g (float[4] x) => (float[4] y) { a = Exp(x)  b = Sqrt(a)  c = Abs(b)  d = Tanh(c)  y = Neg(d) }"
+    assert len(analyze(text.model(source), options).causes()) > remedies.LEAST
+    assert len(tried) == remedies.LEAST
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "pattern"),
+    [
+        ("a.b", ["a.b", "ab"], "a.b"),
+        ("a.b", ["a.b", "axb"], r"a\.b"),
+        ("f(x)[0]", [], r"f\(x\)\[0\]"),
+        ("(a+)+$", ["a" * 40 + "!"], r"\(a\+\)\+\$"),
+        ("a(", [], r"a\("),
+        ("two words", [], "two words"),
+    ],
+)
+def test_a_name_as_a_pin(name, others, pattern):
+    """A pin names its node and no other, whatever the name has in it."""
+    assert kinds.pattern_for(name, others) == pattern
+    assert re.fullmatch(pattern, name)
+
+
+ODD = """g (float[4, 4] x) => (float[4, 4] y) <float[1] e, float[4, 4] w> {
+  [p] a = MatMul(x, w)  [n1] b = Add(a, e)  [n2] c = Div(a, b)
+  [n3] d = Sigmoid(c)  [o] f = MatMul(d, w)  [z] y = Div(f, f)
+}"""
+
+
+@pytest.mark.parametrize(
+    "names", [("", ""), ("a.b", "axb"), ("two words", "two words"), ("'", '"'), ("(", "[")]
+)
+def test_names_that_a_shell_or_a_pattern_would_misread(names):
+    """Names that are empty, that repeat, or that mean something to a shell or a pattern are named rightly."""
+    model = text.model(ODD, {"e": np.array([1e-12], np.float32)})
+    model.graph.node[1].name, model.graph.node[2].name = names
+    cause = next(cause for cause in analyze(model).causes() if cause.first.entry.source == "range")
+    assert cause.remedy.flags[0].startswith("--force-half ")
+    holds(model, Options(), cause)
+
+
 FROM_INTEGERS = """g (int64[4, 4] i, float[4, 4] w) => (float[4, 4] y) {
   [c] a = Cast <to = 1> (i)
   [p] y = MatMul(a, w)
 }"""
-LOOSE = "g (float[4, 4] x) => (float[4, 4] y) { a = Sigmoid(x)  b = Tanh(a)  y = Add(a, b) }"
-SQUARES = """g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
-  a = MatMul(x, w)  b = Mul(a, a)  c = Mul(b, w)  y = MatMul(c, w)
-}"""
 LEVELS = [Options(), Options(follow=False), *(Options(level=level) for level in Level)]
 
 
-@pytest.mark.parametrize("options", LEVELS, ids=str)
+@pytest.mark.parametrize("options", LEVELS, ids=range(len(LEVELS)))
 @pytest.mark.parametrize("source", [CHAINS, TWO, SMALL, FROM_INTEGERS, LOOSE, SQUARES])
 def test_every_flag_does_what_it_says(source, options):
-    """With the flags that are named, exactly so many of the held nodes are half as is said."""
+    """With the flags that are named, a rewrite has exactly so many more nodes in half as is said."""
     model = text.model(source, TINY)
     for cause in analyze(model, options).causes():
-        if cause.remedy.flags:
-            assert cause.remedy.frees > 0
-            assert freed(model, options, cause) == cause.remedy.frees
-        else:
-            assert cause.remedy.why
+        holds(model, options, cause)
 
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
+QUICK = [(name, "float16") for name in ("bigru_tagger.legacy", "ultraface_rfb320", "yolox_nano")]
+NAMES = """ultraface_rfb320 bigru_tagger.legacy mamba_tiny.legacy silero_vad_v6 yolox_nano
+    osf_face_detection road_seg_adas_0001 silero_vad_op18_ifless plcmos_v2 bart_tiny.dynamo
+    bert_tiny_qa_ort_fused clip_small.dynamo dynamo_cond_scan.dynamo llama_tiny.legacy swin2sr_x2.legacy
+    scripted_greedy_decoder.legacy yolos_tiny.legacy yolox_nano_qdq gtcrn_stream_raw
+    dit_small.dynamo""".split()
+SAID = {
+    "float16": Options(),
+    "tensorflow": Options(lists=lists.load("tensorflow")),
+    "bfloat16": Options(half=BFLOAT16),
+    "half-io": Options(borders=Borders.HALF),
+}
+
+
+REAL = [(name, said) for name in NAMES for said in SAID]
 
 
 @pytest.mark.parametrize(
-    "name", ["ultraface_rfb320", "bigru_tagger.legacy", "mamba_tiny.legacy", "silero_vad_v6"]
+    ("name", "said"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow, id="-".join(pair))
+        for pair in REAL
+    ],
 )
-def test_every_flag_does_what_it_says_for_real_models(name):
+def test_every_flag_does_what_it_says_for_real_models(name, said):
     """The same for models as they are found."""
     if not (MODELS / "index.json").is_file():
         pytest.skip(f"the real models are not in {MODELS}")
-    index = {
-        entry["name"]: MODELS / entry["file"] for entry in json.loads((MODELS / "index.json").read_text())
-    }
-    found = [cause for cause in analyze(index[name]).causes() if cause.remedy.flags]
-    assert found
-    for cause in found:
-        assert freed(index[name], Options(), cause) == cause.remedy.frees
+    entries = json.loads((MODELS / "index.json").read_text())
+    (path,) = (MODELS / entry["file"] for entry in entries if entry["name"] == name)
+    made = analyze(path, SAID[said])
+    for cause in made.causes(work.count(made.loaded.model, made.graph.types).flops):
+        holds(path.read_bytes(), SAID[said], cause)
 
 
-def freed(model, options, cause):
-    """How many of the nodes that a cause holds back are half with the flags that it names."""
-    after = analyze(model, flagged(options, cause.remedy.flags))
-    return sum(map(after.painting.is_half, cause.held))
+def holds(model, options, cause):
+    """A remedy frees nodes, some that the cause holds among them, as a rewrite counts them."""
+    remedy = cause.remedy
+    if remedy.why:
+        assert not remedy.flags
+        assert not remedy.drops
+        return
+    before, after = counted(model, options), counted(model, flagged(options, remedy))
+    assert [place for place, _ in before] == [place for place, _ in after]
+    risen = [place for (place, old), (_, new) in zip(before, after, strict=True) if new > old]
+    fallen = [place for (place, old), (_, new) in zip(before, after, strict=True) if new < old]
+    assert len(risen) - len(fallen) == remedy.frees > 0
+    assert not set(risen).isdisjoint(cause.decisions.all[unit].place for unit in cause.held)
 
 
-def flagged(options, flags):
-    """Options with flags as the command line takes them."""
-    found = options.operator_lists()
-    pins = options.pins
-    for flag in flags:
-        name, value = shlex.split(flag)
+def counted(model, options):
+    """Every node that has float32 and how much of it is half, as it is in the report of a valid rewrite."""
+    found = []
+
+    def note(analysis):
+        for node, extent in extents(analysis.graph, analysis.painting).items():
+            found.append((about(node, "", None, None).place, extent))
+
+    report = rewrite(model, options, on_plan=note).report
+    assert report.ok
+    nodes = Counter(extent for _, extent in found)
+    assert [report.nodes.full, report.nodes.mixed, report.nodes.half] == [nodes[extent] for extent in Extent]
+    return found
+
+
+def flagged(options, remedy):
+    """Options with flags as the command line takes them, and without those that are to be left out."""
+    pins, moves = options.pins, {}
+    for key, entry in (options.lists.entries if options.lists else {}).items():
+        if entry.source.startswith("--"):
+            moves[schema.written(*key)] = entry.kind
+    for name, value in map(shlex.split, remedy.drops):
+        if name == "--keep-full":
+            pins = replace(pins, keep_full=tuple(p for p in pins.keep_full if p != value))
+        else:
+            assert moves.pop(value) is Kind(name[2:])
+    for name, value in map(shlex.split, remedy.flags):
         if name == "--force-half":
             pins = replace(pins, force_half=(*pins.force_half, value))
         else:
-            found = found.override(Kind(name[2:]), [value], name)
+            assert value not in moves
+            moves[value] = Kind(name[2:])
+    found = lists.load(options.lists.name if options.lists else SHIPPED_FOR[options.half.name])
+    for operator, kind in moves.items():
+        found = found.override(kind, [operator], f"--{kind.value}")
     return replace(options, lists=found, pins=pins)

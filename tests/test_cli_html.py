@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,7 @@ from onnx import parser
 from amp_rewrite import demo
 from amp_rewrite.cli import main
 from amp_rewrite.reporting import picture_files
+from tests import text
 from tests.text import RUNS
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -178,3 +180,21 @@ def test_what_cannot_be_timed_has_no_latency(tmp_path):
     result = run(tmp_path / "own.onnx", "--latency", "--html", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "r.html").exists()
+
+
+@needs_runs
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_the_sizes_of_the_data_count(tmp_path, flags):
+    """Where --data brings the inputs, open dimensions have their sizes, and none counts as 1."""
+    path, data = tmp_path / "open.onnx", tmp_path / "data.npz"
+    source = "g (float[n, 4] x, float[n, m] z) => (float[n, n] y, float[n, m] u) <float[4, 4] w> {"
+    body = "a = MatMul(x, w)  b = Transpose <perm = [1, 0]> (x)  y = MatMul(a, b)  u = Relu(z) }"
+    onnx.save(text.model(source + body), path)
+    np.savez(data, x=np.ones((8, 4), np.float32), z=np.ones((8, 3), np.float32))
+    page = tmp_path / "r.html"
+    assert run(path, *flags, "--html", page).exit_code == 0
+    assert "count as 1 (n, m)" in data_of(page)["coverage"]["assumptions"][0]
+    result = run(path, *flags, "--html", page, "--data", data)
+    assert result.exit_code == 0, result.output
+    assert data_of(page)["coverage"]["assumptions"] == []
+    assert [box["flops"] for box in data_of(page)["boxes"] if box["operator"] == "MatMul"] == [256, 512]

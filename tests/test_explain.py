@@ -2,12 +2,13 @@
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
 from onnx.parser import parse_model
 
-from amp_rewrite import rewrite
+from amp_rewrite import analyze, rewrite
 from amp_rewrite.cli import main
 from amp_rewrite.options import Options
 from tests import text
@@ -78,20 +79,55 @@ SIZED = "open dimensions count as 1 (n); --dim NAME=SIZE gives them a size"
 
 def test_a_model_is_analysed(model):
     """The causes with their share of the arithmetic, a flag that was tried, and what the count rests on."""
-    assert told(model) == [*CAUSE, "  to allow: --infer Exp", SIZED]
-    assert told(model, "--dim", "n=1000") == [*CAUSE, "  to allow: --infer Exp"]
+    remedy = "  to allow: --infer Exp (frees 2 nodes, 11% of FLOPs)"
+    assert told(model) == [*CAUSE, remedy, SIZED]
+    assert told(model, "--dim", "n=1000") == [*CAUSE, remedy]
 
 
 def test_a_rewritten_model_is_explained_from_its_metadata(rewritten):
-    """The same without the original; flags are for a new rewrite, and were not tried."""
-    flags = "the flags are for a rewrite of the original"
-    assert told(rewritten) == [*CAUSE, "  to allow: --allow Exp", SIZED, flags]
+    """The same without the original; there is nothing to try a flag on, and none is named."""
+    flags = "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)"
+    assert told(rewritten) == [*CAUSE, SIZED, flags]
+
+
+UNTRIED = "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)"
 
 
 def test_a_plan_is_explained_without_its_model(plan):
-    """The same again: the plan holds the FLOPs."""
-    flags = "the flags are for a new plan: beside --plan none is taken"
-    assert told(plan) == [*CAUSE, "  to allow: --allow Exp", flags]
+    """The same again: the plan holds the FLOPs, and what they rest on."""
+    assert told(plan) == [*CAUSE, SIZED, UNTRIED]
+
+
+def test_a_plan_with_sizes_assumes_none(model, tmp_path):
+    """Where --dim or --data gave the sizes when the plan was made, nothing counts as 1."""
+    plan, data = tmp_path / "plan.json", tmp_path / "data.npz"
+    np.savez(data, x=np.ones((1000, 4), np.float32), w=np.ones((4, 4), np.float32))
+    for flags in (("--dim", "n=1000"), ("--data", data)):
+        assert run(model, "--dry-run", "-q", "--save-plan", plan, *flags).exit_code == 0
+        assert told(plan) == [*CAUSE, UNTRIED]
+        assert json.loads(plan.read_text())["units"][1]["flops"] == 4000
+
+
+def test_a_symbol_has_one_size(tmp_path):
+    """A size that is given at one input holds wherever its symbol stands, and nothing is assumed."""
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        parse_model(MODEL.replace("float[4, 4] w)", "float[4, n] w)").replace("[n, 4] x", "[n, 4] x")), path
+    )
+    assert not any("open dimensions" in line for line in told(path, "--dim", "w:1=4"))
+
+
+def test_what_no_flag_was_tried_for_names_none(tmp_path):
+    """A model, its plan, both together and its result name the same flags, or none and say so."""
+    path, plan = tmp_path / "model.onnx", tmp_path / "plan.json"
+    onnx.save(parse_model(MODEL), path)
+    run(path, "-q", "--save-plan", plan)
+    flags = [line for line in told(path) if "--" in line and "--dim" not in line]
+    for what in ((plan,), (path, "--plan", plan), (tmp_path / "model_fp16.onnx",)):
+        lines = told(*what)
+        assert set(flags).isdisjoint(lines)
+        assert not any(line.startswith("  to ") for line in lines)
+        assert lines[-1].startswith("no flag was tried: ")
 
 
 DENIED = "denied: overflows above 11.09, and an error in x becomes a relative error of the result (default)"
@@ -162,7 +198,7 @@ def test_a_cast_that_the_model_had(tmp_path):
         lines = told(what, "--why-cast", "i")
         assert lines[0] == "Cast of 'i' to float32, which the model had"
         assert lines[1] == "  the value has another type, of which nothing was decided"
-        assert "MatMul 'p' (T)" in lines[3]
+        assert lines[2:] == ["  the result is cast again, see --why-cast f"]
 
 
 def as_json(folder, *arguments):
@@ -176,10 +212,11 @@ def test_causes_as_json(model, tmp_path):
     """The groups with numbers, places, reasons and flags."""
     found = as_json(tmp_path, model)
     (cause,) = found.pop("causes")
-    assert found == {"model": str(model), "from": "analysis", "assumptions": [SIZED]}
+    rest = {"assumptions": [SIZED], "about_flags": []}
+    assert found == {"model": str(model), "from": "analysis", **rest}
     assert cause["held"] == ["Exp 'exponential'", "Sqrt 'root'"]
     assert (cause["roots"], cause["flags"], cause["frees"]) == (["Exp 'exponential'"], ["--infer Exp"], 2)
-    assert cause["flop_share"] == pytest.approx(8 / 72)
+    assert cause["flop_share"] == cause["frees_flop_share"] == pytest.approx(8 / 72)
 
 
 def test_answers_as_json(rewritten, tmp_path):
@@ -210,11 +247,12 @@ def test_a_plan_beside_its_model(model):
     content = json.loads(plan.read_text())
     content["units"][2]["colour"] = "half"
     plan.write_text(json.dumps(content))
-    assert told(model, "--plan", plan)[:3] == [
+    lines = told(model, "--plan", plan)
+    assert lines[:2] == [
         "2 nodes, 89% of FLOPs: MatMul 'product' and 1 more",
         "  denied: asked for by the user (--deny)",
-        "  leave out the --deny that names it",
     ]
+    assert lines[-1] == UNTRIED
     assert told(model, "root", "--plan", plan)[1].endswith("changed by hand in the saved plan")
     assert told(plan, "root")[1].endswith("changed by hand in the saved plan")
 
@@ -327,7 +365,7 @@ def test_names_are_printed_as_they_are(tmp_path):
     path = tmp_path / "odd.onnx"
     onnx.save(proto, path)
     made = rewrite(path, Options()).model
-    assert any(name in line for line in told(made, "--why-cast", "i"))
+    assert any(name in line for line in told(made, "--why-cast", "f"))
     assert told(made, name)[0] == f"MatMul '{name}' (T)"
 
 
@@ -346,3 +384,65 @@ def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
     result = run("explain", path, "--advice")
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+RECAST = """g (int64[4, 4] i, float[4, 4] w) => (float[4, 4] y, float[4, 4] z) <float[4, 4] c> {
+  [given] f = Cast <to = 1> (i)
+  [p] y = MatMul(f, w)
+  [e] z = Exp(f)
+  [stored] k = Cast <to = 7> (c)
+}"""
+
+
+def test_who_reads_what_a_cast_of_the_model_makes(tmp_path):
+    """Who reads an added Cast behind it is told of that one, before the rewrite and after."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(RECAST), path)
+    for what in (path, rewrite(path).model):
+        given = told(what, "--why-cast", "given")
+        assert "  the result is read by 1 unit" in given
+        assert any("Exp 'e' (T)" in line for line in given)
+        assert not any("MatMul" in line for line in given)
+        assert given[-1] == "  the result is cast again, see --why-cast f"
+        assert any("MatMul 'p' (T)" in line for line in told(what, "--why-cast", "f__float16"))
+
+
+def test_a_cast_of_a_stored_value_that_the_model_had(tmp_path):
+    """Nothing is said of readers of both types where the Cast is the model's own."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(RECAST), path)
+    assert told(path, "--why-cast", "stored")[1] == "  the value is stored"
+
+
+LEADS = """g (float[4, 4] x) => (float[4, 4] y) { [p] a = MatMul(x, x)  [s] y = Softmax(a) }"""
+
+
+def test_what_an_allowed_node_leads_to_is_not_said_to_be_led_to_by_none(tmp_path):
+    """A Softmax behind a product, with no product behind it, stays float32 for that and nothing else."""
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(LEADS), path)
+    assert told(path, "s")[1].endswith("safe in half, but on no safe path from one allowed node to another")
+
+
+def test_a_long_chain_is_explained_in_linear_time_and_space(tmp_path):
+    """What holds back thousands of nodes is found, and a chain is told by its ends."""
+    count = 2_000
+    body = "".join(f"[n{i}] v{i + 1} = Sqrt(v{i})  " for i in range(count))
+    path = tmp_path / "model.onnx"
+    onnx.save(text.model(f"g (float[4] x) => (float[4] v{count}) {{ [e] v0 = Exp(x)  {body} }}"), path)
+    assert told(path)[0] == f"{count + 1:,} nodes, 100% of FLOPs: downstream of Exp 'e'"
+    lines = told(path, f"n{count - 1}")
+    assert len(lines) < 30
+    assert "more between that and" in lines[-2]
+    assert "Exp 'e' (T)" in lines[-1]
+
+
+def test_origins():
+    """The end of every chain is found at once, as `why` finds it one by one."""
+    found = analyze(text.model(LONG)).decisions()
+    assert found.origins() == tuple(found.why(unit)[-1] for unit in range(len(found.all)))
+
+
+LONG = """g (float[4, 4] x) => (float[4, 4] y) {
+  a = MatMul(x, x)  b = Exp(a)  c = Sqrt(b)  d = Abs(c)  f = Log(d)  h = MatMul(f, x)  y = Softmax(h)
+}"""

@@ -23,16 +23,18 @@ class Opened:
     """
 
     def __init__(self, graph: ir.Graph, dims: Dims) -> None:
-        self._sizes: dict[str, int] = {}
-        self._spots: dict[str, int] = {}
+        spots = dict(_open(graph))
+        given = {symbol: dims[name] for name, symbol in spots.items() if symbol and name in dims}
+        known = {**given, **dims}  # a symbol has one size: where one input has it, all do
         assumed: dict[str, None] = {}
-        for name, symbol in _open(graph):
-            size = dims.get(name, dims.get(symbol or "", None))
+        self._spots: dict[str, int] = {}
+        for name, symbol in spots.items():
+            size = known.get(name, known.get(symbol or ""))
             if size is None:
                 assumed[symbol or name] = None
             self._spots[name] = ASSUMED if size is None else size
-            if symbol and (size is not None or symbol not in self._sizes):
-                self._sizes[symbol] = self._spots[name]
+        symbols = dict.fromkeys(symbol for symbol in spots.values() if symbol)
+        self._sizes = {symbol: known.get(symbol, ASSUMED) for symbol in symbols}
         self.assumed = tuple(assumed)
         _refuse_unknown(dims, list(self._spots), list(dict.fromkeys((*self._sizes, *assumed))))
 

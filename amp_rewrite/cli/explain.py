@@ -81,7 +81,7 @@ def _explanation(model: Path, asked: Asked, dims: Dims) -> Explanation:
             )
         return explaining.of_plan(model)
     if asked.decided:
-        return explaining.of_analysis(asked.analyze(model), dims, replayed=asked.replay is not None)
+        return explaining.of_analysis(asked.analyze(model), dims)
     return explaining.of_model(model, dims, lambda: asked.analyze(model))
 
 
@@ -99,4 +99,4 @@ def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> Page:
             where=model,
             remedy="explain the model with --plan",
         )
-    return of_plan(model, asked.analyze(model), asked, dims)
+    return of_plan(model, asked.analyze(model), dims)

@@ -15,7 +15,6 @@ from amp_rewrite.reporting import cast_stories, explained
 from amp_rewrite.reporting.advice import words
 from amp_rewrite.reporting.advice.capability import of_this_machine, parse
 from amp_rewrite.reporting.console import Console, Styled
-from amp_rewrite.reporting.coverage.assumptions import assumptions
 from amp_rewrite.reporting.sentences import chain, first_step
 
 Told = dict[str, Any]
@@ -63,17 +62,20 @@ def _tell_all(console: Console, found: Explanation) -> Told:
 
 def _tell_causes(console: Console, found: Explanation) -> Told:
     explained.print_causes(console, found.causes)
-    rests = [] if found.measured is None else list(assumptions(found.measured.work))
+    rests = list(found.assumptions)
+    untried = any(not cause.remedy.is_tried for cause in found.causes)
+    about_flags = [_UNTRIED[found.source]] if untried else []
     if found.causes:
-        for line in (*rests, *_ABOUT_FLAGS[found.source]):
+        for line in (*rests, *about_flags):
             console.print(Styled(line, "dim"))
-    return {"causes": [cause.to_json() for cause in found.causes], "assumptions": rests}
+    causes = [cause.to_json() for cause in found.causes]
+    return {"causes": causes, "assumptions": rests, "about_flags": about_flags}
 
 
-_ABOUT_FLAGS = {
-    Source.ANALYSIS: (),
-    Source.METADATA: ("the flags are for a rewrite of the original",),
-    Source.PLAN: ("the flags are for a new plan: beside --plan none is taken",),
+_UNTRIED = {
+    Source.ANALYSIS: "",
+    Source.METADATA: "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)",
+    Source.PLAN: "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)",
 }
 
 

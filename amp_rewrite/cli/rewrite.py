@@ -14,6 +14,7 @@ import click
 from amp_rewrite import checking, explaining, plan_files, staging, writing
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic import work
+from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
@@ -33,7 +34,9 @@ from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.coverage import measuring
+from amp_rewrite.reporting.coverage.assumptions import assumptions
 from amp_rewrite.reporting.report import Report
+from amp_rewrite.running import feeds
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.verification import Verdict
 
@@ -104,9 +107,12 @@ def rewrite(
     the same.
     """
     console = Console(quiet=quiet)
-    looking, sketch = _looking(asked, observe), Sketch(asked, data.dims)
+    looking = _looking(asked, observe)
     _refuse_latency(latency, showing, in_place=in_place, dry_run=dry_run)
     with checking.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+        counts = showing.asked or save_plan is not None
+        dims = feeds.sizes(model, data) if counts else {}
+        sketch = Sketch(dims)
         job = Job(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
@@ -119,12 +125,12 @@ def rewrite(
             data=data,
             judging=replace(judging, per_node=judging.per_node or showing.asked),
             required=require_verify,
-            on_plan=partial(_on_plan, save_plan, sketch if showing.asked else None),
+            on_plan=partial(_on_plan, save_plan, dims, sketch if showing.asked else None),
             progress=progress,
         )
         done = job.plan(looking) if dry_run else job.run(looking)
         if showing.asked:
-            _show(showing, job, asked, done, sketch, latency=latency)
+            _show(showing, job, done, sketch, latency=latency)
     if isinstance(done, Analysis):
         _tell_plan(console, done, json_)
     else:
@@ -149,30 +155,36 @@ def _refuse_latency(latency: bool, showing: Showing, *, in_place: bool, dry_run:
         raise OptionError("--latency is for --html and --plots", remedy="add one, or use amp-rewrite bench")
 
 
-def _on_plan(save_plan: Path | None, sketch: Sketch | None, made: Analysis) -> None:
+def _on_plan(save_plan: Path | None, dims: Dims, sketch: Sketch | None, made: Analysis) -> None:
     """What is done when all is decided, and before anything changes."""
     if save_plan is not None:
-        _save(save_plan, made)
+        _save(save_plan, made, dims)
     if sketch is not None:
         sketch.draw(made)
 
 
-def _show(
-    showing: Showing, job: Job, asked: Asked, done: Analysis | Proof, sketch: Sketch, *, latency: bool
-) -> None:
+def _show(showing: Showing, job: Job, done: Analysis | Proof, sketch: Sketch, *, latency: bool) -> None:
     """Writes the report and the plots of what was done, or is to be done."""
     if isinstance(done, Analysis):
-        showing.write(of_plan(job.model, done, asked, job.data.dims))
+        showing.write(of_plan(job.model, done, sketch.dims))
         return
     evidence = job.evidence(done, timed=latency)
-    coverage = measuring.measure(done.result.model, job.data.dims)
+    coverage = measuring.measure(done.result.model, sketch.dims)
     showing.write(sketch.page(job.model, done.result.report, evidence, coverage))
 
 
-def _save(path: Path, made: Analysis) -> None:
+def _save(path: Path, made: Analysis, dims: Dims) -> None:
     """Writes the plan, with the FLOPs of the nodes for who reads it without the model."""
-    flops = work.count(made.loaded.model, made.graph.types).flops
-    text = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options, flops)
+    counted = work.count(made.loaded.model, made.graph.types, dims)
+    text = plan_files.dump(
+        made.graph,
+        made.painting,
+        made.plan,
+        made.loaded.model,
+        made.options,
+        counted.flops,
+        tuple(assumptions(counted)),
+    )
     staging.write(text.encode(), path)
 
 

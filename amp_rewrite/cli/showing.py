@@ -14,7 +14,6 @@ import onnx_ir as ir
 from amp_rewrite import destination, explaining, half, pipeline, plan_files, staging, stored
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic.opened import Dims
-from amp_rewrite.cli.flags import Asked
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.errors import OptionError
@@ -89,14 +88,13 @@ showing_flags = grouped(_FLAGS, ("html", "plots"), "showing", _showing)
 class Sketch:
     """Keeps what was decided last: a rewrite that looks at its values may decide twice."""
 
-    def __init__(self, asked: Asked, dims: Dims) -> None:
-        self._asked = asked
-        self._dims = dims
+    def __init__(self, dims: Dims) -> None:
+        self.dims = dims
         self.decided: Decided | None = None
 
     def draw(self, made: Analysis) -> None:
         """Notes what the page shows of an analysis, before its model is changed."""
-        found = explaining.of_analysis(made, self._dims, replayed=self._asked.replay is not None)
+        found = explaining.of_analysis(made, self.dims)
         planned = drawing.changes(made.graph, found.decisions, made.plan)
         self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
 
@@ -106,9 +104,9 @@ class Sketch:
         return Page(str(model), report, self.decided, evidence, coverage)
 
 
-def of_plan(model: Path, made: Analysis, asked: Asked, dims: Dims) -> Page:
+def of_plan(model: Path, made: Analysis, dims: Dims) -> Page:
     """The page of what is decided and not written; its coverage is that of a result that is thrown away."""
-    sketch = Sketch(asked, dims)
+    sketch = Sketch(dims)
     sketch.draw(made)
     return sketch.page(model, made.report(), Evidence(), _coverage(model, made, dims))
 

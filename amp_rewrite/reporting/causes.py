@@ -17,13 +17,23 @@ from amp_rewrite.lists import Kind
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would help: `flags` of amp-rewrite that bring `frees` of the nodes into half (None: it was not
-    tried); or no flag, and in `why` that nothing does, or what does.
+    """What would help, and was tried; or no flag, and in `why` that nothing does, or what does.
+
+    `flags` of amp-rewrite, in place of the flags `drops`, which were given, bring more of `frees` nodes of
+    the model into half; `flop_share` is these nodes' share of its arithmetic, from 0 to 1, None where that
+    is not known.
     """
 
     flags: tuple[str, ...] = ()
-    frees: int | None = None
+    frees: int = 0
+    flop_share: float | None = None
+    drops: tuple[str, ...] = ()
     why: str = ""
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether it says anything: where there is no model to try flags on, it may not."""
+        return bool(self.flags or self.drops or self.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,8 @@ class RootCause:
     `roots` are the units where it began, all for one reason, and `held` those that stay float32 for it, one
     for each node, the roots' own included; both by position in `decisions`. `node_share` is the held nodes'
     share of all nodes that have float32, `flop_share` that of the arithmetic of the whole model, both from
-    0 to 1; the second is None where the arithmetic is not known.
+    0 to 1; the second is None where the arithmetic is not known. Of the nodes of which a part is half, of
+    which there are `partly` among the held, the arithmetic does not count.
     """
 
     decisions: Decisions
@@ -41,6 +52,7 @@ class RootCause:
     held: tuple[int, ...]
     node_share: float
     flop_share: float | None
+    partly: int = 0
     remedy: Remedy = Remedy()
 
     @property
@@ -69,6 +81,7 @@ class RootCause:
         root = self.first
         return {
             "nodes": len(self.held),
+            "partly": self.partly,
             "node_share": self.node_share,
             "flop_share": self.flop_share,
             "operators": list(self.operators),
@@ -77,7 +90,9 @@ class RootCause:
             "reason": root.entry.reason,
             "source": root.entry.source,
             "flags": list(self.remedy.flags),
+            "leave_out": list(self.remedy.drops),
             "frees": self.remedy.frees,
+            "frees_flop_share": self.remedy.flop_share,
             "no_flag": self.remedy.why,
             "roots": list(self.root_places),
             "held": [self.decisions.all[unit].place for unit in self.held],
@@ -95,16 +110,19 @@ def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, .
     """
     known = {node: count for node, count in (flops or {}).items() if count}
     groups: dict[Hashable, list[int]] = defaultdict(list)
+    origins = decisions.origins()
     for unit in _held(decisions):
-        groups[_key(decisions.all[decisions.why(unit)[-1]])].append(unit)
+        groups[_key(decisions.all[origins[unit]])].append(unit)
     nodes = len({decision.node for decision in decisions.all})
+    in_half = {decision.node for decision in decisions.all if decision.is_half}
     total = sum(known.values())
     found: list[RootCause] = []
     for held in groups.values():
-        here = sum(known.get(decisions.all[unit].node, 0) for unit in held)
-        roots = dict.fromkeys(decisions.why(unit)[-1] for unit in held)
-        share = here / total if total else None
-        found.append(RootCause(decisions, tuple(roots), tuple(held), len(held) / nodes, share))
+        whole = [node for unit in held if (node := decisions.all[unit].node) not in in_half]
+        roots = dict.fromkeys(origins[unit] for unit in held)
+        share = sum(known.get(node, 0) for node in whole) / total if total else None
+        partly = len(held) - len(whole)
+        found.append(RootCause(decisions, tuple(roots), tuple(held), len(held) / nodes, share, partly))
     return tuple(sorted(found, key=lambda cause: (-(cause.flop_share or 0), -len(cause.held))))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from amp_rewrite.colours import Colour
@@ -26,16 +27,28 @@ def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
         words = of_cause(cause)
         console.print(Styled(words.weight, "bold"), f": {words.origin}")
         console.print(f"  {words.reason}")
-        console.print(Styled(f"  {words.remedy}", "cyan"))
+        if words.remedy:
+            console.print(Styled(f"  {words.remedy}", "cyan"))
     if not causes:
         console.print("no node stays float32")
 
 
 def print_chain(console: Console, steps: Sequence[Step]) -> None:
-    """A chain of causes under the unit that it is about, one step a line, each the cause of the one above."""
+    """A chain of causes under the unit that it is about, one step a line, each the cause of the one above.
+
+    Of a long one, LINKS at the beginning and the last are shown.
+    """
     console.print(Styled(steps[0].unit, "bold"))
-    for depth, step in enumerate(steps, 1):
+    shown = steps if len(steps) <= LINKS + 1 else steps[:LINKS]
+    for depth, step in enumerate(shown, 1):
         console.print(*_line(step, depth))
+    if len(shown) < len(steps):
+        console.print(f"{'  ' * LINKS}  and {len(steps) - LINKS - 1:,} more between that and")
+        console.print(*_line(steps[-1], LINKS + 1))
+
+
+LINKS = 20
+"""How many steps of a chain are shown, besides its end."""
 
 
 def _print_ends(console: Console, steps: Sequence[Step]) -> None:
@@ -64,7 +77,8 @@ def print_story(console: Console, story: CastStory) -> None:
     """Why a Cast stands: what makes its value and why that is so, and the same of what reads the result."""
     whose = "which the rewrite adds" if story.added else "which the model had"
     console.print(Styled(f"Cast of '{story.value}' to {story.dtype}, {whose}", "bold"))
-    console.print(f"  {_ORIGINS[story.origin]}")
+    shared = ", and once for readers of both types" if story.added else ""
+    console.print(f"  {_ORIGINS[story.origin]}{shared if story.origin is Origin.STORED else ''}")
     _print_ends(console, story.maker)
     if story.leaves:
         console.print("  the result is an output of the model, and has the type that outputs are to have")
@@ -74,13 +88,15 @@ def print_story(console: Console, story: CastStory) -> None:
         _print_ends(console, steps)
     if len(story.readers) > READERS:
         console.print(f"    and {len(story.readers) - READERS:,} more")
-    if not story.readers and not story.leaves:
+    if story.again:
+        console.print(f"  the result is cast again, see --why-cast {shlex.quote(story.again)}")
+    if not story.readers and not story.leaves and not story.again:
         console.print("  no float32 or half unit reads the result")
 
 
 _ORIGINS = {
     Origin.UNIT: "the value is made by",
     Origin.INPUT: "the value is an input, and has the type that inputs are to have",
-    Origin.STORED: "the value is stored, and once for readers of both types",
+    Origin.STORED: "the value is stored",
     Origin.ANOTHER: "the value has another type, of which nothing was decided",
 }

@@ -128,8 +128,7 @@ def decided(
 
 def _reason(decisions: Decisions, unit: int, box: int | None) -> Reason:
     """A chain ends where Decisions.why ends it."""
-    _, *causes = decisions.why(unit)[:2]
-    return Reason(sentences.first_step(decisions, unit), next(iter(causes), None), box)
+    return Reason(sentences.first_step(decisions, unit), decisions.cause(unit), box)
 
 
 def _misfits(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[Misfit]:

@@ -1,56 +1,67 @@
-"""What a user could say to have a cause of float32 out of the way; each flag was tried on the analysis."""
+"""What a user could say to have a cause of float32 out of the way: each flag was tried before it is told."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite import colours, findings, kinds, schema
+from amp_rewrite import findings, kinds, schema
+from amp_rewrite.arithmetic.work import Flops
 from amp_rewrite.colours import Painting, Rule
+from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.kinds import BY_PIN, BY_SCHEMA
-from amp_rewrite.lists import ASKED, Entry, Kind
+from amp_rewrite.lists import Kind
 from amp_rewrite.options import Level, Options
 from amp_rewrite.reporting.causes import Remedy, RootCause
+from amp_rewrite.reporting.report import extents
 from amp_rewrite.units import UnitGraph
 
 PINNED = 3
-"""Up to so many nodes are named one by one; for more, the flag of their operator is shorter."""
+"""Up to so many nodes are named one by one first; for more, the flag of their operator is shorter."""
+
+MOST_PINNED = 10
+"""More nodes than these are never named one by one."""
+
+TRIES = 24
+"""So often at most a model is decided anew to try flags, for all causes together."""
+
+UNITS = 1_000_000
+"""So many units at most are decided anew in all, so that large models get fewer tries."""
+
+LEAST = 3
+"""However large the model, so many tries there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
-    """Flags, and what they make of the entries of a model."""
+class Subject:
+    """A model that was analysed and decided for, and in `again` how to decide it with other options.
 
-    flags: tuple[str, ...]
-    entries: tuple[Entry, ...]
-
-
-def tried(cause: RootCause, graph: UnitGraph, painting: Painting, options: Options) -> Remedy:
-    """The mildest flag that brings some of what the cause holds back into half.
-
-    The units are coloured anew for every flag that is tried: linear in the size of the model.
+    `again` raises AmpRewriteError for options that the command line would refuse.
     """
-    hopeless = _without_trying(cause)
-    if hopeless:
-        return Remedy(why=hopeless)
-    for trial in _trials(cause, graph, painting, options.level):
-        after = colours.paint(graph, trial.entries, follow=options.follow, level=options.level)
-        frees = sum(map(after.is_half, cause.held))
-        if frees:
-            return Remedy(trial.flags, frees)
-    return Remedy(why="nothing: what it is tied to stays float32")
+
+    graph: UnitGraph
+    painting: Painting
+    options: Options
+    again: Callable[[Options], Painting]
+    flops: Flops
 
 
-def untried(cause: RootCause) -> Remedy:
-    """What helps as a rule, where the model is not at hand: what is allowed is half."""
-    hopeless = _without_trying(cause)
-    operators = [operator for operator in cause.operators if operator != "Cast"]
-    if hopeless or not operators:
-        return Remedy(why=hopeless or "no list moves a Cast; --force-half does")
-    return Remedy(tuple(_flag(Kind.ALLOW, operator) for operator in operators))
+def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
+    """The causes, each with the mildest flags that bring more nodes into half, some that it holds among them.
+
+    The first causes are served first: there are at most TRIES tries in all.
+    """
+    trials = _Trials(subject)
+    for cause in found:
+        yield replace(cause, remedy=trials.remedy(cause))
+
+
+def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
+    """The causes where there is no model to try flags on: with what holds without."""
+    return (replace(cause, remedy=Remedy(why=_without_trying(cause))) for cause in found)
 
 
 def _without_trying(cause: RootCause) -> str:
@@ -58,71 +69,167 @@ def _without_trying(cause: RootCause) -> str:
     root = cause.first
     if root.by_hand:
         return 'set "colour" to "half" in the plan'
-    alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
-    if root.entry.source in _HOPELESS and alone:  # else what is downstream might be freed
-        return _HOPELESS[root.entry.source]
-    if root.entry.source == "--deny":
-        return "leave out the --deny that names it"
-    if root.paint.rule is not Rule.LEFT or root.entry.source in findings.SOURCES:
+    if root.entry.source == BY_SCHEMA:
+        alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
+        return "nothing: it can only be float32 here" if alone else ""  # what is downstream might be freed
+    if root.paint.rule is not Rule.LEFT or root.entry.source in (*findings.SOURCES, *_BY_USER):
         return ""
     if root.operator == "Cast":
         return "nothing to gain: a Cast goes with what is beside it"
     return "nothing to gain: it goes with what is beside it" if root.entry.kind is Kind.CLEAR else ""
 
 
-_HOPELESS = {
-    BY_SCHEMA: "nothing: it can only be float32 here",
-    BY_PIN: "leave out the --keep-full that names it",
-}
+_BY_USER = (BY_PIN, *(f"--{kind.value}" for kind in Kind))
 
 
-def _trials(cause: RootCause, graph: UnitGraph, painting: Painting, level: Level) -> Iterator[_Trial]:
-    """From the mildest: --infer for what a list denies, nodes by name for what a range holds, --allow."""
-    entry = cause.first.entry
-    nodes = tuple(dict.fromkeys(graph.units[unit].node for unit in cause.roots))
-    if entry.kind is Kind.DENY and entry.source not in findings.SOURCES and level is Level.DEFAULT:
-        yield _of_operators(nodes, graph, painting, Kind.INFER)
-    by_name = _of_nodes(nodes, graph, painting)
-    if entry.source in findings.SOURCES and len(nodes) <= PINNED:
-        yield by_name
-    yield _of_operators(nodes, graph, painting, Kind.ALLOW)
-    yield by_name
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Options, the flags that ask for them, and the flags that are to be left out."""
+
+    options: Options
+    flags: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(self.flags) or f"without {' '.join(self.drops)}"
 
 
-def _of_nodes(nodes: Sequence[ir.Node], graph: UnitGraph, painting: Painting) -> _Trial:
-    """A pin for each node."""
-    names = tuple(dict.fromkeys(map(kinds.pinned_as, nodes)))
-    forced = Entry(Kind.ALLOW, ASKED, source=BY_PIN)
-    entries = (
-        forced if kinds.pinned_as(unit.node) in names and before.source != BY_SCHEMA else before
-        for unit, before in zip(graph.units, painting.entries, strict=True)
-    )
-    return _Trial(tuple(f"--force-half {shlex.quote(name)}" for name in names), tuple(entries))
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What comes of a trial: the nodes of which more is half, how many more these are than those of which
+    less is, and their share of the FLOPs.
+    """
+
+    risen: frozenset[ir.Node]
+    frees: int
+    flop_share: float | None
 
 
-def _of_operators(nodes: Sequence[ir.Node], graph: UnitGraph, painting: Painting, kind: Kind) -> _Trial:
-    """A flag for the operator of each node; it holds for all of that operator. No list moves a Cast."""
-    operators = tuple(operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast")
-    asked = Entry(kind, ASKED, source=f"--{kind.value}")
-    entries = (
-        _asked(before, asked) if operator in operators else before
-        for operator, before in zip(
-            (_operator(unit.node) for unit in graph.units), painting.entries, strict=True
-        )
-    )
-    return _Trial(tuple(_flag(kind, operator) for operator in operators), tuple(entries))
+class _Trials:
+    """Tries flags on one model while there are tries left; nothing is tried twice."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._before = extents(subject.graph, subject.painting)
+        self._names = kinds.pinnable(subject.graph)
+        self._left = min(TRIES, max(LEAST, UNITS // max(len(subject.graph.units), 1)))
+        self._known: dict[str, _Outcome | None] = {}
+
+    def remedy(self, cause: RootCause) -> Remedy:
+        """What helps against a cause, or why there is nothing."""
+        hopeless = _without_trying(cause)
+        if hopeless:
+            return Remedy(why=hopeless)
+        held = {self._subject.graph.units[unit].node for unit in cause.held}
+        vain: dict[str, None] = {}
+        for trial in self._of(cause):
+            if not self._left and str(trial) not in self._known:
+                return Remedy(why=_exhausted(vain))
+            outcome = self._outcome(trial)
+            if outcome is not None and outcome.frees > 0 and not held.isdisjoint(outcome.risen):
+                return Remedy(trial.flags, outcome.frees, outcome.flop_share, trial.drops)
+            vain |= {} if outcome is None else {str(trial): None}
+        return Remedy(why=_in_vain(vain))
+
+    def _outcome(self, trial: _Trial) -> _Outcome | None:
+        """What comes of a trial; None where the flags are refused."""
+        key = str(trial)
+        if key not in self._known:
+            self._left -= 1
+            self._known[key] = self._try(trial.options)
+        return self._known[key]
+
+    def _try(self, options: Options) -> _Outcome | None:
+        subject = self._subject
+        try:
+            after = extents(subject.graph, subject.again(options))
+        except AmpRewriteError:
+            return None
+        risen = frozenset(node for node, before in self._before.items() if after[node] > before)
+        fallen = [node for node, before in self._before.items() if after[node] < before]
+        total = _sum(subject.flops, subject.flops)
+        freed = _sum(subject.flops, risen) - _sum(subject.flops, fallen)
+        return _Outcome(risen, len(risen) - len(fallen), freed / total if total else None)
+
+    def _of(self, cause: RootCause) -> Iterator[_Trial]:
+        """From the mildest: without the user's flag, --infer for what is denied, nodes by name, --allow."""
+        entry = cause.first.entry
+        units = [self._subject.graph.units[unit] for unit in cause.roots]
+        nodes = list(dict.fromkeys(unit.node for unit in units))
+        operators = [operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast"]
+        is_found = entry.source in findings.SOURCES
+        if entry.source == BY_PIN:
+            yield from self._unpinned(entry.reason)
+        if entry.source in _BY_USER and operators:
+            yield from self._put_back(operators, entry.source)
+        if entry.kind is Kind.DENY and not is_found and self._subject.options.level is Level.DEFAULT:
+            yield from self._of_operators(operators, Kind.INFER)
+        if is_found and len(nodes) <= PINNED:
+            yield from self._of_nodes(nodes)
+        yield from self._of_operators(operators, Kind.ALLOW)
+        yield from self._of_nodes(nodes)
+
+    def _unpinned(self, reason: str) -> Iterator[_Trial]:
+        """Without the --keep-full that gives this reason."""
+        options = self._subject.options
+        kept = tuple(p for p in options.pins.keep_full if kinds.kept_by(p) != reason)
+        gone = tuple(p for p in options.pins.keep_full if kinds.kept_by(p) == reason)
+        if gone:
+            pins = replace(options.pins, keep_full=kept)
+            drops = tuple(f"--keep-full {shlex.quote(pattern)}" for pattern in gone)
+            yield _Trial(replace(options, pins=pins), drops=drops)
+
+    def _put_back(self, operators: Sequence[str], flag: str) -> Iterator[_Trial]:
+        """Without the flag that moved these operators."""
+        options = self._subject.options
+        lists = options.operator_lists()
+        plain = (operator.removesuffix("(x,x)") for operator in operators)
+        moved = [o for o in dict.fromkeys((*operators, *plain)) if lists.moved_by(o) == flag]
+        if moved:
+            drops = tuple(f"{flag} {shlex.quote(operator)}" for operator in moved)
+            yield _Trial(replace(options, lists=lists.put_back(moved)), drops=drops)
+
+    def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
+        """A pin for each node; nothing where there are too many, or one has no name to go by."""
+        names = list(dict.fromkeys(map(kinds.pinned_as, nodes)))
+        if len(names) > MOST_PINNED or not all(names):
+            return
+        options = self._subject.options
+        patterns = tuple(kinds.pattern_for(name, self._names) for name in names)
+        pins = replace(options.pins, force_half=(*options.pins.force_half, *patterns))
+        flags = tuple(f"--force-half {shlex.quote(pattern)}" for pattern in patterns)
+        yield _Trial(replace(options, pins=pins), flags)
+
+    def _of_operators(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
+        """A flag for each operator, in place of one that moved it; it holds for all of that operator."""
+        if not operators:  # no list moves a Cast
+            return
+        options, flag = self._subject.options, f"--{kind.value}"
+        before = options.operator_lists()
+        try:
+            lists = before.override(kind, operators, flag)
+        except AmpRewriteError:  # an operator that no flag can name
+            return
+        flags = tuple(f"{flag} {shlex.quote(operator)}" for operator in operators)
+        moved = ((before.moved_by(operator), operator) for operator in operators)
+        drops = tuple(f"{old} {shlex.quote(operator)}" for old, operator in moved if old not in ("", flag))
+        yield _Trial(replace(options, lists=lists), flags, drops)
+
+
+def _sum(flops: Flops, nodes: Iterable[ir.Node]) -> int:
+    return sum(flops.get(node) or 0 for node in nodes)
+
+
+def _in_vain(tried: Collection[str]) -> str:
+    """Why there is no flag."""
+    return f"no flag frees any (tried: {'; '.join(tried)})" if tried else "no flag can name it"
+
+
+def _exhausted(vain: Collection[str]) -> str:
+    """What is said where no tries are left."""
+    enough = "enough flags were tried for what stands above"
+    return f"{_in_vain(vain)}; {enough}" if vain else f"no flag was tried: {enough}"
 
 
 def _operator(node: ir.Node) -> str:
     return schema.written(node.domain, kinds.listed_as(node))
-
-
-def _flag(kind: Kind, operator: str) -> str:
-    return f"--{kind.value} {shlex.quote(operator)}"
-
-
-def _asked(before: Entry, asked: Entry) -> Entry:
-    """What becomes of an entry when its operator moves to another list: schema and pins outrank that."""
-    if before.source == BY_SCHEMA:
-        return replace(before, kind=Kind.FIXED)
-    return before if before.source == BY_PIN else asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -65,14 +66,28 @@ class Report:
         return asdict(self) | {"ok": self.ok, "seconds": dict(self.seconds)}
 
 
+class Extent(enum.IntEnum):
+    """How much of a node's float32 becomes half."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
+
+
+def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
+    """How much of every node that has float32 becomes half."""
+    found: dict[ir.Node, Extent] = {}
+    for unit in graph.units:
+        here = Extent.ALL if painting.is_half(unit.index) else Extent.NONE
+        found[unit.node] = here if found.setdefault(unit.node, here) is here else Extent.SOME
+    return found
+
+
 def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> Nodes:
     """The nodes of a model by colour; `model` is the original, or has its nodes."""
-    colours: dict[ir.Node, set[bool]] = {}
-    for unit in graph.units:
-        colours.setdefault(unit.node, set()).add(painting.is_half(unit.index))
-    kinds = Counter("mixed" if len(found) > 1 else found.copy().pop() for found in colours.values())
+    found = Counter(extents(graph, painting).values())
     total = sum(map(len, graphs(model.graph)))
-    return Nodes(kinds[True], kinds["mixed"], kinds[False], total - len(colours))
+    return Nodes(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 
 def of_plan(plan: Plan, nodes: Nodes) -> Report:

@@ -10,7 +10,7 @@ from amp_rewrite.colours import Colour, Rule
 from amp_rewrite.decisions import Decision, Decisions
 from amp_rewrite.kinds import BY_TARGET
 from amp_rewrite.lists import Kind
-from amp_rewrite.reporting.causes import RootCause
+from amp_rewrite.reporting.causes import Remedy, RootCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ _ON_THE_WAY = {
     Rule.SPREAD: "no arithmetic; goes with its neighbour",
 }
 _LEFT = {
-    Kind.INFER: "safe in half, but not between allowed nodes, and none of them leads here",
+    Kind.INFER: "safe in half, but on no safe path from one allowed node to another",
     Kind.CLEAR: "no arithmetic, and no neighbour in half to go with",
 }
 
@@ -97,6 +97,8 @@ class Paragraph:
 def of_cause(cause: RootCause) -> Paragraph:
     """What holds nodes back, in words."""
     weight = plural(len(cause.held), "node")
+    if cause.partly:
+        weight += " in part" if cause.partly == len(cause.held) else f" ({cause.partly:,} in part)"
     if cause.flop_share is not None:
         weight += f", {share(cause.flop_share)} of FLOPs"
     roots = cause.root_places
@@ -108,18 +110,30 @@ def of_cause(cause: RootCause) -> Paragraph:
 
 
 def share(part: float) -> str:
-    """A part of 1 as a percentage; below one percent with a decimal."""
+    """A part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
+    if _NEARLY <= part < 1:
+        return "over 99%"
     return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
+
+
+_NEARLY = 0.995
+"""From here on a share would be rounded to 100%."""
 
 
 def _remedy(cause: RootCause) -> str:
     remedy = cause.remedy
-    if not remedy.flags:
+    flags, drops = " ".join(remedy.flags), " ".join(remedy.drops)
+    if not flags and not drops:
         return remedy.why
     forced = cause.first.entry.source in (*findings.SOURCES, BY_TARGET)
-    part = remedy.frees is not None and remedy.frees < len(cause.held)
-    frees = f" (frees {remedy.frees:,} of {len(cause.held):,})" if part else ""
-    return f"to {'force' if forced else 'allow'}: {' '.join(remedy.flags)}{frees}"
+    said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
+    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(remedy)})"
+
+
+def _freed(remedy: Remedy) -> str:
+    """How much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
+    nodes, part = plural(remedy.frees, "node"), remedy.flop_share
+    return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of FLOPs"
 
 
 def size(count: int) -> str:

@@ -47,8 +47,8 @@ def cells(output: Output) -> tuple[str, ...]:
 
 def hints(verdict: Verdict) -> Iterator[str]:
     """What to do about a bad verdict, as flags."""
-    worst = verdict.blame.worst if verdict.blame is not None else None
-    if verdict.is_far and worst is not None:
-        yield " ".join(f"--keep-full {shlex.quote(name)}" for name in worst.keep_full)
+    patterns = verdict.blame.keep_full if verdict.blame is not None else ()
+    if verdict.is_far and patterns:
+        yield " ".join(f"--keep-full {shlex.quote(pattern)}" for pattern in patterns)
     if verdict.inputs.is_synthetic and (verdict.is_far or verdict.unproven):
         yield "--data FILE.npz   # these inputs were made up: compare on yours"

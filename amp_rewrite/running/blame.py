@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from amp_rewrite import schema
+from amp_rewrite import inlining, kinds, model_io, schema, shape_inference, tidy, units
 from amp_rewrite.half import FLOAT16
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.emulation import emulated, rounded_name
@@ -38,21 +38,26 @@ class NodeError:
     high: float | None
     readers: tuple[str, ...]
 
-    @property
-    def keep_full(self) -> tuple[str, ...]:
-        """What to keep in float32: the node, and its readers too where the value itself is beyond half."""
-        return (self.node, *self.readers) if self.non_finite else (self.node,)
+    def to_keep(self, names: Collection[str]) -> tuple[str, ...]:
+        """Those of `names` to keep in float32: the node, and its readers too where the value itself is beyond
+        half, or where the node is none of them (one that stores the value).
+        """
+        alone = self.node in names and not self.non_finite
+        found = (self.node,) if alone else (self.node, *self.readers)
+        return tuple(name for name in dict.fromkeys(found) if name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
     """All nodes that could be compared, those that add most error first.
 
-    `first_lost` is the first node in the order of the graph that makes something not finite.
+    `first_lost` is the first node in the order of the graph that makes something not finite; `keep_full` are
+    the pins that keep what `worst` is about in float32, none where no pin can.
     """
 
     nodes: tuple[NodeError, ...]
     first_lost: NodeError | None
+    keep_full: tuple[str, ...] = ()
 
     @property
     def worst(self) -> NodeError | None:
@@ -71,13 +76,27 @@ def blame(original: Runnable, rewritten: Runnable, feeds: Feeds, *, device: Devi
     with emulated(rewritten, where) as runnable:
         after = Inside(runnable, where)
         shared = _shared(before, after)
-        found = dict(_seen((name, value, value) for name, value in feeds.items()))
+        seen = dict(_seen((name, value, value) for name, value in feeds.items()))
         for wanted in before.chunks(shared, feeds):
             got = after.run([shared[name] for name in wanted], feeds)
-            found.update(_seen((name, value, got.get(shared[name])) for name, value in wanted.items()))
-    errors = list(_errors(before.nodes, found))
+            seen.update(_seen((name, value, got.get(shared[name])) for name, value in wanted.items()))
+    errors = list(_errors(before.nodes, seen))
     first = next((error for error in errors if error.non_finite), None)
-    return Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, -e.added))), first)
+    found = Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, -e.added))), first)
+    return replace(found, keep_full=tuple(_pins(original, found.worst)))
+
+
+def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
+    """What `--keep-full` takes to keep the worst node in float32: it names nodes that have float32 alone."""
+    if worst is None:
+        return
+    model = model_io.load(original).model
+    inlining.inline(model)
+    types = shape_inference.types(model)
+    tidy.bypass(model, types)
+    names = kinds.pinnable(units.build(model, types))
+    for name in worst.to_keep(names):
+        yield kinds.pattern_for(name, names)
 
 
 def _shared(before: Inside, after: Inside) -> dict[str, str]:

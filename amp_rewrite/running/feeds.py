@@ -79,6 +79,25 @@ def origin(data: Data) -> Origin:
     return Origin(paths=tuple(map(str, data.paths)), files=tuple(str(reader.args[0]) for reader in readers))
 
 
+def sizes(model: str | Path, data: Data) -> Mapping[str, int]:
+    """What is known of a model's open dimensions: what was asked for, or what the first sample of the files
+    has, as `input:axis`. Raises what `feeds` raises.
+    """
+    if not data.paths:
+        return data.dims
+    first = next(feeds(model, data), {})
+    arrays = {name: array for name, array in first.items() if isinstance(array, np.ndarray)}
+    return {
+        f"{given.name}:{axis}": arrays[given.name].shape[axis]
+        for given in model_inputs.of(model_io.load(model).model, str(model))
+        for axis, dim in enumerate(given.dims or ())
+        if given.name in arrays and not isinstance(dim, int)
+    }
+
+
+_Reader = Callable[[Sequence[Input]], Feeds]
+
+
 def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int]:
     """The size that each dimension that a model leaves open gets in made-up samples, by its name in `dims`.
 

@@ -169,7 +169,7 @@ const Overview = (() => {
       { class: "cause" },
       el("p", {}, show, " ", name(origin)),
       el("p", { class: "reason" }, name(reason)),
-      el("p", { class: "remedy" }, name(remedy)),
+      ...(remedy ? [el("p", { class: "remedy" }, name(remedy))] : []),
     );
   }
 

@@ -1,0 +1,96 @@
+"""What `explain` says of real models before a rewrite, held to the model that comes of it."""
+
+import json
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from amp_rewrite import annotations, lists, model_io, rewrite, shape_inference
+from amp_rewrite.half import BFLOAT16, HALF_TYPES
+from amp_rewrite.names import graphs
+from amp_rewrite.options import Borders, Options
+from amp_rewrite.reporting.sentences import first_step
+from amp_rewrite.units import value_at
+
+MODELS = Path(__file__).parents[2] / "shared" / "models"
+NAMES = """yolox_nano osf_face_detection road_seg_adas_0001 silero_vad_op18_ifless silero_vad_v6 plcmos_v2
+    bert_tiny_qa_ort_fused clip_small.dynamo dynamo_cond_scan.dynamo llama_tiny.legacy swin2sr_x2.legacy
+    scripted_greedy_decoder.legacy yolos_tiny.legacy yolox_nano_qdq gtcrn_stream_raw bigru_tagger.legacy
+    mamba_tiny.legacy mamba_tiny.dynamo ultraface_rfb320 bart_tiny.dynamo""".split()
+SAID = {
+    "float16": Options(),
+    "tensorflow": Options(lists=lists.load("tensorflow")),
+    "bfloat16": Options(half=BFLOAT16),
+    "half-io": Options(borders=Borders.HALF),
+}
+QUICK = ("yolox_nano", "float16"), ("mamba_tiny.legacy", "float16")
+BESIDE = {"deny": "producers", "follow": "producers", "between": "consumers", "lead": "consumers"}
+
+
+def real(name):
+    """The bytes of a real model."""
+    if not (MODELS / "index.json").is_file():
+        pytest.skip(f"the real models are not in {MODELS}")
+    entries = json.loads((MODELS / "index.json").read_text())
+    (path,) = (MODELS / entry["file"] for entry in entries if entry["name"] == name)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param(name, said, marks=() if (name, said) in QUICK else pytest.mark.slow)
+        for name in NAMES
+        for said in SAID
+    ],
+)
+def test_what_is_explained_is_so(name, said):
+    """Every unit has the type, every cause the place and every Cast the readers that are told of them."""
+    found = []
+    result = rewrite(
+        real(name), SAID[said], on_plan=lambda made: found.append((made.graph, made.decisions()))
+    )
+    ((graph, decisions),) = found
+    model = model_io.load(result.model).model
+    types = {value.name: kind.dtype for value, kind in shape_inference.types(model).items() if value.name}
+    colours_hold(graph, decisions, types)
+    causes_hold(graph, decisions)
+    if result.report.changed:  # a model that stays as it was carries nothing
+        casts_hold(annotations.read(model), model, types)
+
+
+def colours_hold(graph, decisions, types):
+    """The result has half where half was told, and float32 where that was; `graph` was edited to be it."""
+    for unit in graph.units:
+        ports = (*map(value_at, unit.reads), *unit.makes) if unit.node.graph is not None else ()
+        for value in ports:
+            dtype = types.get(value.name) if value is not None else None
+            if dtype is not None:
+                assert (dtype in HALF_TYPES) is decisions.all[unit.index].is_half, decisions.all[unit.index]
+
+
+def causes_hold(graph, decisions):
+    """A cause stands on the side where it is said to be, and has the colour that it is said to spread."""
+    for unit, decision in enumerate(decisions.all):
+        cause, rule = decision.paint.cause, decision.paint.rule.value
+        if cause is not None:
+            words = first_step(decisions, unit)
+            assert rule not in BESIDE or cause in getattr(graph, BESIDE[rule])[unit], words
+            assert decisions.all[cause].is_half is decision.is_half, words
+
+
+def casts_hold(told, model, types):
+    """Every Cast between half and float32 is told of, and what is told of it stands in the result."""
+    by_node = {crossing.node: crossing for crossing in told.crossings}
+    casts = [
+        node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == ("", "Cast")
+    ]
+    for node in casts:
+        ends = {types.get(value.name) for value in (node.inputs[0], node.outputs[0])}
+        crossing = by_node.get(node)
+        assert crossing is not None or not (ends & HALF_TYPES and ir.DataType.FLOAT in ends), node
+        if crossing is not None:
+            made = types.get(node.outputs[0].name) in HALF_TYPES
+            assert all(told.all[reader].is_half is made for reader in crossing.readers), node
+            assert crossing.leaves is any(value is node.outputs[0] for value in model.graph.outputs), node
