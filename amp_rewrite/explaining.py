@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amp_rewrite import annotations, checking, model_io, plan_files, saved_decisions, shape_inference
+from amp_rewrite import annotations, checking, model_io, plan_files, reading, saved_decisions, shape_inference
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.decisions import Decisions
@@ -116,7 +116,7 @@ def _half(types: Types) -> str:
 def _mentions_us(path: Path) -> bool:
     """Whether decisions can be in a file at all; much quicker than reading the model for them."""
     try:
-        return annotations.KEY.encode() in path.read_bytes()
+        return annotations.KEY.encode() in reading.read(path)
     except OSError:
         return False  # who reads it as a model says what is wrong
 

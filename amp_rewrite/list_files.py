@@ -10,9 +10,13 @@ from typing import Any
 
 import yaml
 
+from amp_rewrite import reading
 from amp_rewrite.errors import ListError
 
 KEEP_ONE = "keep one of them"
+
+_MOST = 1 << 24
+"""Bytes of a file: a list of all operators there are takes a thousandth of it."""
 
 # Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
 # reads our own files only.
@@ -45,9 +49,9 @@ def parse(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> yaml.Mappin
     """
     loader = _FastLoader if trusted else yaml.SafeLoader
     try:
-        top: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8-sig"), loader)
+        top: yaml.Node | None = yaml.compose(reading.read(path, _MOST).decode("utf-8-sig"), loader)
     except OSError as error:
-        raise ListError(f"cannot be read: {error.strerror or error}", file=path) from error
+        raise ListError(reading.problem(error), file=path, remedy=reading.remedy(error)) from error
     except UnicodeDecodeError as error:
         raise ListError("is not UTF-8 text", file=path, remedy="save it as UTF-8") from error
     except (yaml.YAMLError, RecursionError) as error:

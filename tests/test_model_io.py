@@ -514,18 +514,19 @@ def test_no_such_file(tmp_path):
 
 
 def test_a_folder_is_no_model(tmp_path):
-    """A folder is refused, and so is a file that may not be read."""
-    assert "cannot be read" in refused(tmp_path, output=tmp_path / "out.onnx")
+    """A folder is refused as one."""
+    said = refused(tmp_path, output=tmp_path / "out.onnx")
+    assert said == f"{tmp_path}: is a folder, not a file; name a file in it"
 
 
 def test_an_unreadable_file(model, tmp_path, monkeypatch):
     """The system's reason is passed on."""
     onnx.save(model, tmp_path / "m.onnx")
 
-    def deny(_):
+    def deny(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", deny)
+    monkeypatch.setattr("os.open", deny)
     assert "Permission denied" in refused(tmp_path / "m.onnx")
 
 
