@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import onnx_ir as ir
+import re2
 
 from amp_rewrite import attribute_types, control, element_types, targets
 from amp_rewrite.errors import OptionError
@@ -214,13 +214,21 @@ def pinned_as(node: ir.Node) -> str:
 
 
 def _matcher(pattern: str, flag: str, names: Collection[str]) -> Callable[[str], bool]:
+    quiet = re2.Options()
+    quiet.log_errors = False  # they would go to standard error
     try:
-        expression = re.compile(pattern)
-    except re.error as error:
+        expression = re2.compile(_encoded(pattern), quiet)
+    except re2.error as error:
         if pattern in names:
             return pattern.__eq__
         raise OptionError(
-            f"{flag} {pattern} is no regular expression: {error}",
-            remedy="give a node's name, or escape it with a backslash",
+            f"{flag} {pattern} is no regular expression: {error.args[0].decode(errors='replace')}",
+            remedy="give a node's name, escape it with a backslash, or do without look-around and "
+            "back-references: patterns are those of RE2, which takes no more time for one than for another",
         ) from error
-    return lambda name: name == pattern or expression.fullmatch(name) is not None
+    return lambda name: name == pattern or expression.fullmatch(_encoded(name)) is not None
+
+
+def _encoded(text: str) -> bytes:
+    """Text as RE2 takes it, also what came from bytes that are none: it matches nothing but itself."""
+    return text.encode(errors="surrogatepass")
