@@ -230,5 +230,5 @@ def _matcher(pattern: str, flag: str, names: Collection[str]) -> Callable[[str],
 
 
 def _encoded(text: str) -> bytes:
-    """Text as RE2 takes it, also what came from bytes that are none: it matches nothing but itself."""
+    """Text as RE2 takes it, also what came from bytes that are none."""
     return text.encode(errors="surrogatepass")
