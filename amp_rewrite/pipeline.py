@@ -12,6 +12,7 @@ import onnx_ir as ir
 from amp_rewrite import (
     annotations,
     apart,
+    calls,
     checking,
     collector,
     editing,
@@ -97,7 +98,9 @@ def rewrite(
                 external_data=options.external_data,
             )
         with clock.stage("check"):
-            checked = _check(source, made, carried_out, options)
+            model = analysis.loaded.model
+            nodes = calls.total(model) if model.functions else carried_out.nodes.total
+            checked = _check(source, made, carried_out, nodes, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
 
 
@@ -147,11 +150,13 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
     return warnings
 
 
-def _check(source: model_io.Source, made: writing.Made, found: Report, options: Options) -> Report:
+def _check(
+    source: model_io.Source, made: writing.Made, found: Report, nodes: int, options: Options
+) -> Report:
     """The report with onnx's verdict on the result; a model that came as it was has none."""
     if not (found.changed and options.check):
         return found
-    verdict = checking.validate(made.checkable, lambda: writing.checkable(source), found.nodes.total)
+    verdict = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
     return replace(
         found,
         warnings=(*found.warnings, *verdict.warnings),

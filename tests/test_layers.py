@@ -22,6 +22,7 @@ ORDER = [
     "attribute_types",
     "control",
     "element_types",
+    "calls",
     "shape_inference",
     "names",
     "findings",
