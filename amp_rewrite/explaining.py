@@ -14,6 +14,7 @@ from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.half import BFLOAT16, FLOAT16
+from amp_rewrite.matching import Matched
 from amp_rewrite.reporting import causes, remedies
 from amp_rewrite.reporting.advice import advice
 from amp_rewrite.reporting.advice.advice import Advice
@@ -35,7 +36,7 @@ class Explanation:
     """Why each part of a model is half or float32.
 
     `half` is the half type. `measured` is None where only a plan is at hand. `warnings` say what a reader
-    should know.
+    should know; `matched` counts what the user named.
     """
 
     source: Source
@@ -44,6 +45,7 @@ class Explanation:
     causes: tuple[RootCause, ...]
     measured: Measured | None = None
     warnings: tuple[str, ...] = ()
+    matched: tuple[Matched, ...] = ()
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
@@ -70,7 +72,9 @@ def of_analysis(made: Analysis, dims: Dims, *, replayed: bool = False) -> Explan
     decisions, flops = made.decisions(), measured.work.flops
     found = _guessed(decisions, flops) if replayed else made.causes(flops)
     source = Source.PLAN if replayed else Source.ANALYSIS
-    return Explanation(source, made.options.half.name, decisions, found, measured, made.warnings)
+    return Explanation(
+        source, made.options.half.name, decisions, found, measured, made.warnings, made.matched
+    )
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:

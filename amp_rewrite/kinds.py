@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 import re2
@@ -193,18 +193,32 @@ def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nod
 
 def _matching(graph: UnitGraph, around: _Around, pattern: str, flag: str) -> list[Unit]:
     """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
-    held = {node: None for unit in graph.units for node in around[unit.node]}
-    names = {pinned_as(node) for node in held}
-    matches = _matcher(pattern, flag, names)
-    named = {node for node in held if matches(pinned_as(node))}
+    held = _with_units(graph, around)
+    named = _named(held, pattern, flag)
     found = [unit for unit in graph.units if not named.isdisjoint(around[unit.node])]
     if not found:
-        near = difflib.get_close_matches(pattern, sorted(names), n=3)
+        near = difflib.get_close_matches(pattern, sorted(set(map(pinned_as, held))), n=3)
         raise OptionError(
             f"{flag} {pattern} matches no node that computes in float32",
             remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
         )
     return found
+
+
+def pinned(graph: UnitGraph, patterns: Iterable[str]) -> tuple[int, ...]:
+    """How many nodes each pattern names: OptionError, as `classify` raises it, for one that is none."""
+    held = _with_units(graph, dict(_around(graph.root))) if patterns else {}
+    return tuple(len(_named(held, pattern, "")) for pattern in patterns)
+
+
+def _with_units(graph: UnitGraph, around: _Around) -> Mapping[ir.Node, None]:
+    """The nodes that have units, or have such nodes in their bodies."""
+    return {node: None for unit in graph.units for node in around[unit.node]}
+
+
+def _named(held: Mapping[ir.Node, None], pattern: str, flag: str) -> set[ir.Node]:
+    matches = _matcher(pattern, flag, {pinned_as(node) for node in held})
+    return {node for node in held if matches(pinned_as(node))}
 
 
 def pinned_as(node: ir.Node) -> str:

@@ -51,6 +51,7 @@ ORDER = [
     "quirks",
     "quantised",
     "kinds",
+    "matching",
     "rooted",
     "colours",
     "plan",

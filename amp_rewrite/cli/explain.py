@@ -18,8 +18,9 @@ from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flag
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation, Source
+from amp_rewrite.reporting import summary
 from amp_rewrite.reporting.page import Page
-from amp_rewrite.reporting.terminal import plain_console
+from amp_rewrite.reporting.terminal import plain_console, print_lines
 
 PLAN = ".json"
 """How the name of a saved plan ends."""
@@ -65,6 +66,7 @@ def explain(
         _show(showing, model, asked, found, dims)
         for warning in found.warnings:
             plain_console(stderr=True).print(Text(f"warning  {warning}"))
+        print_lines(plain_console(stderr=True), summary.matches(found.matched))
         told = question.tell(plain_console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)

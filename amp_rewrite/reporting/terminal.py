@@ -27,7 +27,12 @@ def plain_console(*, quiet: bool = False, stderr: bool = False) -> Console:
 def print_summary(console: Console, report: Report, title: str, hints: Iterable[str] = ()) -> None:
     """The few lines that a user reads after a rewrite, and what to do next."""
     console.print(Text(title, style="bold"))
-    for line in (*lines(report), *(Line("next", hint) for hint in hints)):
+    print_lines(console, (*lines(report), *(Line("next", hint) for hint in hints)))
+
+
+def print_lines(console: Console, shown: Iterable[Line]) -> None:
+    """Lines, with what each is about in a column of its own."""
+    for line in shown:
         console.print(Text(f"{line.name:<9}", style="dim").append(line.text, style="not dim"))
 
 
