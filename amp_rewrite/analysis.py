@@ -15,6 +15,7 @@ from amp_rewrite import (
     inlining,
     integers,
     kinds,
+    matching,
     model_io,
     observed,
     plan,
@@ -30,6 +31,7 @@ from amp_rewrite import (
 )
 from amp_rewrite.findings import BY_OBSERVATION, Finding
 from amp_rewrite.half import Half
+from amp_rewrite.matching import Matched
 from amp_rewrite.observed import Observed
 from amp_rewrite.options import Borders, Options
 from amp_rewrite.reporting import causes, remedies, report
@@ -52,6 +54,7 @@ class Analysis:
     options: Options
     findings: Mapping[int, Finding] | None
     warnings: tuple[str, ...]
+    matched: tuple[Matched, ...] = ()
 
     @property
     def replayed(self) -> bool:
@@ -63,7 +66,9 @@ class Analysis:
         nodes = report.count_nodes(self.loaded.model, self.graph, self.painting)
         found = report.of_plan(self.plan, nodes)
         seen = sum(entry.source == BY_OBSERVATION for entry in self.painting.entries)
-        return replace(found, observed=seen, size_before=self.loaded.size, warnings=self.warnings)
+        return replace(
+            found, observed=seen, size_before=self.loaded.size, matched=self.matched, warnings=self.warnings
+        )
 
     def decisions(self) -> decisions.Decisions:
         """What is decided for every unit, and why."""
@@ -120,7 +125,8 @@ def decide(loaded: model_io.Loaded, given: Given, clock: Stopwatch) -> Analysis:
         borders = Borders.KEEP if old else options.borders
         made = plan.make(graph, painting, held, found, half, borders=borders, keep_io=options.keep_io)
     warnings = (*loaded.warnings, *filter(None, (warning, old)))
-    return Analysis(loaded, graph, painting, made, options, findings, warnings)
+    matched = () if replay else matching.find(graph, options.operator_lists(), options.pins)
+    return Analysis(loaded, graph, painting, made, options, findings, warnings, matched)
 
 
 def _settle_functions(model: ir.Model, options: Options) -> str | None:

@@ -120,6 +120,7 @@ class _Reader:
     def __init__(self, reasons: Sequence[Entry]) -> None:
         self._reasons = reasons
         self._positions: dict[int, int] = {}
+        self._made: Mapping[ir.Node, tuple[str, ...]] = {}
 
     def decisions(self, nodes: Sequence[ir.Node]) -> Decisions:
         """What the nodes say, in the order of the numbers that they were written with."""
@@ -127,6 +128,7 @@ class _Reader:
         units = sorted(
             ((node, row) for node, row in rows if row[0] != "cast"), key=lambda unit: int(unit[1][0])
         )
+        self._made = decisions.made_by(nodes)
         self._positions = {int(row[0]): position for position, (_, row) in enumerate(units)}
         casts = tuple(self._crossing(node, row) for node, row in rows if row[0] == "cast")
         return Decisions(tuple(self._decision(node, row) for node, row in units), casts)
@@ -135,7 +137,11 @@ class _Reader:
         _, variable, colour, rule, reason, *cause = row
         found = self._positions.get(int(cause[0])) if cause else None
         return decisions.about(
-            node, variable, Paint(Colour(colour), Rule(rule), found), self._reasons[int(reason)]
+            node,
+            self._made[node],
+            variable,
+            Paint(Colour(colour), Rule(rule), found),
+            self._reasons[int(reason)],
         )
 
     def _crossing(self, node: ir.Node, row: Sequence[str]) -> Crossing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -115,17 +115,23 @@ def of(graph: UnitGraph, painting: Painting, plan: Plan) -> Decisions:
 
 
 def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
+    made = made_by(unit.node for unit in graph.units)
     for unit, paint, entry in zip(graph.units, painting.paints, painting.entries, strict=True):
-        yield about(unit.node, str(unit.var), paint, entry)
+        yield about(unit.node, made[unit.node], str(unit.var), paint, entry)
 
 
-def about(node: ir.Node, variable: str, paint: Paint, entry: Entry) -> Decision:
-    """A decision on one unit of a node."""
+def made_by(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[str, ...]]:
+    """The names of what each node makes, once for all units of a node: a Loop can have thousands."""
+    return {node: tuple(value.name for value in node.outputs if value.name) for node in dict.fromkeys(nodes)}
+
+
+def about(node: ir.Node, made: tuple[str, ...], variable: str, paint: Paint, entry: Entry) -> Decision:
+    """A decision on one unit of a node, which makes values of these names."""
     return Decision(
         node=node,
         operator=schema.written(node.domain, node.op_type),
         name=node.name or "",
-        made=tuple(value.name for value in node.outputs if value.name),
+        made=made,
         variable=variable,
         paint=paint,
         entry=entry,

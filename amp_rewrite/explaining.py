@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amp_rewrite import annotations, checking, model_io, plan_files, saved_decisions, shape_inference
+from amp_rewrite import annotations, checking, model_io, plan_files, reading, saved_decisions, shape_inference
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.decisions import Decisions
 from amp_rewrite.element_types import Types
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.half import BFLOAT16, FLOAT16
+from amp_rewrite.matching import Matched
 from amp_rewrite.reporting import causes, remedies
 from amp_rewrite.reporting.advice import advice
 from amp_rewrite.reporting.advice.advice import Advice
@@ -36,7 +37,7 @@ class Explanation:
     """Why each part of a model is half or float32.
 
     `half` is the half type. `measured` is None where only a plan is at hand. `assumptions` say what the FLOPs
-    rest on, `warnings` what a reader should know.
+    rest on, `warnings` what a reader should know; `matched` counts what the user named.
     """
 
     source: Source
@@ -46,6 +47,7 @@ class Explanation:
     measured: Measured | None = None
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    matched: tuple[Matched, ...] = ()
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
@@ -74,7 +76,7 @@ def of_analysis(made: Analysis, dims: Dims) -> Explanation:
     found = made.causes(measured.work.flops)
     source = Source.PLAN if made.replayed else Source.ANALYSIS
     rests, half = tuple(assumptions(measured.work)), made.options.half.name
-    return Explanation(source, half, made.decisions(), found, measured, rests, made.warnings)
+    return Explanation(source, half, made.decisions(), found, measured, rests, made.warnings, made.matched)
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
@@ -121,6 +123,6 @@ def _half(types: Types) -> str:
 def _mentions_us(path: Path) -> bool:
     """Whether decisions can be in a file at all; much quicker than reading the model for them."""
     try:
-        return annotations.KEY.encode() in path.read_bytes()
+        return annotations.KEY.encode() in reading.read(path)
     except OSError:
         return False  # who reads it as a model says what is wrong

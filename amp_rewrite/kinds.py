@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
+import re2
 
 from amp_rewrite import attribute_types, control, element_types, targets
 from amp_rewrite.errors import OptionError
@@ -198,13 +199,11 @@ def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nod
 
 def _matching(graph: UnitGraph, around: _Around, pattern: str, field: str) -> list[Unit]:
     """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
-    held = _holding(graph, around)
-    names = {pinned_as(node) for node in held}
-    matches = _matcher(pattern, field, names)
-    named = {node for node in held if matches(pinned_as(node))}
+    held = _with_units(graph, around)
+    named = _named(held, pattern, field)
     found = [unit for unit in graph.units if not named.isdisjoint(around[unit.node])]
     if not found:
-        near = difflib.get_close_matches(pattern, sorted(names), n=3)
+        near = difflib.get_close_matches(pattern, sorted(set(map(pinned_as, held))), n=3)
         raise OptionError(
             f"{field} {pattern} matches no node that computes in float32",
             remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
@@ -212,14 +211,25 @@ def _matching(graph: UnitGraph, around: _Around, pattern: str, field: str) -> li
     return found
 
 
-def _holding(graph: UnitGraph, around: _Around) -> dict[ir.Node, None]:
-    """The nodes that have float32, in them or in their bodies."""
+def pinnable(graph: UnitGraph) -> set[str]:
+    """The names by which pins find nodes."""
+    return set(map(pinned_as, _with_units(graph, dict(_around(graph.root))))) - {""}
+
+
+def pinned(graph: UnitGraph, patterns: Iterable[str]) -> tuple[int, ...]:
+    """How many nodes each pattern names: OptionError, as `classify` raises it, for one that is none."""
+    held = _with_units(graph, dict(_around(graph.root))) if patterns else {}
+    return tuple(len(_named(held, pattern, "")) for pattern in patterns)
+
+
+def _with_units(graph: UnitGraph, around: _Around) -> Mapping[ir.Node, None]:
+    """The nodes that have units, or have such nodes in their bodies."""
     return {node: None for unit in graph.units for node in around[unit.node]}
 
 
-def pinnable(graph: UnitGraph) -> set[str]:
-    """The names by which pins find nodes."""
-    return set(map(pinned_as, _holding(graph, dict(_around(graph.root))))) - {""}
+def _named(held: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
+    matches = _matcher(pattern, field, {pinned_as(node) for node in held})
+    return {node for node in held if matches(pinned_as(node))}
 
 
 def pinned_as(node: ir.Node) -> str:
@@ -229,10 +239,7 @@ def pinned_as(node: ir.Node) -> str:
 
 
 def pattern_for(name: str, names: Collection[str]) -> str:
-    """What a pin says to name a node and no other of `names`: the name itself where that will do.
-
-    A name is never run as an expression: it comes from a model, and might take for ever.
-    """
+    """What a pin says to name a node and no other of `names`: the name itself where that will do."""
     if not _SPECIAL.isdisjoint(name):
         return re.escape(name)
     dotted = "." in name and re.compile(re.escape(name).replace(r"\.", "."))
@@ -244,13 +251,21 @@ _SPECIAL = frozenset("\\^$*+?{}[]|()")
 
 
 def _matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str], bool]:
+    quiet = re2.Options()
+    quiet.log_errors = False  # they would go to standard error
     try:
-        expression = re.compile(pattern)
-    except re.error as error:
+        expression = re2.compile(_encoded(pattern), quiet)
+    except re2.error as error:
         if pattern in names:
             return pattern.__eq__
         raise OptionError(
-            f"{field} {pattern} is no regular expression: {error}",
-            remedy="give a node's name, or escape it with a backslash",
+            f"{field} {pattern} is no regular expression: {error.args[0].decode(errors='replace')}",
+            remedy="give a node's name, escape it with a backslash, or do without look-around and "
+            "back-references: patterns are those of RE2, which takes no more time for one than for another",
         ) from error
-    return lambda name: name == pattern or expression.fullmatch(name) is not None
+    return lambda name: name == pattern or expression.fullmatch(_encoded(name)) is not None
+
+
+def _encoded(text: str) -> bytes:
+    """Text as RE2 takes it, also what came from bytes that are none."""
+    return text.encode(errors="surrogatepass")

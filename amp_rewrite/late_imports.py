@@ -9,8 +9,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
 
-_SELDOM = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
-"""What onnx-ir imports to calculate with dimensions that have names, which nothing here does."""
+_SELDOM = frozenset({"sympy", "onnx_ir._symbolic_shapes", "re2"})
+"""What onnx-ir imports to calculate with dimensions that have names, which nothing here does, and what is
+for nodes that are named in a flag.
+"""
 
 
 @contextlib.contextmanager

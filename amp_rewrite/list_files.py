@@ -16,10 +16,14 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
+from amp_rewrite import reading
 from amp_rewrite.errors import ListError
 from amp_rewrite.escaping import LONGEST_NAME
 
 KEEP_ONE = "keep one of them"
+
+_MOST = 1 << 24
+"""Bytes of a file: a list of all operators there are takes a thousandth of it."""
 
 # Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
 # reads our own files only.
@@ -96,14 +100,9 @@ def parse(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> yaml.Mappin
 
 def _content(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+        return reading.read(path, LARGEST).decode("utf-8-sig")
     except OSError as error:
-        raise ListError(f"cannot be read: {error.strerror or error}", file=path) from error
-    if len(data) > LARGEST:
-        raise ListError(f"is larger than {LARGEST >> 10} KiB", file=path, remedy="check the path")
-    try:
-        return data.decode("utf-8-sig")
+        raise ListError(reading.problem(error), file=path, remedy=reading.remedy(error)) from error
     except UnicodeDecodeError as error:
         raise ListError("is not UTF-8 text", file=path, remedy="save it as UTF-8") from error
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from amp_rewrite import external, wiring
-from amp_rewrite.errors import EXPORT_AGAIN, READABLE, MissingPackageError, ModelError
+from amp_rewrite import external, reading, wiring
+from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.oddities import kept as oddities
 from amp_rewrite.oddities import legible
 from amp_rewrite.oddities.kept import Kept
-from amp_rewrite.sources import SourceFile
+from amp_rewrite.sources import Identity, SourceFile
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -86,6 +88,34 @@ def load_proto(path: Path) -> onnx.ModelProto:
     return onnx.load(str(path))
 
 
+def load_graph(path: Path) -> onnx.ModelProto:
+    """A model file as a ModelProto whose external data stays outside; ModelError when it is no model."""
+    with open_file(path) as file:
+        return _parse(file.read(), path)
+
+
+@contextlib.contextmanager
+def open_file(path: Path) -> Generator[BinaryIO]:
+    """A file that can be a model, open for reading.
+
+    Raises ModelError when it is missing, no regular file, or too large, and when reading it fails.
+    """
+    refuse_folder(path)
+    try:
+        with reading.open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size >= _LARGEST_FILE:
+                raise ModelError(
+                    "is larger than the 2 GiB that an ONNX file can have",
+                    where=path,
+                    remedy=EXPORT_AGAIN,
+                )
+            yield file
+    except FileNotFoundError as error:
+        raise ModelError("there is no such file", where=path, remedy="check the path") from error
+    except OSError as error:
+        raise ModelError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
+
+
 def is_surgeon(source: object) -> bool:
     """Whether this is an onnx_graphsurgeon.Graph; the package is not imported to find out."""
     kinds = ((kind.__module__, kind.__name__) for kind in type(source).__mro__)
@@ -109,20 +139,9 @@ def refuse_folder(path: Path) -> None:
 
 
 def _from_path(path: Path) -> Loaded:
-    refuse_folder(path)
-    try:
-        if path.stat().st_size >= _LARGEST_FILE:
-            raise ModelError(
-                "is larger than the 2 GiB that an ONNX file can have",
-                where=path,
-                remedy=EXPORT_AGAIN,
-            )
-        file = SourceFile.at(path)
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ModelError("there is no such file", where=path, remedy="check the path") from error
-    except OSError as error:
-        raise ModelError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
+    with open_file(path) as opened:
+        file = SourceFile(path, Identity.of(os.fstat(opened.fileno())))
+        data = opened.read()
     file.check()
     loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))
     if external.KEY not in data:

@@ -15,6 +15,7 @@ class Names:
     def __init__(self, model: ir.Model) -> None:
         self._values: set[str | None] = set()
         self._nodes: set[str | None] = set()
+        self._of_values, self._of_nodes = Numbered(), Numbered()
         for graph in graphs(model.graph):
             self._values.update(value.name for value in graph.inputs)
             self._values.update(graph.initializers)
@@ -25,11 +26,11 @@ class Names:
 
     def of_value(self, value: ir.Value, suffix: str) -> str:
         """`<value>__<suffix>`, numbered where that is taken."""
-        return _free(f"{value.name or 'value'}__{suffix}", self._values)
+        return self._of_values.free(f"{value.name or 'value'}__{suffix}", self._values)
 
     def of_node(self, name: str) -> str:
         """The name itself, numbered where a node has it already."""
-        return _free(name, self._nodes)
+        return self._of_nodes.free(name, self._nodes)
 
     def tell_apart(self, graph: ir.Graph, around: frozenset[str | None] = frozenset()) -> None:
         """Renames the weights of bodies that are called as something outside is.
@@ -58,10 +59,21 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
     yield from (value.name for node in graph for value in node.outputs)
 
 
-def _free(name: str, taken: set[str | None]) -> str:
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate
+class Numbered:
+    """Finds free names; the search for one goes on where that for the same name ended before."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def free(self, name: str, taken: set[str] | set[str | None]) -> str:
+        """The name itself, or `<name>_2` and so on where that is taken; it is taken from now on.
+
+        What is `taken` once must stay so.
+        """
+        candidate, number = name, self._last.get(name, 1)
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._last[name] = number
+        taken.add(candidate)
+        return candidate

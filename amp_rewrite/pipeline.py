@@ -15,6 +15,7 @@ from amp_rewrite import (
     annotations,
     apart,
     arguments,
+    calls,
     checking,
     collector,
     editing,
@@ -157,7 +158,9 @@ def rewrite(
             )
         with clock.stage("check"):
             told = replace(carried_out, warnings=(*carried_out.warnings, *made.warnings))
-            checked = _check(source, made, told, options)
+            model = analysis.loaded.model
+            nodes = calls.total(model) if model.functions else told.nodes.total
+            checked = _check(source, made, told, nodes, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
 
 
@@ -207,11 +210,13 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
     return warnings
 
 
-def _check(source: model_io.Source, made: writing.Made, found: Report, options: Options) -> Report:
+def _check(
+    source: model_io.Source, made: writing.Made, found: Report, nodes: int, options: Options
+) -> Report:
     """The report with onnx's verdict on the result; a model that came as it was has none."""
     if not (found.changed and options.check):
         return found
-    verdict = checking.validate(made.checkable, lambda: writing.checkable(source), found.nodes.total)
+    verdict = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
     return replace(
         found,
         warnings=(*found.warnings, *verdict.warnings),

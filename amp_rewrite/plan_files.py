@@ -11,11 +11,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite import crossings, schema, targets
+from amp_rewrite import crossings, reading, schema, targets
 from amp_rewrite import half as halves
 from amp_rewrite.arithmetic.work import Flops
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
-from amp_rewrite.errors import READABLE, OptionError, PlanError
+from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.half import Half
 from amp_rewrite.kinds import BY_SCHEMA
 from amp_rewrite.lists import Entry, Kind
@@ -211,9 +211,9 @@ def entry(row: Mapping[str, Any]) -> Entry:
 def load(path: str | Path) -> SavedPlan:
     """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(reading.read(Path(path)).decode())
     except OSError as error:
-        raise PlanError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
+        raise PlanError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     except (ValueError, RecursionError) as error:
         raise PlanError(f"is no JSON ({error})", where=path, remedy=_AGAIN) from error
     try:

@@ -79,16 +79,24 @@ def layout(domain: str, operator: str, version: int, inputs: int, outputs: int) 
     made = _variables(signature.outputs, outputs)
     if read is None or made is None:
         return None
-    return tuple(_group(var, read, made, signature) for var in dict.fromkeys((*read, *made)))
-
-
-def _group(var: TypeVar, read: tuple[TypeVar, ...], made: tuple[TypeVar, ...], signature: Signature) -> Group:
-    return Group(
-        var=var,
-        inputs=tuple(i for i, other in enumerate(read) if other == var),
-        outputs=tuple(i for i, other in enumerate(made) if other == var),
-        allowed=signature.allowed.get(var.name, frozenset([var.name])),
+    reads, makes = _ports(read), _ports(made)
+    return tuple(
+        Group(
+            var=var,
+            inputs=tuple(reads.get(var, ())),
+            outputs=tuple(makes.get(var, ())),
+            allowed=signature.allowed.get(var.name, frozenset([var.name])),
+        )
+        for var in dict.fromkeys((*read, *made))
     )
+
+
+def _ports(variables: Iterable[TypeVar]) -> dict[TypeVar, list[int]]:
+    """The ports of each variable; a Loop can have a variable for each of a hundred thousand."""
+    found: dict[TypeVar, list[int]] = {}
+    for port, var in enumerate(variables):
+        found.setdefault(var, []).append(port)
+    return found
 
 
 def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] | None:

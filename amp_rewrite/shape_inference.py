@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import apart, apart_child, element_types
+from amp_rewrite import apart, apart_child, calls, element_types
 from amp_rewrite.element_types import Type, Types, tensor
 
 _LARGEST = 1 << 28
@@ -23,7 +23,7 @@ def types(model: ir.Model) -> Types:
 def types_by_name(model: ir.Model) -> dict[str, Type]:
     """The types that onnx infers for the values of the main graph, by name; none where it fails."""
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
-    if size > _LARGEST:
+    if size > _LARGEST or (model.functions and calls.total(model) > calls.MOST_NODES):
         return {}
     data = ir.to_proto(model).SerializeToString()
     inferred = apart.ask(apart_child.infer_model, data) or {}

@@ -1,10 +1,14 @@
+from functools import partial
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
+from onnx_ir.passes.common import InlinePass, inliner
 
-from amp_rewrite import rewrite
+from amp_rewrite import analyze, calls, emulate, inlining, measure_coverage, rewrite
+from amp_rewrite.errors import ModelError
 from amp_rewrite.options import Level, Options
 from tests import text
 
@@ -214,3 +218,118 @@ def test_a_sparse_initializer_beside_functions():
     assert result.model.graph.sparse_initializer == proto.graph.sparse_initializer
     assert "functions" not in "".join(result.report.warnings)
     text.agree(proto, result.model)
+
+
+# What functions come to
+
+
+def doubling(depth, operator="Relu"):
+    """Functions of which each calls the one before twice."""
+    text_of = """<domain: "my", opset_import: ["" : 17, "my" : 1]> f%d (a) => (c) { t = %s (a) c = %s (t) }"""
+    bodies = [text_of % (0, operator, operator)]
+    bodies += [text_of % (i, f"my.f{i - 1}", f"my.f{i - 1}") for i in range(1, depth + 1)]
+    return text.unchecked(GRAPH % f"m = MatMul (x, w) y = my.f{depth} (m)" + "".join(bodies))
+
+
+@pytest.mark.parametrize("depth", [20, 30])
+@pytest.mark.parametrize("job", [rewrite, analyze, emulate, measure_coverage])
+def test_functions_that_come_to_any_number_are_refused(job, depth):
+    """They are counted before one is inlined; the line names the worst, the number, and what would help."""
+    with pytest.raises(ModelError) as caught:
+        job(doubling(depth))
+    count = 2 ** (depth + 1)
+    assert caught.value.problem == (
+        f"the model's functions come to {count + 1:,} nodes when they are inlined, my:f{depth} alone to "
+        f"{count:,}, and 1,000,000 are the limit"
+    )
+    assert "keep_functions=True (--keep-functions)" in caught.value.remedy
+
+
+def test_numbers_beyond_sense():
+    """A chain of thousands comes to more digits than Python prints."""
+    with pytest.raises(ModelError, match=r"come to 2\^2001 or more nodes when"):
+        rewrite(doubling(2000))
+
+
+def test_what_helps_there_helps():
+    """Functions that are kept are not inlined by anybody: not by onnx's inference, nor by its checker."""
+    made = rewrite(doubling(40), Options(keep_functions=True))
+    assert operators(made.model) == ["Cast", "MatMul", "Cast", "f40"]
+    assert made.report.ok
+
+
+def test_counted_as_they_are_inlined(monkeypatch):
+    """The number is that of the nodes there are afterwards, calls by kept functions included."""
+    graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
+    g (float[4, 4] x, bool k) => (float[4, 4] y) <float[4, 4] w> {
+        z = If (k) <
+            then_branch = t () => (float[4, 4] p) { p = my.f(x, w) },
+            else_branch = e () => (float[4, 4] q) { r = my.f(x, x) q = my.f (r, w) }
+        >
+        y = com.microsoft.Gelu (z)
+    }
+    <domain: "com.microsoft", opset_import: ["" : 17, "my" : 1]> Gelu (v) => (u) { u = my.f (v, v) }
+    <domain: "my", opset_import: ["" : 17, "my" : 1]> loose (v) => (u) { t = my.f (v, v) u = Neg (t) }
+    """
+    model = ir.from_proto(text.model(graph + PRODUCT))
+    kept = [("com.microsoft", "Gelu", "")]
+    counted = calls._counted(model, kept)
+    inlining.inline(model)
+    holders = (model.graph, *model.functions.values())
+    assert counted.nodes == sum(1 for holder in holders for _ in holder.all_nodes())
+    monkeypatch.setattr(calls, "MOST_NODES", counted.nodes - 1)
+    with pytest.raises(ModelError):
+        calls.refuse_too_many(ir.from_proto(text.model(graph + PRODUCT)), kept)
+
+
+def test_functions_that_call_themselves():
+    """They have no end: they stay, with a warning, and nothing waits for it."""
+    proto = doubling(3, "my.f3")
+    result = rewrite(proto)
+    assert any("cannot be inlined" in warning for warning in result.report.warnings)
+
+
+def test_large_models_are_their_own_measure(monkeypatch):
+    """Calls that stand for one node each add nothing: no number of them is too many."""
+    monkeypatch.setattr(calls, "MOST_NODES", 3)
+    one = '<domain: "my", opset_import: ["" : 17]> one (a) => (c) { c = Relu (a) }'
+    body = "v0 = Relu (x)" + "".join(f" v{i + 1} = my.one (v{i})" for i in range(8)) + " y = Neg (v8)"
+    assert len(operators(rewrite(text.model(GRAPH % body + one)).model)) == 10
+
+
+NAMES = """<domain: "my", opset_import: ["" : 17, "my" : 1]>
+f (a, b) => (c) {
+    [n] x_2 = MatMul (a, b)
+    [n] k = ReduceMax <keepdims = 0> (x_2)
+    q = Cast <to = 9> (k)
+    [n_2] x = If (q) <
+        then_branch = t () => (p) { [n] p = my.h (x_2) },
+        else_branch = e () => (x_3) { [n_2] x_3 = Neg (x_2) }
+    >
+    c = my.h (x)
+}
+<domain: "my", opset_import: ["" : 17]> h (a) => (c) { [n] x = Neg (a) c = Relu (x) }"""
+
+
+def test_names_are_those_of_onnx_ir_s_pass(monkeypatch):
+    """Inlining takes linear time, and gives the names that the pass gives, which looks for each from 1 on."""
+    proto = text.model(GRAPH % "[n] x_2 = my.f (x, w) z = my.f (x_2, w) [n_3] y = my.f (z, x)" + NAMES)
+    ours = rewrite(proto).model
+    monkeypatch.setattr(inlining, "_Inlining", InlinePass)
+    assert rewrite(proto).model == ours
+
+
+def test_names_are_looked_for_once(monkeypatch):
+    """Thousands of calls: the search for a free name goes on where the last one ended."""
+    looked = []
+    monkeypatch.setattr(inliner, "_make_unique_name", partial(_counting, inliner._make_unique_name, looked))
+    body = "".join(f"v{i + 1} = my.f (v{i}, w) " for i in range(300))
+    rewrite(text.model(GRAPH % f"v0 = Relu (x) {body} y = Neg (v300)" + PRODUCT))
+    assert len(looked) == 1200  # a node and a value for each of two nodes
+    assert not any(looked)
+
+
+def _counting(search, looked, name, callstack, used):
+    """The pass's own search, and whether it had to look further than at the name itself."""
+    looked.append(name in used)
+    return search(name, callstack, used)

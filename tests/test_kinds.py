@@ -4,6 +4,7 @@ from typing import Any
 
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import amp_rewrite
@@ -323,10 +324,49 @@ def test_a_pin_that_is_like_no_name_points_to_explain() -> None:
 
 
 def test_a_pin_that_is_no_regular_expression_is_refused() -> None:
-    """What is neither a name nor a regular expression is told, with Python's own reason."""
-    with pytest.raises(OptionError, match=r"`Pins.keep_full` layer\[ is no regular expression: ") as no:
+    """What is neither a name nor a regular expression is told, with the reason of who reads it."""
+    with pytest.raises(
+        OptionError, match=r"`Pins.keep_full` layer\[ is no regular expression: missing \]"
+    ) as no:
         _pinned("layer[")
     assert no.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("pattern", ["(?=l).*", "(?<!x)y", r"(.)\1", "(a{1000}){1000}", "a++", "\udcff("])
+def test_what_cannot_be_matched_in_linear_time_is_refused(
+    pattern: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Look-around, back-references and what would be too large: one line, and nothing else is printed."""
+    with pytest.raises(OptionError) as no:
+        _pinned(pattern)
+    assert str(no.value).startswith(f"`Pins.keep_full` {pattern} is no regular expression: ")
+    assert "do without look-around and back-references" in no.value.remedy
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_repetition_beyond_all_numbers() -> None:
+    """It is text, as any brace that repeats nothing: one line says that no node is called so."""
+    with pytest.raises(OptionError, match=r"a\{4294967296\} matches no node"):
+        _pinned("a{4294967296}")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*c", "(.*)*.*c"])
+def test_patterns_take_linear_time(pattern: str) -> None:
+    """A pattern that would backtrack for longer than there are stars takes no time at all."""
+    name = "a" * 10_000 + "b"
+    model = _model("y = Relu(x)")
+    model.graph.node[0].name = name
+    with pytest.raises(OptionError, match="matches no node"):
+        amp_rewrite.analyze(model, Options(pins=Pins(keep_full=(pattern,))))
+
+
+def test_names_that_are_no_unicode() -> None:
+    """A name from bytes that are no text can be pinned as it is, and patterns take it."""
+    model = ir.from_proto(_model("[n] t = Relu(x) [m] y = Relu(t)"))
+    next(iter(model.graph)).name = "\udcff"
+    for pattern, count in (("\udcff", 1), ("m", 1), (".*", 2)):
+        entries = amp_rewrite.analyze(model, Options(pins=Pins(keep_full=(pattern,)))).painting.entries
+        assert sum(entry.source == kinds.BY_PIN for entry in entries) == count
 
 
 def test_a_node_without_float32_cannot_be_pinned() -> None:

@@ -367,7 +367,7 @@ def test_a_list_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     """A folder, or bytes that are no text, are refused as such."""
-    assert "cannot be read: Is a directory" in _refusal(tmp_path)
+    assert "is a folder, not a file; name a file in it" in _refusal(tmp_path)
     path = tmp_path / "bytes.yaml"
     path.write_bytes(b"name: \xff\n")
     assert _refusal(path) == "bytes.yaml: is not UTF-8 text; save it as UTF-8"

@@ -522,10 +522,10 @@ def test_an_unreadable_file(model, tmp_path, monkeypatch):
     """The system's reason is passed on."""
     onnx.save(model, tmp_path / "m.onnx")
 
-    def deny(_):
+    def deny(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", deny)
+    monkeypatch.setattr("os.open", deny)
     assert "Permission denied" in refused(tmp_path / "m.onnx")
 
 

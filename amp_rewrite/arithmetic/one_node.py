@@ -61,7 +61,8 @@ def _types(
     if schema is None:
         return nothing
     proto = _as_of(schema, node)
-    known = {f"i{i}": read for i, read in enumerate(reads) if read is not None and f"i{i}" in proto.input}
+    taken = frozenset(proto.input)
+    known = {f"i{i}": read for i, read in enumerate(reads) if read is not None and f"i{i}" in taken}
     if any(read.type is None for read in known.values()):
         return nothing
     found = inference.ask(_question(proto, schema, known, imports))

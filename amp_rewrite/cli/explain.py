@@ -18,8 +18,10 @@ from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flag
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import Explanation, Source
+from amp_rewrite.reporting import summary
 from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.page import Page
+from amp_rewrite.reporting.terminal import print_lines
 
 PLAN = ".json"
 """How the name of a saved plan ends."""
@@ -65,6 +67,7 @@ def explain(
         _show(showing, model, asked, found, dims)
         for warning in found.warnings:
             Console(stderr=True).print(f"warning  {in_flags(warning)}")
+        print_lines(Console(stderr=True), summary.matches(found.matched))
         told = question.tell(Console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)

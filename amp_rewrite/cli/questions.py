@@ -97,14 +97,14 @@ def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
 
 
 def _no_cast(found: Explanation, name: str) -> OptionError:
-    if any(name in _names_of(found, unit) for unit in range(len(found.decisions.all))):
+    if _units_of(found, name):
         return OptionError(f"no Cast of '{name}'", remedy="who makes it and who reads it have one type")
     known = [known for crossing in found.decisions.crossings for known in crossing.names]
     return OptionError(f"no Cast of '{name}'", remedy=_near(name, known, "the model has or gets none"))
 
 
 def _tell_node(console: Console, found: Explanation, name: str) -> Told:
-    units = [unit for unit in range(len(found.decisions.all)) if name in _names_of(found, unit)]
+    units = _units_of(found, name)
     if not units and cast_stories.about(found.decisions, name):
         return _tell_cast(console, found, name)
     if not units:
@@ -116,15 +116,18 @@ def _tell_node(console: Console, found: Explanation, name: str) -> Told:
     return {"node": name, "units": told}
 
 
-def _names_of(found: Explanation, unit: int) -> tuple[str, ...]:
-    decision = found.decisions.all[unit]
-    return (decision.name, *decision.made)
+def _units_of(found: Explanation, name: str) -> list[int]:
+    """The units of the nodes that are called so, or make a value that is; each node is looked at once."""
+    nodes = {decision.node: decision for decision in found.decisions.all}
+    named = {node for node, decision in nodes.items() if name in (decision.name, *decision.made)}
+    return [unit for unit, decision in enumerate(found.decisions.all) if decision.node in named]
 
 
 def _no_node(found: Explanation, name: str) -> OptionError:
     if name in _without_units(found):
         return OptionError(f"'{name}' has no float32 in it", remedy="there is nothing to decide")
-    known = (known for unit in range(len(found.decisions.all)) for known in _names_of(found, unit))
+    nodes = {decision.node: decision for decision in found.decisions.all}.values()
+    known = (known for decision in nodes for known in (decision.name, *decision.made))
     offer = "leave it out to see what holds nodes back, or say --all"
     return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
 

@@ -30,7 +30,7 @@ from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import ExternalData, Level
 from amp_rewrite.pipeline import Result
 from amp_rewrite.proving import Judged, Looking, Proof
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.advice.advice import Advice
 from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.coverage import measuring
@@ -225,6 +225,7 @@ def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     if json_ is not None:
         _write_json(json_, made.report(), None, "--dry-run was given", explaining.advise_planned(made))
     terminal.print_plan(console, made.plan)
+    terminal.print_lines(console, summary.matches(made.matched))
     halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
     console.print(
         f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "

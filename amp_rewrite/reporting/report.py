@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite.colours import Painting
+from amp_rewrite.matching import Matched
 from amp_rewrite.names import graphs
 from amp_rewrite.plan import Form, Plan
 from amp_rewrite.units import UnitGraph
@@ -36,8 +37,9 @@ class Report:
 
     `changed` says whether the result differs from the original at all.
     `saturated` and `flushed` count stored values that were brought into half's range, and that became
-    zero there; `observed` counts the units that stay float32 for what a run showed. `broken` says what is
-    wrong with the result (nothing, or the tool has failed), `warnings` what a user should know.
+    zero there; `observed` counts the units that stay float32 for what a run showed, and `matched` the nodes
+    that each pin matches, and each operator that was put on another list. `broken` says what is wrong with
+    the result (nothing, or the tool has failed), `warnings` what a user should know.
     """
 
     half: str
@@ -52,6 +54,7 @@ class Report:
     casts_removed: int = 0
     size_before: int = 0
     size_after: int = 0
+    matched: tuple[Matched, ...] = ()
     warnings: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()

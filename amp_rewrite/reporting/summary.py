@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from amp_rewrite.matching import Matched
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.reporting.sentences import plural, size
@@ -36,10 +37,22 @@ def lines(report: Report) -> Iterator[Line]:
     if report.observed:
         beyond = f"in float32 for values that a run showed to be too large for {report.half}"
         yield Line("observed", f"{plural(report.observed, 'unit')} {beyond}")
+    yield from matches(report.matched)
     for warning in report.warnings:
         yield Line("warning", warning)
     for fault in report.broken:
         yield Line("BROKEN", fault)
+
+
+def matches(found: Iterable[Matched]) -> Iterator[Line]:
+    """How many nodes match what was asked for by name, as the command's flags have it."""
+    for matched in found:
+        flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
+        near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
+        if matched.nodes:
+            yield Line("matched", f"{flag}: {plural(matched.nodes, 'node')}")
+        else:
+            yield Line("warning", f"{flag} matches no node{near}")
 
 
 def of_coverage(coverage: Coverage) -> Iterator[Line]:

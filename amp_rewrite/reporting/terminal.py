@@ -12,7 +12,7 @@ from amp_rewrite.plan import Plan
 from amp_rewrite.reporting.console import Console, Part, Styled
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.reporting.sentences import plural
-from amp_rewrite.reporting.summary import lines
+from amp_rewrite.reporting.summary import Line, lines
 from amp_rewrite.reporting.verdicts import COLUMNS, cells, hints, how
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.verification import Output, Verdict
@@ -21,7 +21,12 @@ from amp_rewrite.running.verification import Output, Verdict
 def print_summary(console: Console, report: Report, title: str) -> None:
     """The few lines that a user reads after a rewrite."""
     console.print(Styled(title, "bold"))
-    for line in lines(report):
+    print_lines(console, lines(report))
+
+
+def print_lines(console: Console, shown: Iterable[Line]) -> None:
+    """Lines, with what each is about in a column of its own."""
+    for line in shown:
         console.print(Styled(f"{line.name:<9}", "dim"), line.text)
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
-from amp_rewrite import arguments, model_io
+from amp_rewrite import arguments, model_io, reading
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
-from amp_rewrite.running import made_feeds, model_inputs
+from amp_rewrite.running import made_feeds, model_inputs, npz_files
 from amp_rewrite.running.fitting import fit
 from amp_rewrite.running.model_inputs import Holds, Input
 from amp_rewrite.running.origins import Origin
@@ -86,7 +84,7 @@ def sizes(model: str | Path, data: Data) -> Mapping[str, int]:
     if not data.paths:
         return data.dims
     first = next(feeds(model, data), {})
-    arrays = {name: array for name, array in first.items() if isinstance(array, np.ndarray)}
+    arrays = {name: array for name, array in first.items() if hasattr(array, "shape")}
     return {
         f"{given.name}:{axis}": arrays[given.name].shape[axis]
         for given in model_inputs.of(model_io.load(model).model, str(model))
@@ -113,8 +111,17 @@ def _readers(path: Path) -> Iterator[partial[Feeds]]:
     elif path.suffix == ".npz" and path.is_file():
         yield partial(_read_npz, path)
     else:
-        problem = "is neither an .npz file nor a directory" if path.exists() else "there is no such file"
-        raise FeedError(problem, where=path, remedy=_PATHS)
+        raise _no_samples(path)
+
+
+def _no_samples(path: Path) -> FeedError:
+    try:
+        reading.check(path)
+    except FileNotFoundError:
+        return FeedError("there is no such file", where=path, remedy=_PATHS)
+    except OSError as error:
+        return FeedError(reading.problem(error), where=path, remedy=reading.remedy(error))
+    return FeedError("is neither an .npz file nor a directory", where=path, remedy=_PATHS)
 
 
 _PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* directory"
@@ -146,14 +153,8 @@ _PARTS = re.compile(r"(\d+)")
 
 
 def _read_npz(path: Path, inputs: Sequence[Input]) -> Feeds:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        pickled = "Object arrays" in str(error)
-        problem = "holds Python objects" if pickled else f"cannot be read ({error})"
-        raise FeedError(problem, where=path, remedy="save arrays of numbers with numpy.savez") from error
-    return _fitted({given.name: given for given in inputs}, arrays, path)
+    known = {given.name: given for given in inputs}
+    return _fitted(known, npz_files.read(path, known), path)
 
 
 def _read_data_set(folder: Path, inputs: Sequence[Input]) -> Feeds:
@@ -173,9 +174,11 @@ def _read_pb(path: Path, given: Input) -> Any:
     proto, convert = _OPTIONAL if given.may_miss else _PROTOS[given.holds]
     parsed = proto()
     try:
-        parsed.ParseFromString(path.read_bytes())
+        parsed.ParseFromString(reading.read(path))
         return convert(parsed)
-    except (OSError, DecodeError, ValueError, TypeError) as error:
+    except OSError as error:
+        raise given.error(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
+    except (DecodeError, ValueError, TypeError) as error:
         raise given.error(f"cannot be read ({error})", where=path, remedy=_SAME_MODEL) from error
 
 
@@ -196,10 +199,7 @@ _PROTOS: dict[Holds, _Format] = {
 
 def _fitted(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
     """The values as the model takes them; FeedError for what is missing, unknown or does not fit."""
-    for name in values:
-        if name not in inputs:
-            known = ", ".join(inputs) or "no inputs"
-            raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {known}")
+    npz_files.refuse_unknown(values, inputs, where)
     for name, given in inputs.items():
         if name not in values and not given.spare:
             raise given.error("is missing", where=where, remedy=f"add it, as {given.typed}")

@@ -28,26 +28,37 @@ def fit(given: Input, value: Any, where: Path) -> Any:
     if given.holds is not Holds.SEQUENCE:
         return _tensor(given, np.asarray(value), where)
     if np.ndim(value) == 0 and not isinstance(value, list):
-        raise _misfit(given, np.asarray(value), where)
+        raise _misfit(given, (), np.asarray(value).dtype, where)
     return [_tensor(given, np.asarray(item), where) for item in value]
 
 
 _SAVE = "save it in that type and shape"
 
 
+def check(given: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> None:
+    """FeedError, as `fit` raises it, when no array of that shape and type is a value of the input."""
+    if given.holds is Holds.OTHER:
+        return
+    inner = shape[1:] if given.holds is Holds.SEQUENCE else shape
+    lacks_rank = given.holds is Holds.SEQUENCE and not shape
+    misshapen = given.dims is not None and not _has_shape(inner, given.dims)
+    if lacks_rank or misshapen or _in_type(np.empty(0, dtype), given.dtype) is None:
+        raise _misfit(given, shape, dtype, where)
+
+
 def _tensor(given: Input, array: Array, where: Path) -> Array:
     if given.dims is not None and not _has_shape(array.shape, given.dims):
-        raise _misfit(given, array, where)
+        raise _misfit(given, array.shape, array.dtype, where)
     fitted = _in_type(array, given.dtype)
     if fitted is None:
-        raise _misfit(given, array, where)
+        raise _misfit(given, array.shape, array.dtype, where)
     return fitted
 
 
-def _misfit(given: Input, array: Array, where: Path) -> FeedError:
-    shape = ",".join(map(str, array.shape))
+def _misfit(given: Input, sizes: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> FeedError:
+    shape = ",".join(map(str, sizes))
     return given.error(
-        f"is {given.typed}, and what is given is {array.dtype}[{shape}]",
+        f"is {given.typed}, and what is given is {dtype}[{shape}]",
         where=where,
         remedy=_SAVE,
     )

@@ -83,13 +83,17 @@ def open_plain_session(model: Runnable, device: Device = Device.CPU) -> Any:
 
 def _open(model: Runnable, device: Device, options: Any) -> Any:
     options.log_severity_level = ERRORS_ONLY
-    if not isinstance(model, onnx.ModelProto):
-        model_io.refuse_folder(Path(model))
-    given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _path(model)
     try:
         return onnxruntime().InferenceSession(given, options, providers=list(_PROVIDERS[device]))
     except Exception as error:  # onnxruntime has no common class for its errors
         raise ModelError(f"onnxruntime refuses the model ({first_line(error)})") from error
+
+
+def _path(model: str | Path) -> str:
+    """The path as onnxruntime takes it, which would wait for a pipe; ModelError where no model can be."""
+    with model_io.open_file(Path(model)):
+        return str(model)
 
 
 def run_session(

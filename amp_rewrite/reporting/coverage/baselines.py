@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import writing
-from amp_rewrite.errors import READABLE, OptionError
+from amp_rewrite import reading, writing
+from amp_rewrite.errors import OptionError
 from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.coverage.rules import Baseline
 
@@ -18,11 +18,11 @@ _UPDATE = "write it with `baselines.save`"
 def load(path: Path) -> Baseline:
     """The baseline of a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(reading.read(path).decode())
     except FileNotFoundError as error:
         raise OptionError("there is no such baseline", where=path, remedy=_UPDATE) from error
     except OSError as error:
-        raise OptionError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
+        raise OptionError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     except (ValueError, RecursionError) as error:  # no text, no JSON, or brackets without end
         raise OptionError(f"is not JSON: {error}", where=path, remedy=_UPDATE) from error
     try:

@@ -1,0 +1,91 @@
+"""Files that a run reads: regular ones only, since whatever else has a name may never end, or never begin."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from amp_rewrite.errors import READABLE
+
+_MOST = 1 << 31
+"""Bytes beyond which no file makes sense: no model can be as large, and plans are smaller than models."""
+
+
+class IrregularError(OSError):
+    """What is to be read is no regular file, or larger than what it stands for can be.
+
+    `problem` finishes a sentence that begins with its path; `remedy` says what would help.
+    """
+
+    def __init__(self, number: int, problem: str, remedy: str) -> None:
+        super().__init__(number, problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+def read(path: Path, most: int = _MOST) -> bytes:
+    """The bytes of a regular file, or of that to which a link leads.
+
+    Raises IrregularError at once for what is none, and for more than `most` bytes; OSError where the system
+    does not let it be read.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise IrregularError(errno.EFBIG, f"is larger than {most:,} bytes", "give a smaller file")
+        return file.read()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, open for reading; raises as `read` does."""
+    try:
+        _check(path.stat())  # first by name: opening a device or a pipe can be noticed at its other end
+        file = os.fdopen(os.open(path, _FLAGS), "rb")
+    except ValueError as error:
+        raise IrregularError(errno.EINVAL, "is a path that no file can have", "check the path") from error
+    try:
+        _check(os.fstat(file.fileno()))  # what has the name by now
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def check(path: Path) -> None:
+    """Raises what `open_regular` raises."""
+    open_regular(path).close()
+
+
+def problem(error: OSError) -> str:
+    """What is wrong with a file that `read` refused, to go after its path."""
+    return error.problem if isinstance(error, IrregularError) else f"cannot be read ({error.strerror})"
+
+
+def remedy(error: OSError) -> str:
+    """What would help there."""
+    return error.remedy if isinstance(error, IrregularError) else READABLE
+
+
+# Never wait for a pipe's writer, own a terminal, or change bytes; not every system has all of these.
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
+
+
+def _check(found: os.stat_result) -> None:
+    if stat.S_ISREG(found.st_mode):
+        return
+    what = next((words for is_one, words in _KINDS if is_one(found.st_mode)), "something else")
+    number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    raise IrregularError(number, f"is {what}, not a file", _REMEDIES.get(what, "give a regular file"))
+
+
+_PIPE = "a pipe"
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, _PIPE),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_REMEDIES = {"a folder": "name a file in it", _PIPE: "save what comes through it to a file first"}

@@ -1,0 +1,100 @@
+"""How many nodes match what the user names is said, and what matches none never passes silently."""
+
+import json
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import amp_rewrite
+from amp_rewrite import lists
+from amp_rewrite.cli.main import main
+from amp_rewrite.lists import Kind
+from amp_rewrite.matching import Matched
+from amp_rewrite.options import Options, Pins
+from tests import text
+
+BODY = """<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
+g (float[4, 4] x, bool k) => (float[4, 4] y) {
+    [first] a = MatMul (x, x)
+    [second] b = Mul (a, a)
+    [choice] y = If (k) <
+        then_branch = t () => (float[4, 4] p) { [third] p = Mul (b, x) },
+        else_branch = e () => (float[4, 4] q) { [fourth] q = com.acme.Norm (b) }
+    >
+}"""
+
+
+def matched(pins=None, **asked):
+    """What is counted for pins and lists."""
+    chosen = lists.load("default")
+    for kind, operators in asked.items():
+        chosen = chosen.override(Kind(kind), operators, f"--{kind}")
+    options = Options(lists=chosen, pins=pins or Pins())
+    return amp_rewrite.rewrite(text.unchecked(BODY), options).report.matched
+
+
+def test_pins_say_how_many_nodes_they_name():
+    """The nodes that a pattern names, not those that stand in their bodies."""
+    assert matched(Pins(keep_full=("f.*", "choice"), force_half=("second",))) == (
+        Matched("keep_full", "f.*", 2),
+        Matched("keep_full", "choice", 1),
+        Matched("force_half", "second", 1),
+    )
+
+
+def test_operators_say_how_many_nodes_they_are():
+    """In bodies too, squares and what has no list included."""
+    assert matched(deny=["Mul", "MatMul"], infer=["com.acme:Norm"]) == (
+        Matched("deny", "MatMul", 1),
+        Matched("deny", "Mul", 2),
+        Matched("infer", "com.acme:Norm", 1),
+    )
+    assert matched(deny=["Mul(x,x)"]) == (Matched("deny", "Mul(x,x)", 1),)
+
+
+def test_what_is_like_nothing_names_what_is_near():
+    """An operator that the model lacks: what it has that is called nearly so."""
+    assert matched(allow=["com.acme:Nrom"]) == (Matched("allow", "com.acme:Nrom", 0, ("com.acme:Norm",)),)
+    assert matched(allow=["Gelu"]) == (Matched("allow", "Gelu", 0),)
+
+
+def test_what_a_list_holds_is_not_asked_for():
+    """Lists may speak of operators that a model lacks: nothing is said of them."""
+    assert matched() == ()
+
+
+@pytest.fixture
+def command(tmp_path):
+    """A function that runs the command on the model, and returns what it prints and where it writes."""
+    onnx.save(text.unchecked(BODY), tmp_path / "m.onnx")
+
+    def run(*arguments):
+        done = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
+        return done.output
+
+    return tmp_path / "m.onnx", run
+
+
+ASKED = ("--keep-full", "s.*", "--deny", "Mul", "--allow", "com.acme:Nrom")
+SAID = (
+    "matched  --keep-full s.*: 1 node",
+    "matched  --deny Mul: 2 nodes",
+    "warning  --allow com.acme:Nrom matches no node; did you mean com.acme:Norm?",
+)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_the_command_says_it(command, more):
+    """In the summary, in what is printed of a plan, and in the report."""
+    model, run = command
+    shown = run(model, *ASKED, "--no-verify", "--no-check", "--json", model.with_name("r.json"), *more)
+    assert set(SAID) <= set(shown.splitlines())
+    report = json.loads(model.with_name("r.json").read_text())
+    assert report["matched"][0] == {"by": "keep_full", "pattern": "s.*", "nodes": 1, "near": []}
+
+
+def test_explain_says_it(command):
+    """As it is how a flag is tried out."""
+    model, run = command
+    assert set(SAID) <= set(run("explain", model, *ASKED).splitlines())

@@ -1,0 +1,199 @@
+"""Archives of arrays: what they declare is held against the model before any of it is read."""
+
+import contextlib
+import io
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.lib import format as npy
+
+from amp_rewrite.errors import FeedError
+from tests.text import model
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.running import free_memory
+from amp_rewrite.running.feeds import Data, feeds
+
+ROOT = Path(__file__).parents[1]
+FIXED = "g (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }"
+OPEN = "g (float[batch, 3] x) => (float[batch, 3] y) { y = Relu (x) }"
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def given(path, text=FIXED):
+    """The sample at a path."""
+    (sample,) = feeds(model(text), Data((path,)))
+    return sample
+
+
+def refusal(path, text=FIXED):
+    """The one line with which an archive is refused."""
+    with pytest.raises(FeedError) as caught:
+        given(path, text)
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def header(shape, descr="<f4"):
+    """What stands before the numbers of an array."""
+    file = io.BytesIO()
+    npy.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
+    return file.getvalue()
+
+
+@pytest.fixture
+def archived(tmp_path):
+    """A function that makes an archive of members, and says where."""
+
+    def save(**members):
+        path = tmp_path / "x.npz"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members.items():
+                archive.writestr(f"{name}.npy", data)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def inflated(monkeypatch):
+    """What was read of members' numbers: nothing, where an archive is refused in time."""
+    read = []
+    whole = npy.read_array
+    monkeypatch.setattr(npy, "read_array", lambda *given, **named: read.append(1) or whole(*given, **named))
+    return read
+
+
+def test_all_that_numpy_saves_is_read(tmp_path):
+    """Compressed or not, in any order of its elements, empty, and in the wider type."""
+    for save in (np.savez, np.savez_compressed):
+        for x in (X, np.asfortranarray(X), X.astype(np.float64)):
+            save(tmp_path / "x.npz", x=x)
+            np.testing.assert_array_equal(given(tmp_path / "x.npz")["x"], X)
+    np.savez(tmp_path / "x.npz", x=X[:0])
+    assert given(tmp_path / "x.npz", OPEN)["x"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "descr", "text"),
+    [
+        ((1 << 40, 3), "<f4", FIXED),
+        ((1 << 40, 4), "<f4", OPEN),
+        ((1 << 40,), "<f4", OPEN),
+        ((2, 3), "|V1000000000", FIXED),
+        ((2, 3), "|S1000000000", FIXED),
+        ((2, 3), ("<f4", (1 << 28,)), FIXED),
+    ],
+)
+def test_a_header_that_does_not_fit_is_enough(archived, inflated, shape, descr, text):
+    """A member of another shape or type is refused before a number is read, however small the file."""
+    said = refusal(archived(x=header(shape, descr)), text)
+    assert "input 'x' is float32" in said or "does not have the size" in said
+    assert not inflated
+
+
+def test_unknown_members_are_not_read(archived, inflated):
+    """Nor is an input beside them."""
+    x = header((2, 3)) + X.tobytes()
+    assert "the model has no input 'z'; it has x" in refusal(archived(x=x, z=b"\0" * 1000))
+    assert not inflated
+
+
+def test_a_header_must_speak_of_what_follows(archived, inflated):
+    """Too few numbers and too many: damaged, and not read."""
+    for data in (X.tobytes()[:-4], X.tobytes() + b"\0" * 1000):
+        assert "x.npy does not have the size of its shape" in refusal(archived(x=header((2, 3)) + data))
+    assert "does not have the size" in refusal(archived(x=header((-1, 3))), OPEN)
+    assert not inflated
+
+
+def test_open_dimensions_are_bound_by_memory(tmp_path, inflated, monkeypatch):
+    """What fits the model, and not this machine."""
+    monkeypatch.setattr(free_memory, "available", lambda: 1_000_000)
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1_000_000, 3), np.float32))
+    said = refusal(tmp_path / "x.npz", OPEN)
+    assert said.endswith("would take 12 MB, and 1 MB of memory are free; give a smaller sample")
+    assert not inflated
+
+
+def test_memory_is_known_here():
+    """On systems that say; at least a megabyte and at most a petabyte."""
+    found = free_memory.available()
+    assert found is None or 1e6 < found < 1e15
+
+
+def test_the_least_memory_counts(tmp_path, monkeypatch):
+    """A container's limit, where there is one; a word in place of a number is none."""
+    (tmp_path / "all").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
+    (tmp_path / "limit").write_text("2048\n")
+    (tmp_path / "none").write_text("max\n")
+    (_, system, unit), (_, group, one), _ = free_memory._SOURCES
+    monkeypatch.setattr(free_memory, "_SOURCES", [(tmp_path / "all", system, unit)])
+    assert free_memory.available() == 4096
+    more = [(tmp_path / name, group, one) for name in ("limit", "none", "missing")]
+    monkeypatch.setattr(free_memory, "_SOURCES", [*free_memory._SOURCES, *more])
+    assert free_memory.available() == 2048
+
+
+def test_an_encrypted_archive(archived):
+    """Its flag is enough."""
+    path = archived(x=header((2, 3)) + X.tobytes())
+    data = bytearray(path.read_bytes())
+    for start, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        data[data.index(start) + at] |= 1
+    path.write_bytes(data)
+    assert "cannot be read (it is encrypted); save arrays of numbers with numpy.savez" in refusal(path)
+
+
+def test_damaged_archives(tmp_path):
+    """Cut anywhere, or with any byte changed: read as it was, or one line; never an error of a library."""
+    np.savez_compressed(tmp_path / "good.npz", x=X)
+    good, path, seed = (tmp_path / "good.npz").read_bytes(), tmp_path / "bad.npz", random.Random(0)
+    damaged = [good[:end] for end in range(0, len(good), 7)]
+    for _ in range(600):
+        data = bytearray(good)
+        for _ in range(seed.choice((1, 1, 3))):
+            data[seed.randrange(len(data))] = seed.randrange(256)
+        damaged.append(bytes(data))
+    for data in damaged:
+        path.write_bytes(data)
+        with contextlib.suppress(FeedError):
+            np.testing.assert_array_equal(given(path)["x"], X)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"\x93NUMPY\x09\x00", b"\x93NUMPY\x01\x00\xff\xff", header((2, 3)).replace(b"(2, 3)", b"((((((")],
+)
+def test_damaged_headers(archived, head):
+    """What stands before the numbers is no header: one line."""
+    assert "cannot be read" in refusal(archived(x=head + X.tobytes()))
+
+
+@pytest.mark.slow
+def test_an_archive_that_inflates_without_end(tmp_path):
+    """A gigabyte in a megabyte, which speaks of more: refused where there would be no room for it."""
+    path = tmp_path / "bomb.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("x.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(header((10_000_000_000, 3)))
+        for _ in range(1_000):
+            member.write(bytes(1 << 20))
+    text = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from tests.test_npz_files import refusal, Path, OPEN
+print(refusal(Path({str(path)!r}), OPEN))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "does not have the size of its shape" in done.stdout, done.stderr

@@ -1,0 +1,73 @@
+"""Nodes with very many ports: the work grows with their number, not with its square."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import amp_rewrite
+from amp_rewrite import annotations, schema
+from amp_rewrite.model_io import load
+from amp_rewrite.options import Level, Options
+
+ROOT = Path(__file__).parents[1]
+LINEAR = 120
+"""Seconds, ten times what a run takes; with the square of the ports it took many times that."""
+
+
+def loop(states):
+    """A Loop with so many states, all float32."""
+    names = range(states)
+
+    def floats(prefix):
+        return [helper.make_tensor_value_info(f"{prefix}{i}", TensorProto.FLOAT, [2]) for i in names]
+
+    turn = helper.make_tensor_value_info("turn", TensorProto.INT64, [])
+    go, on = (helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("go", "on"))
+    inside = [helper.make_node("Identity", ["go"], ["on"])]
+    inside += [helper.make_node("Relu", [f"b{i}"], [f"o{i}"]) for i in names]
+    body = helper.make_graph(inside, "body", [turn, go, *floats("b")], [on, *floats("o")])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Loop", ["m", "k"] + ["r"] * states, [f"l{i}" for i in names], "loop", body=body),
+        helper.make_node("Concat", [f"l{i}" for i in names], ["y"], axis=0),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+        helper.make_tensor_value_info("m", TensorProto.INT64, []),
+        helper.make_tensor_value_info("k", TensorProto.BOOL, []),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2 * states])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_units_of_a_node_share_what_it_makes():
+    """The names of its outputs are held once, however many units it has; also where metadata is read."""
+    proto = loop(20)
+    rewritten = load(amp_rewrite.rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL)).model).model
+    for found in (amp_rewrite.analyze(proto).decisions(), annotations.read(rewritten)):
+        units = [decision for decision in found.all if decision.name == "loop"]
+        assert len(units) == 20
+        assert len({id(decision.made) for decision in units}) == 1
+
+
+def test_ports_are_gathered_in_one_go():
+    """A variable for each of fifty thousand outputs."""
+    groups = schema.layout("", "Loop", 17, 50_002, 50_000)
+    assert groups is not None
+    assert sum(len(group.outputs) for group in groups) == 50_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["coverage", "explain", "explain loop", "--dry-run"])
+def test_a_loop_with_very_many_states(name, tmp_path):
+    """Twenty thousand states, by each command that counts or decides."""
+    onnx.save(loop(20_000), tmp_path / "m.onnx")
+    first, *rest = name.split()
+    line = [sys.executable, "-m", "amp_rewrite", first, str(tmp_path / "m.onnx"), *rest]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=LINEAR, check=False)
+    assert done.returncode == 0, done.stderr
