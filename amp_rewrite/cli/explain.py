@@ -66,7 +66,8 @@ def explain(
         _show(showing, model, asked, found, dims)
         for warning in found.warnings:
             plain_console(stderr=True).print(Text(f"warning  {warning}"))
-        print_lines(plain_console(stderr=True), summary.matches(found.matched))
+        nothing = (matched for matched in found.matched if not matched.nodes)
+        print_lines(plain_console(stderr=True), summary.matches(nothing))
         told = question.tell(plain_console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
