@@ -29,7 +29,7 @@ class Matched:
 
 
 def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
-    """What the user's pins and operators match, in order; of lists, what they hold themselves is left out."""
+    """What pins match, and operators that the user put on another list; what lists hold is not asked for."""
     return (*_pinned(graph, pins), *_listed(graph, lists))
 
 

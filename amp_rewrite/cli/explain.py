@@ -67,7 +67,8 @@ def explain(
         _show(showing, model, asked, found, dims)
         for warning in found.warnings:
             Console(stderr=True).print(f"warning  {in_flags(warning)}")
-        print_lines(Console(stderr=True), summary.matches(found.matched))
+        unmatched = (matched for matched in found.matched if not matched.nodes)
+        print_lines(Console(stderr=True), summary.matches(unmatched))
         told = question.tell(Console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
