@@ -31,7 +31,7 @@ def refuse_too_many(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = (
     raise ModelError(
         f"the model's functions come to {_number(counted.nodes)} nodes when they are inlined, "
         f"{schema.written(domain, name)} alone to {_number(counted.most)}, and {MOST_NODES:,} are the limit",
-        remedy="rewrite it with keep_functions=True (--keep-functions), which leaves functions as they are",
+        remedy="rewrite it with `Options.keep_functions`, which leaves functions as they are",
     )
 
 

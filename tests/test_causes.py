@@ -14,7 +14,7 @@ from onnx.parser import parse_model
 from amp_rewrite import analyze, kinds, lists, rewrite, schema
 from amp_rewrite.analysis import Analysis
 from amp_rewrite.arithmetic import work
-from amp_rewrite.decisions import about
+from amp_rewrite.decisions import about, made_by
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.lists import Kind
 from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
@@ -331,7 +331,7 @@ def counted(model, options):
 
     def note(analysis):
         for node, extent in extents(analysis.graph, analysis.painting).items():
-            found.append((about(node, "", None, None).place, extent))
+            found.append((about(node, made_by([node])[node], "", None, None).place, extent))
 
     report = rewrite(model, options, on_plan=note).report
     assert report.ok

@@ -228,7 +228,7 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
         ("min-flops: &a 1\nmin-nodes: *a", ":1: has an anchor or an alias"),
         ("? &a [x]\n: 1\n? [*a, *a]\n: 2", ":1: has an anchor or an alias"),
         ("{require: " * 5000, "is nested too deeply"),
-        ("#" * 300_000, "is larger than 256 KiB"),
+        ("#" * 300_000, "is larger than 262,144 bytes"),
     ],
 )
 def test_a_bad_file_is_told_with_its_line(tmp_path, content, problem):

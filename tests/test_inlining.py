@@ -242,7 +242,7 @@ def test_functions_that_come_to_any_number_are_refused(job, depth):
         f"the model's functions come to {count + 1:,} nodes when they are inlined, my:f{depth} alone to "
         f"{count:,}, and 1,000,000 are the limit"
     )
-    assert "keep_functions=True (--keep-functions)" in caught.value.remedy
+    assert "`Options.keep_functions`" in caught.value.remedy
 
 
 def test_numbers_beyond_sense():

@@ -254,7 +254,7 @@ WRONG = {
     "alias as a key": ("? &a [x]\n: y\n? *a\n: z\n", "mine.yaml:1: has an anchor or an alias"),
     "alias of itself": ("\na: &a [*a]\n", "mine.yaml:2: has an anchor or an alias"),
     "alias of nothing": ("allow:\n  MatMul: *secret\n", "mine.yaml:2: has an anchor or an alias"),
-    "too large": ("#" * (LARGEST + 1), "mine.yaml: is larger than 256 KiB; check the path"),
+    "too large": ("#" * (LARGEST + 1), "mine.yaml: is larger than 262,144 bytes; give a smaller file"),
     "a control character": ("name: x\ndeny: \x1b\n", "mine.yaml:2: is not YAML: a control character"),
     "a key that is a mapping": ("? {a: b}\n: c\n", "mine.yaml:1: a key is not text"),
     "a long key": (f"? {'k' * 200_000}\n: c\n", "mine.yaml:1: an unknown key; it can be name,"),

@@ -13,6 +13,7 @@ FLAGS = {
     "Data.paths": "--data FILE.npz",
     "Options.borders=HALF": "--io half",
     "Options.external_data=NEVER": "--external-data never",
+    "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",

@@ -37,11 +37,8 @@ _MODELS = "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsu
 def _file(path: Path) -> Path:
     if flaw := arguments.flaw_of(path):
         raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
-    model_io.refuse_folder(path)
-    if path.is_file():
+    with model_io.open_file(path):
         return path
-    problem = "is no file" if path.exists() else "there is no such file"
-    raise ModelError(problem, where=path, remedy="check the path")
 
 
 def samples(given: Samples) -> Iterator[Feeds]:
