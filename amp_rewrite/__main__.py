@@ -5,10 +5,11 @@ import gc
 import importlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Generator
 
-from amp_rewrite import collector
+from amp_rewrite import collector, stoppable
 from amp_rewrite.late_imports import postponed
 
 
@@ -18,8 +19,22 @@ def main() -> None:
         command = importlib.import_module("amp_rewrite.cli").main
     try:
         command()
+    except SystemExit as ended:
+        if stoppable.is_left_behind():
+            _end_at_once(ended)
+        raise
     finally:
         gc.freeze()  # nothing that is left is worth a last look
+
+
+def _end_at_once(ended: SystemExit) -> None:
+    """Ends the process without the interpreter's own way out, which would take onnxruntime down while a
+    thread runs in it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(ended.code if isinstance(ended.code, int) else 1)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@
     ├── OptionError           the options contradict each other or name what is not there
     ├── PlanError             a saved plan is unreadable or belongs to another model
     ├── FeedError             the inputs given for a run do not fit the model
+    ├── TimeLimitError        running models took longer than it may
     ├── OutputError           the result cannot be written
     └── MissingPackageError   an optional package is needed and not installed
 
@@ -62,6 +63,10 @@ class PlanError(AmpRewriteError):
 
 class FeedError(AmpRewriteError):
     """Inputs that do not fit the model that is to run."""
+
+
+class TimeLimitError(AmpRewriteError):
+    """Running the models took longer than the user allowed."""
 
 
 class OutputError(AmpRewriteError):

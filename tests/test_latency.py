@@ -316,7 +316,7 @@ class FakeSession:
         """As a session says them."""
         return [_Entry("y")]
 
-    def run_with_iobinding(self, binding):
+    def run_with_iobinding(self, binding, _options=None):
         """Runs once."""
         assert binding is self.binding
         self.runs += 1

@@ -13,6 +13,7 @@ ORDER = [
     "rounding",
     "collector",
     "stopwatch",
+    "stoppable",
     "apart_child",
     "apart",
     "contrib",

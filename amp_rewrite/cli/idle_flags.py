@@ -36,7 +36,7 @@ class Idle:
 
 
 _COMPARISON = ("--tolerance", "--per-node")
-_INPUTS = ("--data", "--seed", "--samples")
+_INPUTS = ("--data", "--seed", "--samples", "--timeout")
 _SIZES = ("--dim",)
 _LOOKS = "--observe always"
 _COUNTS = ("--html", "--plots")

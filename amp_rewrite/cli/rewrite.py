@@ -23,6 +23,7 @@ from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
 from amp_rewrite.cli.storage_flag import external_data_flag
+from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.written_files import WRITTEN, WritingCommand
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.options import ExternalData, Level
@@ -34,6 +35,7 @@ from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.report import Report
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.verification import Verdict
+from amp_rewrite.stoppable import Limit
 
 
 @click.command(cls=WritingCommand)
@@ -69,6 +71,7 @@ from amp_rewrite.running.verification import Verdict
 @decision_flags
 @feed_flags
 @judging_flags
+@timeout_flag
 @showing_flags
 @click.option("--latency", is_flag=True, help="Time both models, as bench does, for --html and --plots.")
 def rewrite(
@@ -87,6 +90,7 @@ def rewrite(
     asked: Asked,
     data: Data,
     judging: Judging,
+    limit: Limit,
     showing: Showing,
     latency: bool,
 ) -> None:
@@ -109,6 +113,7 @@ def rewrite(
             in_place=in_place,
             data=data,
             judging=replace(judging, per_node=judging.per_node or showing.asked),
+            limit=limit,
             on_plan=partial(_on_plan, save_plan, sketch if showing.asked else None),
             progress=progress,
         )

@@ -13,14 +13,26 @@ from amp_rewrite.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.inner_values import Inside
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.stoppable import Limit
 
 
-def observe(model: Runnable, samples: Iterable[Feeds], *, device: Device | None = None) -> Observed:
+def observe(
+    model: Runnable,
+    samples: Iterable[Feeds],
+    *,
+    device: Device | None = None,
+    timeout: float | None = None,
+) -> Observed:
     """The magnitudes of the float inputs and of all floats that the main graph makes, over all samples.
 
-    Bodies of control flow are not looked into. Raises what `inner_values.Inside` raises, and FeedError where
-    there is no sample.
+    Bodies of control flow are not looked into. Raises what `inner_values.Inside` raises, FeedError where
+    there is no sample, and TimeLimitError after `timeout` seconds.
     """
+    with Limit(timeout).running():
+        return _observe(model, samples, device)
+
+
+def _observe(model: Runnable, samples: Iterable[Feeds], device: Device | None) -> Observed:
     inside = Inside(model, device or sessions.best_device())
     found: dict[str, Magnitudes] = {}
     runs = iter(samples)

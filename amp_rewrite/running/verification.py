@@ -17,6 +17,7 @@ from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.metrics import Metrics, Tolerances
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.stoppable import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +76,32 @@ def verify(
     *,
     borders: Borders = Borders.KEEP,
     device: Device | None = None,
+    timeout: float | None = None,
 ) -> Verdict:
     """Runs both models on all samples and compares their outputs.
 
     With `Borders.HALF`, float32 inputs and outputs may be half in the rewritten model. One that does not run,
     or has other inputs and outputs, has a bad verdict. Raises MissingPackageError without onnxruntime,
-    ModelError and FeedError when the original does not run.
+    ModelError and FeedError when the original does not run, and TimeLimitError after `timeout` seconds.
     """
+    with Limit(timeout).running():
+        return _verify(original, rewritten, samples, bounds or Tolerances(), borders, device)
+
+
+def _verify(
+    original: Runnable,
+    rewritten: Runnable,
+    samples: Iterable[Feeds],
+    bounds: Tolerances,
+    borders: Borders,
+    device: Device | None,
+) -> Verdict:
     where = device or sessions.best_device()
     before = sessions.open_session(original, where)
     judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0)
     try:
         with emulated(rewritten, where, late=True) as runnable:
-            return _judge(judged, before, runnable, samples, bounds or Tolerances(), borders, where)
+            return _judge(judged, before, runnable, samples, bounds, borders, where)
     except _FailedError as error:
         return replace(judged, signature=(f"the rewritten model does not run: {error}",))
 
