@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from amp_rewrite import external, wiring
+from amp_rewrite import external, fork_safe, wiring
 from amp_rewrite.errors import EXPORT_AGAIN, READABLE, MissingPackageError, ModelError
 from amp_rewrite.oddities import kept as oddities
 from amp_rewrite.oddities import legible
@@ -92,7 +91,7 @@ def is_surgeon(source: object) -> bool:
 def surgeon() -> Any:
     """The module onnx_graphsurgeon; MissingPackageError where it is not installed."""
     try:
-        return importlib.import_module("onnx_graphsurgeon")
+        return fork_safe.import_module("onnx_graphsurgeon")
     except ImportError as error:
         raise MissingPackageError(
             "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"

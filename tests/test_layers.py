@@ -9,6 +9,7 @@ PACKAGE = ROOT / "amp_rewrite"
 # A module imports only from what stands above it. A room (a package) is one entry with its modules.
 ORDER = [
     "errors",
+    "fork_safe",
     "half",
     "rounding",
     "collector",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import importlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import onnx
 from onnx import parser
 
-from amp_rewrite import stoppable
+from amp_rewrite import fork_safe, stoppable
 from amp_rewrite.errors import FeedError, MissingPackageError, ModelError
 from amp_rewrite.running import values
 
@@ -44,7 +43,7 @@ ERRORS_ONLY = 4
 def onnxruntime() -> Any:
     """The module; MissingPackageError where it is not installed."""
     try:
-        return importlib.import_module("onnxruntime")
+        return fork_safe.import_module("onnxruntime")
     except ImportError as error:
         raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model") from error
 
