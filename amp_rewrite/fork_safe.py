@@ -16,8 +16,8 @@ from types import ModuleType
 _LOCK = threading.RLock()
 
 _FIRST = (logging, concurrent.futures.thread)
-"""These have a fork take locks of theirs, in the reverse order of registration. Modules that are being imported
-may need them, and must not register them while a fork waits for ours: so these two come first.
+"""These have a fork take locks of theirs, in the reverse order of registration. Modules under import may need
+them, and must not register them while a fork waits for ours: so these two come first.
 """
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows
