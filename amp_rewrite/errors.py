@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+TRACEBACK = "AMP_REWRITE_TRACEBACK"
+"""With this environment variable set, an error of the command comes with its traceback."""
+
 EXPORT_AGAIN = "export or download it again"
 """What helps with a damaged model."""
 

@@ -20,15 +20,12 @@ from typing import Any
 
 import click
 
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import TRACEBACK, AmpRewriteError
 
 DEFAULT = "rewrite"
 OWN_FLAGS = ("--help", "-h", "--version")
 BAD_INPUT = 2
 """The exit code for bad input or usage; 1 is a verdict that failed, 0 is done."""
-
-TRACEBACK = "AMP_REWRITE_TRACEBACK"
-"""With this environment variable set, an error comes with its traceback."""
 
 
 class DefaultGroup(click.Group):
