@@ -88,6 +88,7 @@ def interrupted(name):
         print("this is in the middle of an import")
 
 importlib.import_module = interrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
 __main__.main()
 """
 

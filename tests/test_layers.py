@@ -56,6 +56,7 @@ ORDER = [
     "plan",
     "crossings",
     "decisions",
+    "plan_schema",
     "plan_files",
     "saved_decisions",
     "placing",

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 from onnx import parser
 
-from amp_rewrite import analyze, rewrite
-from amp_rewrite.errors import PlanError
+from amp_rewrite import analyze, explaining, rewrite
+from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Options
 from amp_rewrite.plan_files import dump, fingerprint, load
@@ -251,7 +251,7 @@ def test_an_odd_cause(model, saved, cause):
 def test_another_format(model, saved, version):
     """A plan of another format version says which one it is and which is read."""
     path = saved(model, lambda content: content.update(format=version))
-    assert f"format {version}, and 2 is read here" in refused(model, path)
+    assert f"format {version!r}, and 2 is read here" in refused(model, path)
 
 
 def test_another_half(model, saved):
@@ -266,3 +266,45 @@ def test_another_half(model, saved):
 def test_an_odd_run(model, saved, key, odd):
     """What a plan says of its run is one of what a run can be."""
     assert "is no plan" in refused(model, saved(model, lambda content: content.update({key: odd})))
+
+
+def places(content):
+    """Every place in plain data: what holds it, and its key there."""
+    for key, inner in list(content.items() if isinstance(content, dict) else enumerate(content)):
+        yield content, key
+        if isinstance(inner, (dict, list)):
+            yield from places(inner)
+
+
+ODD = (None, [], {}, ["x"], "x", "\ud800", "", -1, 10**30, 1e308, float("nan"), True, False)
+
+
+def edits(content):
+    """The content with each of its places made odd in turn, or gone."""
+    for holder, key in list(places(content)):
+        kept = holder[key]
+        for odd in ODD:
+            holder[key] = odd
+            yield content
+        holder[key] = kept
+        if isinstance(holder, dict):
+            del holder[key]
+            yield content
+            holder[key] = kept
+
+
+def test_whatever_stands_in_a_plan(model, tmp_path):
+    """A plan is carried out and explained, or refused as a plan: an odd field is nothing else's fault."""
+    path, refusals = tmp_path / "plan.json", set()
+    for edited in edits(json.loads(dumped(model))):
+        path.write_text(json.dumps(edited))
+        try:
+            explaining.of_plan(path)
+            rewrite(model, Options(check=False), replay=load(path))
+        except (PlanError, OptionError) as error:  # keep_io may name what the model lacks
+            refusals.add(str(error).partition("is no plan ")[2])
+    assert any(
+        "(casts[0].readers is -1, and must be a list of units' positions)" in said for said in refusals
+    )
+    assert any("(units[1].rule is 'x', and must be one of allow, deny" in said for said in refusals)
+    assert any("(it has no 'units[1].rule')" in said for said in refusals)
