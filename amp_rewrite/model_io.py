@@ -98,7 +98,12 @@ def surgeon() -> Any:
         ) from error
 
 
-def _from_path(path: Path) -> Loaded:
+def parse(path: Path) -> onnx.ModelProto:
+    """A model file as it stands, its external data left outside; ModelError when it is none."""
+    return _parse(_bytes_of(path), path)
+
+
+def _bytes_of(path: Path) -> bytes:
     try:
         if path.stat().st_size >= _LARGEST_FILE:
             raise ModelError(
@@ -106,11 +111,17 @@ def _from_path(path: Path) -> Loaded:
                 where=path,
                 remedy=EXPORT_AGAIN,
             )
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise ModelError("there is no such file", where=path, remedy="check the path") from error
     except OSError as error:
         raise ModelError(f"cannot be read ({error.strerror})", where=path, remedy=READABLE) from error
+    except ValueError as error:  # such as a null byte in it
+        raise ModelError(f"is no path ({error})", where=path, remedy="check the path") from error
+
+
+def _from_path(path: Path) -> Loaded:
+    data = _bytes_of(path)
     proto = _parse(data, path)
     loaded = _from_proto(proto, len(data), path)
     if external.KEY not in data:

@@ -43,10 +43,10 @@ class DefaultGroup(click.Group):
 
     def _refuse_a_slip(self, word: str) -> None:
         """A bare word that is no file, and nearly a command, was meant as the command."""
-        if word.startswith("-") or Path(word).suffix or Path(word).exists():
+        if word.startswith("-") or Path(word).suffix:
             return
         near = difflib.get_close_matches(word, self.commands, n=1)
-        if near:
+        if near and not Path(word).exists():  # a word that is no name of a file is near no command
             raise _OneLine(f"no command or file '{word}'; did you mean {near[0]}?")
 
     def invoke(self, ctx: click.Context) -> Any:
