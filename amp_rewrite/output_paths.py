@@ -29,7 +29,7 @@ def choose(
     try:
         return _chosen(given, output, options, in_place=in_place)
     except (OSError, ValueError) as error:  # a name that is too long, or holds a null byte
-        where = given if output is None else output
+        where = given if output is None else str(output)
         raise OutputError(
             f"is no name that a file can have ({getattr(error, 'strerror', None) or error})",
             where=where,

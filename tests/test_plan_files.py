@@ -11,6 +11,7 @@ from amp_rewrite.options import Borders, Options
 from amp_rewrite.plan_files import dump, fingerprint, load
 from amp_rewrite.targets import ANY
 from tests import text
+from tests.edits import edits
 
 MODEL = """g (float[4, 4] x, int64 n) => (float[4, 4] y, float[4, 4] z) <float[4, 4] w, float[4] v> {
     h = MatMul(x, w)
@@ -266,31 +267,6 @@ def test_another_half(model, saved):
 def test_an_odd_run(model, saved, key, odd):
     """What a plan says of its run is one of what a run can be."""
     assert "is no plan" in refused(model, saved(model, lambda content: content.update({key: odd})))
-
-
-def places(content):
-    """Every place in plain data: what holds it, and its key there."""
-    for key, inner in list(content.items() if isinstance(content, dict) else enumerate(content)):
-        yield content, key
-        if isinstance(inner, (dict, list)):
-            yield from places(inner)
-
-
-ODD = (None, [], {}, ["x"], "x", "\ud800", "", -1, 10**30, 1e308, float("nan"), True, False)
-
-
-def edits(content):
-    """The content with each of its places made odd in turn, or gone."""
-    for holder, key in list(places(content)):
-        kept = holder[key]
-        for odd in ODD:
-            holder[key] = odd
-            yield content
-        holder[key] = kept
-        if isinstance(holder, dict):
-            del holder[key]
-            yield content
-            holder[key] = kept
 
 
 def test_whatever_stands_in_a_plan(model, tmp_path):
