@@ -9,8 +9,9 @@ go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
 
-import pkgutil
 from typing import TYPE_CHECKING, Any
+
+from amp_rewrite import fork_safe
 
 if TYPE_CHECKING:
     from amp_rewrite.analysis import Analysis
@@ -77,8 +78,10 @@ if not TYPE_CHECKING:  # it would take any name for one of ours
 
 
 def _imported(place: str) -> Any:
+    room, _, name = place.partition(":")
     try:
-        return pkgutil.resolve_name(place)
+        module = fork_safe.import_module(room)
+        return getattr(module, name) if name else module
     except AttributeError as error:  # of which Python would only say that it lacks the name
         raise ImportError(f"{place} cannot be imported: {error}") from error
 

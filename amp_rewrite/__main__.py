@@ -5,21 +5,66 @@ import gc
 import importlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import NoReturn
 
-from amp_rewrite import collector
+from amp_rewrite import collector, stoppable
+from amp_rewrite.errors import TRACEBACK
 from amp_rewrite.late_imports import postponed
 
 
 def main() -> None:
     """Runs the command that the process was started with, and ends the process with its exit code."""
     with _interrupts_end_it(), postponed(), collector.paused():
-        command = importlib.import_module("amp_rewrite.cli").main
+        command = _command()
     try:
         command()
+    except SystemExit as ended:
+        if stoppable.is_left_behind():
+            _end_at_once(ended)
+        raise
     finally:
         gc.freeze()  # nothing that is left is worth a last look
+
+
+def _command() -> Callable[[], object]:
+    """The command itself; where a package keeps it from starting, the process ends with one line."""
+    try:
+        return importlib.import_module("amp_rewrite.cli").main
+    except Exception as error:  # a package that is broken, or too old, fails in any way
+        if os.environ.get(TRACEBACK):
+            raise
+        _refuse_to_start(error)
+
+
+def _refuse_to_start(error: Exception) -> NoReturn:
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in ("", __package__):
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        problem = f"a package that it needs cannot be imported ({what})"
+    else:
+        problem = f"the package {_PACKAGES.get(missing, missing)} is missing"
+    is_clone = (Path(__file__).parents[1] / "pyproject.toml").is_file()
+    install = f"pip install '{'.' if is_clone else 'amp-rewrite'}[cpu]'"
+    print(f"amp-rewrite: {problem}; install what it needs with: {install}", file=sys.stderr)  # noqa: T201
+    sys.exit(2)
+
+
+_PACKAGES = {"yaml": "PyYAML", "onnx_ir": "onnx-ir", "google": "protobuf"}
+"""What packages are called, where their modules go by another name."""
+
+
+def _end_at_once(ended: SystemExit) -> None:
+    """Ends the process without the interpreter's own way out, which would take onnxruntime down while a
+    thread runs in it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(ended.code if isinstance(ended.code, int) else 1)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ onnxruntime take it at every version, and a reader that does not know it skips i
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -102,18 +103,60 @@ def read(model: ir.Model) -> Decisions | None:
     nodes = [node for graph in graphs(model.graph) for node in graph if KEY in node.metadata_props]
     try:
         return _Reader(_reasons(model.metadata_props[KEY])).decisions(nodes)
-    except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(
-            f"the decisions in its metadata are damaged ({error!r})"[:200],
+            f"the decisions in its metadata are damaged ({error})"[:200],
             remedy="rewrite the original again to have them",
         ) from error
 
 
 def _reasons(text: str) -> Sequence[Entry]:
     content = json.loads(text)
-    if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']}, and {FORMAT} is read here")
-    return [Entry(Kind(kind), str(reason), source=str(source)) for kind, reason, source in content["reasons"]]
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"format {found}, and {FORMAT} is read here")
+    rows = content.get("reasons")
+    if not isinstance(rows, list):
+        raise ValueError("reasons is no list")
+    return [_reason(f"reasons[{position}]", row) for position, row in enumerate(rows)]
+
+
+def _reason(path: str, row: object) -> Entry:
+    if (
+        not isinstance(row, list)
+        or len(row) != len(_REASON)
+        or not all(isinstance(part, str) for part in row)
+    ):
+        raise ValueError(f"{path} is not {', '.join(_REASON)} as texts")
+    kind, reason, source = row
+    if kind not in _KINDS:
+        raise ValueError(f"{path} has the kind {kind!r}")
+    return Entry(Kind(kind), reason, source=source)
+
+
+_REASON = ("kind", "reason", "source")
+_KINDS = frozenset(kind.value for kind in Kind)
+
+
+T = TypeVar("T")
+
+
+def _understood(read: Callable[[ir.Node, Sequence[str]], T], node: ir.Node, row: Sequence[str]) -> T:
+    """What is read from a row of a node; ValueError, which quotes the row, where it holds something else."""
+    try:
+        return read(node, row)
+    except (ValueError, LookupError, AttributeError) as error:
+        raise ValueError(f"node {node.name!r} has the row {' '.join(row)[:60]!r}: {error}") from error
+
+
+def _number(_: ir.Node, row: Sequence[str]) -> int:
+    return _natural(row[0])
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text[:20]!r} is no number")
+    return int(text)
 
 
 class _Reader:
@@ -125,34 +168,36 @@ class _Reader:
     def decisions(self, nodes: Sequence[ir.Node]) -> Decisions:
         """What the nodes say, in the order of the numbers that they were written with."""
         rows = [(node, row.split()) for node in nodes for row in node.metadata_props[KEY].split("; ")]
-        units = sorted(
-            ((node, row) for node, row in rows if row[0] != "cast"), key=lambda unit: int(unit[1][0])
-        )
+        of_casts = [(node, row) for node, row in rows if row[:1] == ["cast"]]
+        of_units = [(_understood(_number, node, row), node, row) for node, row in rows if row[:1] != ["cast"]]
+        of_units.sort(key=lambda unit: unit[0])
         self._made = decisions.made_by(nodes)
-        self._positions = {int(row[0]): position for position, (_, row) in enumerate(units)}
-        casts = tuple(self._crossing(node, row) for node, row in rows if row[0] == "cast")
-        return Decisions(tuple(self._decision(node, row) for node, row in units), casts)
+        self._positions = {number: position for position, (number, *_) in enumerate(of_units)}
+        casts = tuple(_understood(self._crossing, node, row) for node, row in of_casts)
+        return Decisions(tuple(_understood(self._decision, node, row) for _, node, row in of_units), casts)
 
     def _decision(self, node: ir.Node, row: Sequence[str]) -> Decision:
         _, variable, colour, rule, reason, *cause = row
-        found = self._positions.get(int(cause[0])) if cause else None
+        found = self._positions.get(_natural(cause[0])) if cause else None
+        if _natural(reason) >= len(self._reasons):
+            raise ValueError(f"there is no reason {reason}")
         return decisions.about(
             node,
             self._made[node],
             variable,
             Paint(Colour(colour), Rule(rule), found),
-            self._reasons[int(reason)],
+            self._reasons[_natural(reason)],
         )
 
     def _crossing(self, node: ir.Node, row: Sequence[str]) -> Crossing:
         _, by, origin, maker, readers, *leaves = row
-        numbers = () if readers == "-" else map(int, readers.split(","))
+        numbers = () if readers == "-" else map(_natural, readers.split(","))
         return Crossing(
             node=node,
             names=crossings.names(node.inputs[0], node, node.outputs[0]),
             dtype=crossings.element(node),
             origin=Origin(origin),
-            maker=None if maker == "-" else self._positions.get(int(maker)),
+            maker=None if maker == "-" else self._positions.get(_natural(maker)),
             readers=tuple(self._positions[number] for number in numbers if number in self._positions),
             leaves=bool(leaves),
             added=by == "added",

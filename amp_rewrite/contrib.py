@@ -6,13 +6,14 @@ The table `data/contrib.json` is written by `python -m amp_rewrite.contrib`.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
 import onnx
+
+from amp_rewrite import fork_safe
 
 Record = Mapping[str, Any]
 """One version of an operator: `since`, `inputs`, `outputs` (rows of type, option, homogeneous), `types`."""
@@ -41,7 +42,7 @@ def _stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
 
 def _from_onnxruntime() -> Mapping[tuple[str, str], tuple[Record, ...]]:
     try:
-        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        state = fork_safe.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
     except (ImportError, AttributeError, OSError):
         return {}

@@ -7,6 +7,7 @@
     ├── PlanError             a saved plan is unreadable or belongs to another model
     ├── FeedError             the inputs given for a run do not fit the model
     │   └── RunError          and it was the run that failed
+    ├── TimeLimitError        running models took longer than it may
     ├── OutputError           the result cannot be written
     └── MissingPackageError   an optional package is needed and not installed
 
@@ -18,6 +19,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from amp_rewrite.escaping import brief, shortened
+
+TRACEBACK = "AMP_REWRITE_TRACEBACK"
+"""With this environment variable set, an error of the command comes with its traceback."""
 
 EXPORT_AGAIN = "export or download it again"
 """What helps with a damaged model."""
@@ -76,6 +80,10 @@ class FeedError(AmpRewriteError):
 
 class RunError(FeedError):
     """A run that failed on inputs whose names, types and shapes fit the model."""
+
+
+class TimeLimitError(AmpRewriteError):
+    """Running the models took longer than the user allowed."""
 
 
 class OutputError(AmpRewriteError):

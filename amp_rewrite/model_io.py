@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from amp_rewrite import external, reading, wiring
+from amp_rewrite import external, fork_safe, reading, wiring
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.oddities import kept as oddities
 from amp_rewrite.oddities import legible
@@ -125,7 +124,7 @@ def is_surgeon(source: object) -> bool:
 def surgeon() -> Any:
     """The module onnx_graphsurgeon; MissingPackageError where it is not installed."""
     try:
-        return importlib.import_module("onnx_graphsurgeon")
+        return fork_safe.import_module("onnx_graphsurgeon")
     except ImportError as error:
         raise MissingPackageError(
             "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"

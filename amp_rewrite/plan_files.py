@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite import crossings, reading, schema, targets
+from amp_rewrite import crossings, plan_schema, reading, schema, targets
 from amp_rewrite import half as halves
 from amp_rewrite.arithmetic.work import Flops
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
@@ -24,9 +24,6 @@ from amp_rewrite.options import Borders, Options
 from amp_rewrite.plan import Cast, Plan
 from amp_rewrite.targets import Target
 from amp_rewrite.units import Unit, UnitGraph
-
-FORMAT = 2
-"""The version of the file format; a file of another version is refused."""
 
 
 def dump(
@@ -46,7 +43,7 @@ def dump(
     are for the reader as well.
     """
     content = {
-        "format": FORMAT,
+        "format": plan_schema.FORMAT,
         "model": fingerprint(model),
         "half": plan.half.name,
         "target": options.target.name,
@@ -199,12 +196,12 @@ def _is_of(row: Mapping[str, Any], unit: Unit) -> bool:
 
 
 def paint(row: Mapping[str, Any]) -> Paint:
-    """The paint that a row holds; KeyError or ValueError where it holds none."""
+    """The paint that a row holds."""
     return Paint(Colour(row["colour"]), Rule(row["rule"]), row["cause"])
 
 
 def entry(row: Mapping[str, Any]) -> Entry:
-    """The entry that a row holds; KeyError or ValueError where it holds none."""
+    """The entry that a row holds."""
     return Entry(Kind(row["kind"]), row["reason"], row["follow"], row["source"])
 
 
@@ -217,51 +214,25 @@ def load(path: str | Path) -> SavedPlan:
     except (ValueError, RecursionError) as error:
         raise PlanError(f"is no JSON ({error})", where=path, remedy=_AGAIN) from error
     try:
+        plan_schema.check(content)
         return _saved(content, str(path))
-    except (KeyError, TypeError, ValueError, OptionError) as error:
-        raise PlanError(f"is no plan ({lack(error)})", where=path, remedy=_AGAIN) from error
+    except (ValueError, OptionError) as error:
+        raise PlanError(f"is no plan ({error})", where=path, remedy=_AGAIN) from error
 
 
 _AGAIN = "make it again with `plan_files.dump`"
 
 
-def lack(error: Exception) -> str:
-    """What keeps something from being a plan, in words; the text of a KeyError is but the key."""
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
-
-
 def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
-    if content["format"] != FORMAT:
-        version = content["format"] if isinstance(content["format"], int) else "another"
-        raise ValueError(f"format {version}, and {FORMAT} is read here")
-    rows = tuple(content["units"])
-    for position, row in enumerate(rows):
-        _named(row)
-        paint(row)
-        entry(row)
-        if row["cause"] is not None and not 0 <= row["cause"] < len(rows):
-            raise ValueError(f"unit {position} has a cause that is no unit")
     return SavedPlan(
         half=halves.named(content["half"]),
         target=targets.named(content["target"]),
         borders=Borders(content["io"]),
-        keep_io=_texts(content["keep_io"], "keep_io is no list of names"),
-        keep_functions=_switch(content["keep_functions"]),
+        keep_io=tuple(content["keep_io"]),
+        keep_functions=content["keep_functions"],
         model=content["model"],
-        units=rows,
+        units=tuple(content["units"]),
         casts=tuple(content.get("casts", ())),
         where=where,
-        assumptions=_texts(content.get("assumptions", []), "assumptions is no list of sentences"),
+        assumptions=tuple(content.get("assumptions", ())),
     )
-
-
-def _texts(found: object, problem: str) -> tuple[str, ...]:
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise TypeError(problem)
-    return tuple(found)
-
-
-def _switch(found: object) -> bool:
-    if not isinstance(found, bool):
-        raise TypeError("keep_functions is neither true nor false")
-    return found

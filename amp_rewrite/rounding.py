@@ -7,7 +7,6 @@ times as fast. What is large goes to it, where it is installed and rounds alike.
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import parser
 
+from amp_rewrite import fork_safe
 from amp_rewrite.half import Half
 
 Floats = NDArray[np.float32]
@@ -86,7 +86,7 @@ class _Cast:
 
     def __init__(self, half: Half) -> None:
         self._half = half
-        runtime = importlib.import_module("onnxruntime")
+        runtime = fork_safe.import_module("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # only what ends the process

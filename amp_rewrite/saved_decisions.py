@@ -9,7 +9,6 @@ from typing import Any
 from amp_rewrite import plan_files
 from amp_rewrite.crossings import Crossing, Origin
 from amp_rewrite.decisions import Decision, Decisions
-from amp_rewrite.errors import PlanError
 from amp_rewrite.plan_files import SavedPlan
 
 Row = Mapping[str, Any]
@@ -24,25 +23,15 @@ class Saved:
 
 
 def of(saved: SavedPlan) -> Saved:
-    """What a plan says; PlanError when its casts, or what it says for the reader alone, are damaged.
+    """What a plan says.
 
     A plan of an earlier version of this tool has no FLOPs, and does not say why its Casts stand.
     """
     nodes = tuple(_nodes(saved.units))
-    try:
-        rows = zip(nodes, saved.units, strict=True)
-        units = tuple(_decision(node, row) for node, row in rows)
-        casts = tuple(_crossing(row, len(units)) for row in saved.casts if "readers" in row)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise PlanError(
-            f"is no plan ({plan_files.lack(error)})",
-            where=saved.where,
-            remedy="make it again with `plan_files.dump`",
-        ) from error
-    rows = zip(nodes, saved.units, strict=True)
-    flops: dict[Hashable, int] = {
-        node: row["flops"] for node, row in rows if isinstance(row.get("flops"), int)
-    }
+    rows = list(zip(nodes, saved.units, strict=True))
+    units = tuple(_decision(node, row) for node, row in rows)
+    casts = tuple(_crossing(row) for row in saved.casts if "readers" in row)
+    flops: dict[Hashable, int] = {node: row["flops"] for node, row in rows if row.get("flops") is not None}
     return Saved(Decisions(units, casts), flops)
 
 
@@ -61,32 +50,25 @@ def _nodes(rows: tuple[Row, ...]) -> Iterator[int]:
 def _decision(node: int, row: Row) -> Decision:
     return Decision(
         node=node,
-        operator=str(row["operator"]),
+        operator=row["operator"],
         name=row["node"] or "",
-        made=_texts(row.get("makes", [])),
+        made=tuple(row.get("makes", [])),
         variable=row["variable"],
         paint=plan_files.paint(row),
         entry=plan_files.entry(row),
     )
 
 
-def _texts(found: list[object]) -> tuple[str, ...]:
-    return tuple(map(str, found))
-
-
-def _crossing(row: Row, units: int) -> Crossing:
-    maker, readers = row["maker"], tuple(row["readers"])
-    if not all(0 <= unit < units for unit in (*readers, *([] if maker is None else [maker]))):
-        raise ValueError("a Cast beside what is no unit")
-    value = str(row["value"] or "")
-    dtype = "float32" if row["to"] == "float" else str(row["to"])
+def _crossing(row: Row) -> Crossing:
+    value = row["value"] or ""
+    dtype = "float32" if row["to"] == "float" else row["to"]
     return Crossing(
         node=None,
         names=(value, f"{value}__{dtype}"),
         dtype=dtype,
         origin=Origin(row["origin"]),
-        maker=maker,
-        readers=readers,
-        leaves=bool(row["leaves"]),
+        maker=row["maker"],
+        readers=tuple(row["readers"]),
+        leaves=row["leaves"],
         added=True,
     )

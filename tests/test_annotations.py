@@ -13,6 +13,7 @@ from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Level, Options, Pins
 from amp_rewrite.reporting.sentences import chain
 from tests import text
+from tests.edits import edits
 
 MODEL = """g (float[4, 4] x, float[4, 4] w, bool c) => (float[4, 4] y, float[4, 4] z) {
   [product] a = MatMul(x, w)
@@ -225,3 +226,33 @@ def test_the_table_holds_each_reason_once():
     rows = [prop.value for node in made.graph.node for prop in node.metadata_props]
     assert len(rows) == 102
     assert max(map(len, rows)) < 30
+
+
+def test_whatever_stands_in_the_metadata():
+    """A table and rows are read, or refused as damaged: an odd word is nothing else's fault."""
+    proto, said = rewrite(text.model(MODEL)).model, []
+    table = next(entry for entry in proto.metadata_props if entry.key == KEY)
+    for edited in edits(json.loads(table.value)):
+        table.value = json.dumps(edited)
+        said += refusals(proto)
+    assert any("reasons[0] has the kind 'x'" in one for one in said)
+    proto = rewrite(text.model(MODEL)).model
+    for node in proto.graph.node:
+        for entry in node.metadata_props:
+            kept = entry.value.split(" ")
+            for at in range(len(kept)):
+                for odd in ("", "-1", "9999999999", "9" * 5000, "x", "cast", ",", ";", "1_0"):
+                    entry.value = " ".join([*kept[:at], odd, *kept[at + 1 :]])
+                    said += refusals(proto)
+            entry.value = " ".join(kept)
+    assert any("node 'product' has the row '0 T half allow -1': '-1' is no number" in one for one in said)
+    assert all("\n" not in one for one in said)
+
+
+def refusals(proto):
+    """What is said of a model whose metadata is damaged."""
+    try:
+        carried(proto)
+    except ModelError as error:
+        return [str(error)]
+    return []

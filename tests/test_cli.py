@@ -362,3 +362,10 @@ def test_functions_that_are_kept_are_counted(model):
     onnx.save(parser.parse_model(FUNCTIONS), model)
     assert "warning  1 model-local function kept, in float32" in run(model, "--keep-functions").output
     assert "kept, in float32" not in run(model).output
+
+
+def test_a_word_that_no_file_can_be_called():
+    """A first argument that is too long for a name is looked at as a model, and refused in one line."""
+    done = CliRunner().invoke(main, ["x" * 5000])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1

@@ -43,6 +43,7 @@ VALUES = {
     "--data": ["a.npz"],
     "--seed": ["0"],
     "--samples": ["1"],
+    "--timeout": ["1"],
     "--dim": ["n=4"],
 }
 PAIRS = [(rule, flag) for rule in IDLE for flag in rule.flags if rule.beside in ("--no-verify", "--dry-run")]

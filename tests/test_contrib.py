@@ -53,7 +53,7 @@ def test_an_onnxruntime_that_does_not_work_is_none(error, monkeypatch):
     def broken(name):
         raise error(name)
 
-    monkeypatch.setattr(contrib.importlib, "import_module", broken)
+    monkeypatch.setattr(contrib.fork_safe, "import_module", broken)
     assert contrib._from_onnxruntime() == {}
 
 

@@ -10,6 +10,7 @@ from amp_rewrite.reporting.coverage.checks import check
 from amp_rewrite.reporting.coverage.measuring import measure
 from amp_rewrite.reporting.coverage.rules import Rules, percent
 from tests import text
+from tests.edits import edits
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
   [first] h = MatMul (x, w1)
@@ -249,3 +250,27 @@ def test_a_baseline_is_plain_json(baseline, coverage):
     assert content["flops"] == {"half": 512, "full": 288, "mixed": 0, "other": 0, "share": 0.64}
     assert content["casts"] == {"count": 1, "bytes": coverage.cast_bytes}
     assert "node_list" not in content
+
+
+def test_whatever_stands_in_a_baseline(tmp_path):
+    """It is read, or refused as no coverage, with the path of what is odd."""
+    path, said = tmp_path / "baseline.json", []
+    source = "g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) { y = MatMul (x, w) }"
+    baselines.save(measure(text.model(source), {}), path)
+    for edited in edits(json.loads(path.read_text())):
+        path.write_text(json.dumps(edited))
+        try:
+            baselines.load(path)
+        except OptionError as error:
+            said.append(str(error))
+    assert any("is no coverage (operators.MatMul.nodes.share is of the wrong type)" in one for one in said)
+    assert any("is no coverage (it has no 'flops.share')" in one for one in said)
+    assert any("is no coverage (nodes.share is not between 0 and 1)" in one for one in said)
+
+
+def test_a_number_of_too_many_digits(tmp_path):
+    """Python itself refuses to read more than 4,300 of them."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(f"max-casts: {'9' * 5000}")
+    with pytest.raises(ListError, match="max-casts is no whole number of at most 18 digits"):
+        rule_files.load(path)

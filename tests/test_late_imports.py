@@ -3,6 +3,7 @@
 import ast
 import gc
 import importlib
+import os
 import re
 import signal
 import subprocess
@@ -87,6 +88,7 @@ def interrupted(name):
         print("this is in the middle of an import")
 
 importlib.import_module = interrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
 __main__.main()
 """
 
@@ -143,3 +145,37 @@ def test_a_type_checker_knows_which_names_there_are():
     top = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert "__dir__" in top
     assert "__getattr__" not in top
+
+
+STARTS = (("cli.py",), ("-m", "amp_rewrite"))
+
+
+@pytest.mark.parametrize("start", STARTS, ids=" ".join)
+@pytest.mark.parametrize("module", ["click", "yaml"])
+def test_a_package_that_is_missing_is_named(start, module, tmp_path):
+    """A bare clone, without what it needs, says what to install in one line, and ends with exit code 2."""
+    found = ended(tmp_path, f"raise ModuleNotFoundError('gone', name={module!r})", start)
+    name = {"yaml": "PyYAML"}.get(module, module)
+    assert found == (
+        2,
+        f"amp-rewrite: the package {name} is missing; install what it needs with: pip install '.[cpu]'\n",
+    )
+
+
+@pytest.mark.parametrize("problem", ["raise ImportError('two\\nlines')", "1 / 0", "import amp_rewrite.gone"])
+def test_a_package_that_is_broken_is_one_line(problem, tmp_path):
+    """Whatever a package says when it is imported, it is no traceback."""
+    code, said = ended(tmp_path, problem, STARTS[0])
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("amp-rewrite: a package that it needs cannot be imported (")
+    assert said.endswith("pip install '.[cpu]'\n")
+
+
+def ended(folder, text, start):
+    """The exit code and standard error of the command where a package runs `text` when it is imported."""
+    (folder / "click.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, *start, "--version"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    return done.returncode, done.stderr

@@ -206,14 +206,14 @@ class FakeNvml:
 
 def test_device_memory_comes_from_nvml(monkeypatch):
     """With nvidia-ml-py it is what the first visible device has in use; without, it is unknown."""
-    monkeypatch.setattr(devices.importlib, "import_module", lambda _: FakeNvml())
+    monkeypatch.setattr(devices.fork_safe, "import_module", lambda _: FakeNvml())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert footprint.memory_in_use(Device.CUDA) == 7
 
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(devices.importlib, "import_module", missing)
+    monkeypatch.setattr(devices.fork_safe, "import_module", missing)
     assert footprint.memory_in_use(Device.CUDA) is None
 
 
@@ -316,7 +316,7 @@ class FakeSession:
         """As a session says them."""
         return [_Entry("y")]
 
-    def run_with_iobinding(self, binding):
+    def run_with_iobinding(self, binding, _options=None):
         """Runs once."""
         assert binding is self.binding
         self.runs += 1

@@ -4,13 +4,14 @@ from dataclasses import replace
 import pytest
 from onnx import parser
 
-from amp_rewrite import analyze, rewrite
-from amp_rewrite.errors import PlanError
+from amp_rewrite import analyze, explaining, rewrite
+from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.half import BFLOAT16
 from amp_rewrite.options import Borders, Options
 from amp_rewrite.plan_files import dump, fingerprint, load
 from amp_rewrite.targets import ANY
 from tests import text
+from tests.edits import edits
 
 MODEL = """g (float[4, 4] x, int64 n) => (float[4, 4] y, float[4, 4] z) <float[4, 4] w, float[4] v> {
     h = MatMul(x, w)
@@ -267,3 +268,20 @@ def test_another_half(model, saved):
 def test_an_odd_run(model, saved, key, odd):
     """What a plan says of its run is one of what a run can be."""
     assert "is no plan" in refused(model, saved(model, lambda content: content.update({key: odd})))
+
+
+def test_whatever_stands_in_a_plan(model, tmp_path):
+    """A plan is carried out and explained, or refused as a plan: an odd field is nothing else's fault."""
+    path, refusals = tmp_path / "plan.json", set()
+    for edited in edits(json.loads(dumped(model))):
+        path.write_text(json.dumps(edited))
+        try:
+            explaining.of_plan(path)
+            rewrite(model, Options(check=False), replay=load(path))
+        except (PlanError, OptionError) as error:  # keep_io may name what the model lacks
+            refusals.add(str(error).partition("is no plan ")[2])
+    assert any(
+        "(casts[0].readers is -1, and must be a list of units' positions)" in said for said in refusals
+    )
+    assert any("(units[1].rule is 'x', and must be one of allow, deny" in said for said in refusals)
+    assert any("(it has no 'units[1].rule')" in said for said in refusals)

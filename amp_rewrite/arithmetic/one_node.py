@@ -6,7 +6,6 @@ every size a number, what is computed from shapes is itself known, and so nearly
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import defs
 
+from amp_rewrite import fork_safe
 from amp_rewrite import schema as schemas
 from amp_rewrite.arithmetic import inference, protos
 from amp_rewrite.arithmetic.inference import Question
@@ -96,7 +96,7 @@ def values(
         [onnx.helper.make_value_info(f"o{i}", onnx.TypeProto()) for i in range(len(node.outputs))],
     )
     model = onnx.helper.make_model(graph, opset_imports=_opsets(imports))
-    reference = importlib.import_module("onnx.reference")  # which takes time, and few models need it
+    reference = fork_safe.import_module("onnx.reference")  # which takes time, and few models need it
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -10,6 +10,7 @@ from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags, naming_sizes
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import OptionError
@@ -20,11 +21,13 @@ from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.latency import Effort
 from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Device
+from amp_rewrite.stoppable import Limit
 
 
 @click.command(cls=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A [B ...]")
 @feed_flags
+@timeout_flag
 @click.option(
     "--provider",
     type=click.Choice(["cuda", "cpu"], case_sensitive=False),
@@ -52,6 +55,7 @@ from amp_rewrite.running.sessions import Device
 def bench(
     models: tuple[Path, ...],
     data: Data,
+    limit: Limit,
     provider: str | None,
     tf32: bool,
     rounds: int,
@@ -70,7 +74,7 @@ def bench(
     if tf32 and device is not Device.CUDA:
         raise OptionError("--tf32 is for CUDA, and this runs on the CPU", remedy="leave it out")
     subjects = [Subject(str(path), path, tf32) for path in models]
-    with shown_progress(quiet=False) as progress:
+    with shown_progress(quiet=False) as progress, limit.running():
         tell(progress, "measure")
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))

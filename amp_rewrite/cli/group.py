@@ -21,16 +21,13 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.flag_words import in_flags
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import TRACEBACK, AmpRewriteError
 from amp_rewrite.escaping import brief
 
 DEFAULT = "rewrite"
 OWN_FLAGS = ("--help", "-h", "--version")
 BAD_INPUT = 2
 """The exit code for bad input or usage; 1 is a verdict that failed, 0 is done."""
-
-TRACEBACK = "AMP_REWRITE_TRACEBACK"
-"""With this environment variable set, an error comes with its traceback."""
 
 
 class DefaultGroup(click.Group):
@@ -49,10 +46,10 @@ class DefaultGroup(click.Group):
 
     def _refuse_a_slip(self, word: str) -> None:
         """A bare word that is no file, and nearly a command, was meant as the command."""
-        if word.startswith("-") or Path(word).suffix or Path(word).exists():
+        if word.startswith("-") or Path(word).suffix:
             return
         near = difflib.get_close_matches(word, self.commands, n=1)
-        if near:
+        if near and not Path(word).exists():  # a word that is no name of a file is near no command
             raise _OneLine(f"no command or file '{word}'; did you mean {near[0]}?")
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -37,7 +37,7 @@ class Idle:
 
 _PROOF = ("--require-verify",)
 _COMPARISON = ("--tolerance", "--per-node", *_PROOF)
-_INPUTS = ("--data", "--seed", "--samples")
+_INPUTS = ("--data", "--seed", "--samples", "--timeout")
 _SIZES = ("--dim",)
 _LOOKS = "--observe always"
 _COUNTS = ("--html", "--plots")

@@ -17,7 +17,14 @@ from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.errors import AmpRewriteError, FeedError, MissingPackageError, ModelError, OutputError
+from amp_rewrite.errors import (
+    AmpRewriteError,
+    FeedError,
+    MissingPackageError,
+    ModelError,
+    OutputError,
+    TimeLimitError,
+)
 from amp_rewrite.observed import Observed
 from amp_rewrite.options import ExternalData, Options
 from amp_rewrite.pipeline import Result
@@ -31,11 +38,12 @@ from amp_rewrite.running.observation import observe
 from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
+from amp_rewrite.stoppable import Limit
 from amp_rewrite.stopwatch import Progress
 
 NOTHING_CHANGED = "nothing changed"
 
-_UNRUN = (MissingPackageError, ModelError, FeedError, OutputError)
+_UNRUN = (MissingPackageError, ModelError, FeedError, OutputError, TimeLimitError)
 """What can keep a model from being run here; that is told, and the rewrite stands."""
 
 
@@ -56,6 +64,7 @@ class Job:
     data: Data
     judging: Judging
     required: bool
+    limit: Limit
     on_plan: Callable[[Analysis], None] | None
     progress: Progress | None
 
@@ -116,8 +125,9 @@ class Job:
         tell(self.progress, "measure")
         subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
         try:
-            samples = list(feeds.feeds(self.model, self.data))
-            return latency.measure(subjects, samples, latency.device_for(None))
+            with self.limit.running():
+                samples = list(feeds.feeds(self.model, self.data))
+                return latency.measure(subjects, samples, latency.device_for(None))
         except _UNRUN:
             return None
 
@@ -126,7 +136,7 @@ class Job:
         model: Runnable = self.model
         if isinstance(self.original, onnx.ModelProto):
             model = self.original  # the file may hold the result by now
-        with naming_sizes(model, self.data):
+        with naming_sizes(model, self.data), self.limit.running():
             return observe(model, feeds.feeds(model, self.data))
 
     def _observe_if_possible(self) -> Observed:
@@ -179,7 +189,8 @@ class Job:
             return self.original
         tell(self.progress, "verify")
         try:
-            return self.judging.judge(self.original, result.model, self.data, self.options.borders)
+            with self.limit.running():
+                return self.judging.judge(self.original, result.model, self.data, self.options.borders)
         except _UNRUN as error:
             return error
 
@@ -187,7 +198,8 @@ class Job:
         if not isinstance(proof.judged, Verdict) or not isinstance(self.original, Runnable):
             return proof.judged
         try:
-            return self.judging.with_blame(proof.judged, self.original, proof.result.model, self.data)
+            with self.limit.running():
+                return self.judging.with_blame(proof.judged, self.original, proof.result.model, self.data)
         except _UNRUN:
             return proof.judged
 

@@ -24,6 +24,7 @@ from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
 from amp_rewrite.cli.storage_flag import external_data_flag
+from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.errors import AmpRewriteError, OptionError
@@ -39,6 +40,7 @@ from amp_rewrite.reporting.report import Report
 from amp_rewrite.running import feeds
 from amp_rewrite.running.feeds import Data
 from amp_rewrite.running.verification import Verdict
+from amp_rewrite.stoppable import Limit
 
 
 @click.command(cls=WritingCommand)
@@ -79,6 +81,7 @@ from amp_rewrite.running.verification import Verdict
 @decision_flags
 @feed_flags
 @judging_flags
+@timeout_flag
 @showing_flags
 @click.option("--latency", is_flag=True, help="Time both models, as bench does, for --html and --plots.")
 def rewrite(
@@ -98,6 +101,7 @@ def rewrite(
     asked: Asked,
     data: Data,
     judging: Judging,
+    limit: Limit,
     showing: Showing,
     latency: bool,
 ) -> None:
@@ -125,6 +129,7 @@ def rewrite(
             data=data,
             judging=replace(judging, per_node=judging.per_node or showing.asked),
             required=require_verify,
+            limit=limit,
             on_plan=partial(_on_plan, save_plan, dims, sketch if showing.asked else None),
             progress=progress,
         )

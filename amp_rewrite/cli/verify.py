@@ -11,11 +11,13 @@ from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.options import Borders
 from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.console import Console
 from amp_rewrite.running.feeds import Data
+from amp_rewrite.stoppable import Limit
 
 
 @click.command(cls=WritingCommand)
@@ -23,6 +25,7 @@ from amp_rewrite.running.feeds import Data
 @click.argument("rewritten", type=click.Path(path_type=Path))
 @feed_flags
 @judging_flags
+@timeout_flag
 @click.option(
     "--io",
     type=click.Choice([borders.value for borders in Borders]),
@@ -32,7 +35,13 @@ from amp_rewrite.running.feeds import Data
 )
 @json_flag("verdict")
 def verify(
-    original: Path, rewritten: Path, data: Data, judging: Judging, io: str, json_: Path | None
+    original: Path,
+    rewritten: Path,
+    data: Data,
+    judging: Judging,
+    limit: Limit,
+    io: str,
+    json_: Path | None,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on real or made-up inputs.
 
@@ -41,7 +50,7 @@ def verify(
     """
     for path in (original, rewritten):
         model_io.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's
-    with shown_progress(quiet=False):
+    with shown_progress(quiet=False), limit.running():
         verdict = judging.judge(original, rewritten, data, Borders(io))
         verdict = judging.with_blame(verdict, original, rewritten, data)
     terminal.print_verdict(Console(), verdict, per_node=judging.per_node)

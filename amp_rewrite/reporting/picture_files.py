@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import io
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from amp_rewrite import staging
+from amp_rewrite import fork_safe, staging
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Shape, Text
 
@@ -97,7 +96,7 @@ def has_png() -> bool:
 def _matplotlib(module: str) -> Any:
     """A module of matplotlib; MissingPackageError where it is not installed."""
     try:
-        return importlib.import_module(f"matplotlib.{module}")
+        return fork_safe.import_module(f"matplotlib.{module}")
     except ImportError as error:
         raise MissingPackageError("matplotlib", extra="plots", purpose="a PNG chart") from error
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from amp_rewrite import fork_safe
 
 Answer = TypeVar("Answer")
 
@@ -16,7 +17,7 @@ def ask(question: Callable[[Any, Any], Answer]) -> Answer | None:
     None without the package nvidia-ml-py, without a driver, or where NVML cannot tell.
     """
     try:
-        nvml = importlib.import_module("pynvml")
+        nvml = fork_safe.import_module("pynvml")
         nvml.nvmlInit()
         return question(nvml, _handle(nvml))
     except Exception:  # NVML has its own errors, and nothing here must depend on it

@@ -6,14 +6,15 @@ Each model is measured in a process of its own, so that nobody pays for what ano
 from __future__ import annotations
 
 import re
+import signal
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+from amp_rewrite import stoppable
 from amp_rewrite.errors import ModelError
 from amp_rewrite.running import devices, profiles, runners, sessions
 from amp_rewrite.running.profiles import Profile
@@ -41,14 +42,41 @@ RUNS = 3
 
 def take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
     """The footprint of a model, from a child. Raises ModelError and FeedError as a run does."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would leave its own
+        arguments = (theirs, subject, device, feeds, Path(folder))
+        child = context.Process(target=_send, args=arguments, daemon=True)
+        child.start()
+        theirs.close()
         try:
-            return pool.submit(_take, subject, device, feeds).result()
-        except BrokenProcessPool as error:
+            found = stoppable.call(ours.recv, child.kill)
+        except EOFError as error:
             raise ModelError("the run crashes onnxruntime", where=subject.path) from error
+        finally:
+            child.kill()
+            child.join()
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
-def _take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
+def _send(
+    pipe: Connection[Footprint | Exception, None],
+    subject: Subject,
+    device: Device,
+    feeds: Feeds,
+    folder: Path,
+) -> None:
+    """What the child does; who interrupts a whole group of processes means the one that waits for it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pipe.send(_take(subject, device, feeds, folder))
+    except Exception as error:  # it is raised by the one that waits
+        pipe.send(error)
+
+
+def _take(subject: Subject, device: Device, feeds: Feeds, folder: Path) -> Footprint:
     if device is Device.CUDA:
         sessions.best_device()  # the first session pays for CUDA itself, and this one is nobody's
     before, start = memory_in_use(device), time.perf_counter()
@@ -60,15 +88,19 @@ def _take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
     after = memory_in_use(device)
     grown = None if before is None or after is None else after - before
     del session, run
-    return Footprint(seconds, grown, profile(subject, device, feeds))
+    return Footprint(seconds, grown, _profile(subject, device, feeds, folder))
 
 
 def profile(subject: Subject, device: Device, feeds: Feeds) -> Profile:
     """What one run of a model executes, in this process. Raises ModelError and FeedError as a run does."""
     with tempfile.TemporaryDirectory() as folder:
-        session = runners.open_subject(subject, device, Path(folder) / "profile")
-        runners.runner(session, feeds, device, subject.path)()
-        return profiles.read(Path(session.end_profiling()))
+        return _profile(subject, device, feeds, Path(folder))
+
+
+def _profile(subject: Subject, device: Device, feeds: Feeds, folder: Path) -> Profile:
+    session = runners.open_subject(subject, device, folder / "profile")
+    runners.runner(session, feeds, device, subject.path)()
+    return profiles.read(Path(session.end_profiling()))
 
 
 def memory_in_use(device: Device) -> int | None:

@@ -142,13 +142,18 @@ def timed(
     subjects: Sequence[Subject], samples: Sequence[Feeds], device: Device, effort: Effort
 ) -> list[Round]:
     """The seconds alone, of models that are all open at once in this process; raises as `measure` does."""
-    return interleave([_in_turn(subject, device, samples) for subject in subjects], effort)
+
+    def measured(options: Any) -> list[Round]:
+        return interleave([_in_turn(subject, device, samples, options) for subject in subjects], effort)
+
+    return sessions.stopping(measured)  # all at once: what it takes to stop a run is not to be timed
 
 
-def _in_turn(subject: Subject, device: Device, samples: Sequence[Feeds]) -> Runner:
+def _in_turn(subject: Subject, device: Device, samples: Sequence[Feeds], options: Any) -> Runner:
     """Runs the model on the first sample, then on the second, and so on in a circle."""
     session = runners.open_subject(subject, device)
-    turns = itertools.cycle([runners.runner(session, feeds, device, subject.path) for feeds in samples])
+    given = (runners.runner(session, feeds, device, subject.path, options) for feeds in samples)
+    turns = itertools.cycle(list(given))
 
     def run() -> None:
         next(turns)()

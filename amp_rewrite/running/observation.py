@@ -14,10 +14,17 @@ from amp_rewrite.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.running import given, metrics
 from amp_rewrite.running.given import Samples
 from amp_rewrite.running.inner_values import Inside
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.stoppable import Limit
 
 
-def observe(model: Source, samples: Samples, *, device: Device | str | None = None) -> Observed:
+def observe(
+    model: Source,
+    samples: Samples,
+    *,
+    device: Device | str | None = None,
+    timeout: float | None = None,
+) -> Observed:
     """The magnitudes of the float inputs and of all floats that the main graph makes, over all samples.
 
     The model may be of any kind that `rewrite` takes; the result is for its argument `seen`. A sample is a
@@ -26,10 +33,15 @@ def observe(model: Source, samples: Samples, *, device: Device | str | None = No
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError when the model does not run or
     what is given is no model or no sample, OutputError where the folder of a model with external data cannot
-    be written to, and OptionError for a device that is none.
+    be written to, OptionError for other arguments, and TimeLimitError after `timeout` seconds.
     """
     runnable, runs = given.model("model", model), given.samples(samples)
-    inside = Inside(runnable, given.device(device))
+    with Limit(timeout).running():
+        return _observe(runnable, runs, given.device(device))
+
+
+def _observe(model: Runnable, runs: Iterator[Feeds], device: Device) -> Observed:
+    inside = Inside(model, device)
     found: dict[str, Magnitudes] = {}
     first = next(runs, None)
     if first is None:

@@ -56,16 +56,17 @@ def _providers(device: Device, *, tf32: bool) -> list[Any]:
     return [("CUDAExecutionProvider", {"use_tf32": str(int(tf32))}), "CPUExecutionProvider"]
 
 
-def runner(session: Any, feeds: Feeds, device: Device, where: str | Path = "") -> Runner:
+def runner(session: Any, feeds: Feeds, device: Device, where: str | Path = "", options: Any = None) -> Runner:
     """Runs a session on these inputs; RunError, which names the model's path in `where`, when that fails.
 
     Tensors are handed over once: on CUDA they are bound, so that they lie on the device where the model
-    reads them there, and the outputs stay on it. What is no tensor goes over with every run.
+    reads them there, and the outputs stay on it. What is no tensor goes over with every run. `options` are
+    onnxruntime's RunOptions.
     """
     types = {entry.name: entry.type for entry in session.get_inputs()}
     given = {name: values.typed(value, types[name]) for name, value in feeds.items() if name in types}
     with _refused(where):
-        run = _run_of(session, given, types, device)
+        run = _run_of(session, given, types, device, options)
 
     def guarded() -> None:
         with _refused(where):
@@ -83,27 +84,27 @@ def _refused(where: str | Path) -> Generator[None]:
         raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
 
 
-def _run_of(session: Any, given: Feeds, types: Mapping[str, str], device: Device) -> Runner:
+def _run_of(session: Any, given: Feeds, types: Mapping[str, str], device: Device, options: Any) -> Runner:
     entries = (*session.get_inputs(), *session.get_outputs())
     if not all(_is_plain(entry.type) for entry in entries):
-        return partial(session.run, None, given)
+        return partial(session.run, None, given, options)
     bound = {
         name: values.to_value(sessions.onnxruntime().OrtValue, array, types[name])
         for name, array in given.items()
     }
     if device is Device.CUDA:
-        return partial(_run_bound, session, _bound(session, bound), given)
-    return partial(_run_values, session, bound, given)
+        return partial(_run_bound, session, _bound(session, bound), given, options)
+    return partial(_run_values, session, bound, given, options)
 
 
-def _run_values(session: Any, values: Feeds, _arrays: Feeds) -> None:
+def _run_values(session: Any, values: Feeds, _arrays: Feeds, options: Any) -> None:
     """Runs on values that lie in the memory of `_arrays`, which must live as long as they do."""
-    session.run_with_ort_values(None, values)
+    session.run_with_ort_values(None, values, options)
 
 
-def _run_bound(session: Any, binding: Any, _arrays: Feeds) -> None:
+def _run_bound(session: Any, binding: Any, _arrays: Feeds, options: Any) -> None:
     """The same for a binding; what the CPU reads stays in those arrays."""
-    session.run_with_iobinding(binding)
+    session.run_with_iobinding(binding, options)
 
 
 def _is_plain(kind: str) -> bool:

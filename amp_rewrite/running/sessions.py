@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import enum
 import functools
-import importlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx
 from onnx import parser
 
-from amp_rewrite import model_io
+from amp_rewrite import fork_safe, model_io, stoppable
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.running import values
+
+T = TypeVar("T")
 
 Feeds = Mapping[str, Any]
 """The inputs of a run, by name."""
@@ -41,9 +43,17 @@ ERRORS_ONLY = 4
 def onnxruntime() -> Any:
     """The module; MissingPackageError where it is not installed."""
     try:
-        return importlib.import_module("onnxruntime")
+        return fork_safe.import_module("onnxruntime")
     except ImportError as error:
         raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model") from error
+
+
+def stopping(work: Callable[[Any], T]) -> T:
+    """What `work` returns, which gets RunOptions for the runs that it makes: all that onnxruntime does of a
+    user's model goes through here, so that signals and limits end it (see `stoppable`).
+    """
+    options = onnxruntime().RunOptions()
+    return stoppable.call(partial(work, options), partial(setattr, options, "terminate", True))
 
 
 @functools.cache
@@ -84,6 +94,10 @@ def open_plain_session(model: Runnable, device: Device = Device.CPU) -> Any:
 def _open(model: Runnable, device: Device, options: Any) -> Any:
     options.log_severity_level = ERRORS_ONLY
     given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _path(model)
+    return stopping(lambda _: _opened(given, options, device))
+
+
+def _opened(given: bytes | str, options: Any, device: Device) -> Any:
     try:
         return onnxruntime().InferenceSession(given, options, providers=list(_PROVIDERS[device]))
     except Exception as error:  # onnxruntime has no common class for its errors
@@ -108,20 +122,26 @@ def run_session(
     kinds = {entry.name: entry.type for entry in session.get_inputs()}
     given = {name: values.typed(value, kinds.get(name, "")) for name, value in feeds.items()}
     plain = values.BFLOAT16 not in (*kinds.values(), *(output.type for output in outputs))
+    run = partial(session.run, names, given) if plain else partial(_run_values, session, names, given, kinds)
+    return dict(zip(names, stopping(partial(_found, run, where)), strict=True))
+
+
+def _found(run: Callable[[Any], Sequence[Any]], where: str, options: Any) -> Sequence[Any]:
     try:
-        found = session.run(names, given) if plain else _run_values(session, names, given, kinds)
+        return run(options)
     except Exception as error:  # as above
         raise RunError(
             f"the run failed ({first_line(error)})", where=where, remedy="give inputs that fit with `samples`"
         ) from error
-    return dict(zip(names, found, strict=True))
 
 
-def _run_values(session: Any, names: list[str], given: Feeds, kinds: Mapping[str, str]) -> list[Any]:
+def _run_values(
+    session: Any, names: list[str], given: Feeds, kinds: Mapping[str, str], options: Any
+) -> list[Any]:
     """A run on onnxruntime's own values, which is how bfloat16 goes in and comes out."""
     make = onnxruntime().OrtValue
     taken = {name: values.to_value(make, array, kinds[name]) for name, array in given.items()}
-    return [values.to_array(value) for value in session.run_with_ort_values(names, taken)]
+    return [values.to_array(value) for value in session.run_with_ort_values(names, taken, options)]
 
 
 def run(model: Runnable, feeds: Feeds, device: Device = Device.CPU) -> dict[str, Any]:

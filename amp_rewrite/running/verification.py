@@ -21,6 +21,7 @@ from amp_rewrite.running.given import Samples
 from amp_rewrite.running.metrics import Metrics, Tolerances
 from amp_rewrite.running.origins import GIVEN, Origin
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.stoppable import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def verify(
     borders: Borders | str = Borders.KEEP,
     device: Device | str | None = None,
     inputs: Origin = GIVEN,
+    timeout: float | None = None,
 ) -> Verdict:
     """Runs both models on all samples and compares their outputs.
 
@@ -116,18 +118,30 @@ def verify(
     A rewritten model that does not run, or has other inputs and outputs, has a bad verdict, and so has a
     comparison that proves nothing (Verdict says when that is). Raises MissingPackageError without
     onnxruntime, ModelError and FeedError when the original does not run or what is given is no model or no
-    sample, and OptionError for other arguments.
+    sample, OptionError for other arguments, and TimeLimitError after `timeout` seconds.
     """
     bounds = Tolerances() if bounds is None else bounds
     arguments.instance("bounds", bounds, Tolerances, "write Tolerances(relative_l2=0.02)")
     borders = arguments.choice("borders", borders, Borders)
-    first, second = given.model("original", original), given.model("rewritten", rewritten)
+    models = given.model("original", original), given.model("rewritten", rewritten)
     feeds, where = given.samples(samples), given.device(device)
-    before = sessions.open_session(first, where)
+    with Limit(timeout).running():
+        return _verify(models, feeds, bounds, borders, where, inputs)
+
+
+def _verify(
+    models: tuple[Runnable, Runnable],
+    feeds: Iterable[Feeds],
+    bounds: Tolerances,
+    borders: Borders,
+    where: Device,
+    inputs: Origin,
+) -> Verdict:
+    before = sessions.open_session(models[0], where)
     origin = inputs if before.get_inputs() else GIVEN
     judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=origin)
     try:
-        with emulated(second, where, late=True) as runnable:
+        with emulated(models[1], where, late=True) as runnable:
             return _judge(judged, before, runnable, feeds, bounds, borders, where)
     except _FailedError as error:
         return replace(judged, signature=(f"the rewritten model does not run: {error}",))

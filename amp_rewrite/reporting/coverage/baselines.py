@@ -27,19 +27,49 @@ def load(path: Path) -> Baseline:
         raise OptionError(f"is not JSON: {error}", where=path, remedy=_UPDATE) from error
     try:
         return _baseline(path, content)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OptionError("is no coverage", where=path, remedy=_UPDATE) from error
+    except _NoCoverageError as error:
+        raise OptionError(f"is no coverage ({error})", where=path, remedy=_UPDATE) from error
 
 
-def _baseline(path: Path, content: Mapping[str, Any]) -> Baseline:
-    shares = {what: content[what]["share"] for what in ("flops", "nodes", "weights")}
-    operators = {name: row["nodes"]["share"] for name, row in content["operators"].items()}
+class _NoCoverageError(Exception):
+    """What a baseline lacks, or holds instead."""
+
+
+def _baseline(path: Path, content: Any) -> Baseline:
+    operators = {name: ("operators", name, "nodes", "share") for name in _held(content, ("operators",), dict)}
     return Baseline(
         where=str(path),
-        shares={what: float(share) for what, share in shares.items() if share is not None},
-        operators={name: float(share) for name, share in operators.items() if share is not None},
-        dims={name: int(size) for name, size in content["dims"].items()},
+        shares=_shares(content, {what: (what, "share") for what in ("flops", "nodes", "weights")}),
+        operators=_shares(content, operators),
+        dims={name: _size(content, ("dims", name)) for name in _held(content, ("dims",), dict)},
     )
+
+
+def _shares(content: Any, places: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    """The shares at these places, without those that are null."""
+    found = {name: _held(content, place, (int, float, type(None))) for name, place in places.items()}
+    for name, share in found.items():
+        if share is not None and not 0 <= share <= 1:
+            raise _NoCoverageError(f"{'.'.join(places[name])} is not between 0 and 1")
+    return {name: float(share) for name, share in found.items() if share is not None}
+
+
+def _size(content: Any, place: tuple[str, ...]) -> int:
+    size: int = _held(content, place, int)
+    if size < 0:
+        raise _NoCoverageError(f"{'.'.join(place)} is less than 0")
+    return size
+
+
+def _held(content: Any, place: tuple[str, ...], kind: type | tuple[type, ...]) -> Any:
+    """What stands there, of that kind."""
+    for key in place:
+        if not isinstance(content, dict) or key not in content:
+            raise _NoCoverageError(f"it has no '{'.'.join(place)}'")
+        content = content[key]
+    if not isinstance(content, kind) or isinstance(content, bool):
+        raise _NoCoverageError(f"{'.'.join(place)} is of the wrong type")
+    return content
 
 
 def save(coverage: Coverage, path: Path) -> None:

@@ -64,9 +64,13 @@ def _share(held: Field) -> float:
 
 def _count(held: Field) -> int:
     text = _scalar(held)
-    if not (text.isascii() and text.isdigit()):
-        raise held.error(f"{held.name} is no whole number", "write it as in 12")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise held.error(f"{held.name} is no whole number of at most {_DIGITS} digits", "write it as in 12")
     return int(text)
+
+
+_DIGITS = 18
+"""All numbers of so many digits fit into the 64 bits that ONNX has for a dimension."""
 
 
 def _scalar(held: Field) -> str:
