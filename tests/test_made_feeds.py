@@ -426,3 +426,11 @@ def test_sizes_that_no_machine_holds(size):
     """A dimension of the model may be any number: its inputs cannot be made, and the size is named."""
     with pytest.raises(FeedError, match=f"input 'x' would have {size} x 2 elements; give smaller sizes"):
         made(f"g (float[{size},2] x) => (float[{size},2] y) {{ y = Relu (x) }}")
+
+
+@pytest.mark.parametrize("size", ["1", "n"])
+def test_more_dimensions_than_numpy_has(size):
+    """An input of 65 dimensions cannot be made, however small they are; the line does not list them."""
+    dims = ", ".join([size] * 65)
+    with pytest.raises(FeedError, match="input 'x' has 65 dimensions, and NumPy has at most 64; export"):
+        made(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}")

@@ -62,6 +62,11 @@ def _refuse(given: Input) -> None:
         raise given.error("is no tensor, and cannot be made up", remedy=_GIVE)
     if given.dims is None:
         raise given.error("has no shape in the model, not even a rank", remedy=_GIVE)
+    if len(given.dims) > _MOST_DIMENSIONS:
+        raise given.error(
+            f"has {len(given.dims):,} dimensions, and NumPy has at most {_MOST_DIMENSIONS}",
+            remedy="export the model with fewer",
+        )
     if not any(fits(given.dtype) for fits, _ in _KINDS):
         raise given.error(f"is {given.dtype.name.lower()}, and cannot be made up", remedy=_GIVE)
 
@@ -74,6 +79,8 @@ def _refuse_size(given: Input, shape: Sequence[int]) -> None:
 
 _LARGEST = 1 << 40
 """Elements, of which no machine holds so many: NumPy, asked for more, has errors of several kinds."""
+
+_MOST_DIMENSIONS = 64
 
 _GIVE = "give it with `Data.paths`"
 
