@@ -51,7 +51,6 @@ def reasons(decisions):
         Options(pins=Pins(keep_full=("product",))),
         Options(follow=False),
     ],
-    ids=str,
 )
 def test_what_was_decided_is_read_back(options):
     """Every unit of every graph has its colour, rule, kind, reason and causes."""
