@@ -11,15 +11,15 @@ What is named here is imported when it is first asked for (PEP 562): the command
 
 from typing import TYPE_CHECKING, Any
 
-from amp_rewrite import fork_safe
+from amp_rewrite.process import fork_safe
 
 if TYPE_CHECKING:
-    from amp_rewrite.analysis import Analysis
-    from amp_rewrite.options import Options, Pins
+    from amp_rewrite.coverage.counts import Coverage
+    from amp_rewrite.coverage.measuring import measure as measure_coverage
+    from amp_rewrite.deciding import Analysis
     from amp_rewrite.passes import AmpPass
     from amp_rewrite.pipeline import Result, analyze, rewrite
-    from amp_rewrite.reporting.coverage.counts import Coverage
-    from amp_rewrite.reporting.coverage.measuring import measure as measure_coverage
+    from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.metrics import Tolerances
     from amp_rewrite.running.observation import observe
@@ -46,16 +46,16 @@ __all__ = [
 
 _PLACES = {
     "AmpPass": "passes:AmpPass",
-    "Analysis": "analysis:Analysis",
-    "Coverage": "reporting.coverage.counts:Coverage",
-    "Options": "options:Options",
-    "Pins": "options:Pins",
+    "Analysis": "deciding:Analysis",
+    "Coverage": "coverage.counts:Coverage",
+    "Options": "policy.options:Options",
+    "Pins": "policy.options:Pins",
     "Result": "pipeline:Result",
     "Tolerances": "running.metrics:Tolerances",
     "Verdict": "running.verification:Verdict",
     "analyze": "pipeline:analyze",
     "emulate": "running.emulation:emulate",
-    "measure_coverage": "reporting.coverage.measuring:measure",
+    "measure_coverage": "coverage.measuring:measure",
     "observe": "running.observation:observe",
     "rewrite": "pipeline:rewrite",
     "verify": "running.verification:verify",

@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NoReturn
 
-from amp_rewrite import collector, stoppable
 from amp_rewrite.errors import TRACEBACK
-from amp_rewrite.late_imports import postponed
+from amp_rewrite.process import collector, stoppable
+from amp_rewrite.process.late_imports import postponed
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 Names, paths and messages come from files and command lines. What is printed of them goes through here: all
 errors of ours (`errors`), every line of a terminal (`reporting.console`), what click says (`cli.group`), and
-the files that a CI shows (`reporting.coverage`). JSON keeps names as they are, in its own escapes.
+the files that a CI shows (`coverage`). JSON keeps names as they are, in its own escapes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_rewrite import arguments, pipeline
-from amp_rewrite.options import Options
+from amp_rewrite.policy.options import Options
 
 
 class AmpPass(ir.passes.FunctionalPass):

@@ -11,27 +11,17 @@ from typing import Any, Generic, TypeVar, overload
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import (
-    annotations,
-    apart,
-    arguments,
-    calls,
-    checking,
-    collector,
-    editing,
-    model_io,
-    output_paths,
-    plan_files,
-    refusals,
-    tidy,
-    writing,
-)
-from amp_rewrite.analysis import Analysis, Given, decide
+from amp_rewrite import arguments, refusals
+from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.deciding import Analysis, Given, decide
 from amp_rewrite.errors import ModelError
-from amp_rewrite.observed import Observed
-from amp_rewrite.options import Borders, Options
-from amp_rewrite.reporting.report import Report
-from amp_rewrite.stopwatch import Progress, Stopwatch
+from amp_rewrite.model import loading, output_paths, writing
+from amp_rewrite.onnx_types import function_calls, worker
+from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.process import collector
+from amp_rewrite.process.stopwatch import Progress, Stopwatch
+from amp_rewrite.rewriting import annotations, checking, editing, plan_files, tidy
+from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
 Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
@@ -50,7 +40,7 @@ class Result(Generic[M]):
 
 
 def analyze(
-    source: model_io.Source,
+    source: loading.Source,
     options: Options | None = None,
     *,
     replay: plan_files.SavedPlan | None = None,
@@ -111,7 +101,7 @@ def rewrite(
 
 
 def rewrite(
-    source: model_io.Source,
+    source: loading.Source,
     options: Options | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
@@ -139,7 +129,7 @@ def rewrite(
     target = output_paths.choose(source, output, options, in_place=in_place)
     clock = Stopwatch(progress)
     if options.check:
-        apart.start()
+        worker.start()
     with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
         analysis = _analyze(source, Given(options, replay, seen or {}), clock)
         if target is not None and not in_place:
@@ -159,7 +149,7 @@ def rewrite(
         with clock.stage("check"):
             told = replace(carried_out, warnings=(*carried_out.warnings, *made.warnings))
             model = analysis.loaded.model
-            nodes = calls.total(model) if model.functions else told.nodes.total
+            nodes = function_calls.total(model) if model.functions else told.nodes.total
             checked = _check(source, made, told, nodes, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
 
@@ -170,9 +160,9 @@ def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Op
     return replay.over(asked) if replay else asked
 
 
-def _analyze(source: model_io.Source, given: Given, clock: Stopwatch) -> Analysis:
+def _analyze(source: loading.Source, given: Given, clock: Stopwatch) -> Analysis:
     with clock.stage("load"):
-        loaded = model_io.load(source)
+        loaded = loading.load(source)
     return decide(loaded, given, clock)
 
 
@@ -210,9 +200,7 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
     return warnings
 
 
-def _check(
-    source: model_io.Source, made: writing.Made, found: Report, nodes: int, options: Options
-) -> Report:
+def _check(source: loading.Source, made: writing.Made, found: Report, nodes: int, options: Options) -> Report:
     """The report with onnx's verdict on the result; a model that came as it was has none."""
     if not (found.changed and options.check):
         return found

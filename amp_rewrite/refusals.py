@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from amp_rewrite import arguments
+from amp_rewrite.analysis.observed import Magnitudes
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.observed import Magnitudes
-from amp_rewrite.options import Options
-from amp_rewrite.plan_files import SavedPlan
+from amp_rewrite.policy.options import Options
+from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
 def refuse(source: object, options: object, replay: object, seen: object) -> None:
@@ -20,7 +20,7 @@ def refuse(source: object, options: object, replay: object, seen: object) -> Non
     if options is not None:
         arguments.instance("options", options, Options, "write Options(...)")
     if replay is not None:
-        remedy = "read a saved plan with amp_rewrite.plan_files.load"
+        remedy = "read a saved plan with amp_rewrite.rewriting.plan_files.load"
         arguments.instance("replay", replay, SavedPlan, remedy)
     if seen is not None:
         remedy = "give what amp_rewrite.observe returned"

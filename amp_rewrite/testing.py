@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
-from amp_rewrite.arithmetic.opened import Dims
+from amp_rewrite.coverage import baselines
+from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.rules import TOLERANCE, Check, Rules
+from amp_rewrite.coverage.table import nodes
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.model_io import Source
-from amp_rewrite.reporting.coverage import baselines
-from amp_rewrite.reporting.coverage.checks import check
-from amp_rewrite.reporting.coverage.counts import Coverage
-from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import TOLERANCE, Check, Rules
-from amp_rewrite.reporting.coverage.table import nodes
+from amp_rewrite.flops.opened import Dims
+from amp_rewrite.model.loading import Source
 
 
 def assert_coverage(

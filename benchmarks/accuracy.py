@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite import observe, rewrite
-from amp_rewrite.half import FLOAT16
-from amp_rewrite.proving import Looking, Steps, prove
+from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.rewrite_and_verify import Looking, Steps, prove
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verification import verify

@@ -24,16 +24,16 @@ import onnx_ir as ir
 from accuracy import feeds_module
 
 from amp_rewrite import analyze, rewrite
+from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.precision import Precision
+from amp_rewrite.coverage.rules import percent
+from amp_rewrite.coverage.wording import flops
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
-from amp_rewrite.explaining import of_analysis
-from amp_rewrite.reporting.causes import RootCause
-from amp_rewrite.reporting.coverage.counts import Coverage
-from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.precision import Precision
-from amp_rewrite.reporting.coverage.rules import percent
-from amp_rewrite.reporting.coverage.wording import flops
-from amp_rewrite.reporting.sentences import of_cause, plural
+from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.explaining.sentences import of_cause, plural
+from amp_rewrite.explanation import of_analysis
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 BOUND = 0.9

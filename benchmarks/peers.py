@@ -56,7 +56,7 @@ class Peer:
 
 
 def _ours(name: str, options: str) -> Peer:
-    imports = "import amp_rewrite\nfrom amp_rewrite.options import Level, Options"
+    imports = "import amp_rewrite\nfrom amp_rewrite.policy.options import Level, Options"
     return Peer(name, imports, f"amp_rewrite.rewrite(source, {options}, output=target)")
 
 

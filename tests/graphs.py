@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from amp_rewrite.colours import Painting
-from amp_rewrite.lists import Entry, Kind
-from amp_rewrite.schema import TypeVar
-from amp_rewrite.units import Site, Unit, UnitGraph
+from amp_rewrite.analysis.units import Site, Unit, UnitGraph
+from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.onnx_types.schema import TypeVar
+from amp_rewrite.policy.operator_lists import Entry, Kind
 
 FOLLOW = "FOLLOW"
 """The word for an INFER unit that the lists mark `follow`; every kind is a word of its own."""

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite.half import BFLOAT16, FLOAT16
-from amp_rewrite.lists import Entry, Kind, OpLists
-from amp_rewrite.options import Level, Options
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
+from amp_rewrite.policy.options import Level, Options
 
 FLOAT, HALF, INT64, BOOL = (
     TensorProto.FLOAT,

@@ -6,16 +6,18 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from amp_rewrite import analyze, explaining, model_io, rewrite, shape_inference
+from amp_rewrite import analyze, explanation, rewrite
+from amp_rewrite.advice import advice, capability, words
+from amp_rewrite.advice.capability import Capability, parse, shortfall
+from amp_rewrite.advice.measured import measure
 from amp_rewrite.cli import main
-from amp_rewrite.decisions import Decisions
 from amp_rewrite.errors import OptionError
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.lists import Kind
-from amp_rewrite.options import Options
-from amp_rewrite.reporting.advice import advice, capability, words
-from amp_rewrite.reporting.advice.capability import Capability, parse, shortfall
-from amp_rewrite.reporting.advice.measured import measure
+from amp_rewrite.model import loading
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.onnx_types import shape_inference
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import Options
+from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.running import devices
 from tests import text
 
@@ -162,7 +164,7 @@ def test_alike_products_are_one_line():
 def test_a_half_model_of_anybody():
     """What runs in half in a model as it stands gets advice, whoever made it half."""
     source = "g (float16[16, 12] x, float16[12, 16] w) => (float16[16, 16] y) { y = MatMul(x, w) }"
-    model = model_io.load(text.model(source)).model
+    model = loading.load(text.model(source)).model
     measured = measure(model, shape_inference.types(model), {})
     (found,) = advice.give(measured, Decisions(()), "float16").paddings
     assert [d.name for d in found.dimensions] == ["inner dimension"]
@@ -231,7 +233,7 @@ SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = M
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     """A model in a folder, on a machine without a device."""
-    monkeypatch.setattr(explaining, "of_this_machine", lambda: None)
+    monkeypatch.setattr(explanation, "of_this_machine", lambda: None)
     monkeypatch.setattr("amp_rewrite.cli.questions.of_this_machine", lambda: None)
     onnx.save(text.model(SOURCE), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from amp_rewrite import allocation
+from amp_rewrite.model import allocation
 
 
 @pytest.fixture(autouse=True)

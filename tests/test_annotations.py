@@ -6,12 +6,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite import analyze, annotations, rewrite
-from amp_rewrite.annotations import KEY
+from amp_rewrite import analyze, rewrite
 from amp_rewrite.errors import ModelError
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.options import Borders, Level, Options, Pins
-from amp_rewrite.reporting.sentences import chain
+from amp_rewrite.explaining.sentences import chain
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy.options import Borders, Level, Options, Pins
+from amp_rewrite.rewriting import annotations
+from amp_rewrite.rewriting.annotations import KEY
 from tests import text
 from tests.edits import edits
 

@@ -11,14 +11,15 @@ import onnx_ir as ir
 import pytest
 
 import amp_rewrite
-from amp_rewrite import AmpPass, demo, lists
+from amp_rewrite import AmpPass, demo
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
-from amp_rewrite.half import BFLOAT16, FLOAT16
-from amp_rewrite.options import Beside, Borders, ExternalData, Level, Options, Pins
-from amp_rewrite.running import feeds
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.options import Beside, Borders, ExternalData, Level, Options, Pins
+from amp_rewrite.policy.targets import ANY
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.metrics import Tolerances
-from amp_rewrite.targets import ANY
 from amp_rewrite.testing import assert_coverage
 from tests.labels import label
 
@@ -38,7 +39,7 @@ def refusal(call, *arguments, **fields):
     [
         ({"half": "bfloat16"}, {"half": BFLOAT16}),
         ({"half": "Float16"}, {"half": FLOAT16}),
-        ({"lists": "tensorflow"}, {"lists": lists.load("tensorflow")}),
+        ({"lists": "tensorflow"}, {"lists": operator_lists.load("tensorflow")}),
         ({"target": "any"}, {"target": ANY}),
         ({"level": "unsafe-force-all"}, {"level": Level.UNSAFE_FORCE_ALL}),
         ({"borders": "half"}, {"borders": Borders.HALF}),
@@ -171,7 +172,7 @@ REWRITE = [
     ),
     (
         {"replay": "plan.json"},
-        "replay: 'plan.json' is no SavedPlan; read a saved plan with amp_rewrite.plan_",
+        "replay: 'plan.json' is no SavedPlan; read a saved plan with amp_rewrite.rewriting.plan_",
     ),
     ({"replay": {}}, "replay: dict is no SavedPlan"),
     ({"progress": True}, "progress: True is no function"),

@@ -10,14 +10,14 @@ import pytest
 from onnx import parser
 
 import amp_rewrite
-from amp_rewrite.colours import Colour
+from amp_rewrite.colouring.rules import Colour
 from amp_rewrite.errors import OutputError
-from amp_rewrite.options import Level, Options, Pins
+from amp_rewrite.policy.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
+from amp_rewrite.console import Console
 from amp_rewrite.reporting import terminal
-from amp_rewrite.reporting.console import Console
-from amp_rewrite.running import inner_values, sessions, verification
+from amp_rewrite.running import intermediate_values, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 
@@ -201,14 +201,14 @@ def _opened(monkeypatch, feeds, length):
 
 def test_chunks_of_small_values_grow(monkeypatch):
     """While values are small each chunk is twice the last, so that few sessions see a long graph."""
-    monkeypatch.setattr(inner_values, "CHUNK", 1)
+    monkeypatch.setattr(intermediate_values, "CHUNK", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
 
 
 def test_chunks_of_large_values_do_not_grow(monkeypatch):
     """Where a chunk takes much memory, the next is no larger."""
-    monkeypatch.setattr(inner_values, "CHUNK", 1)
-    monkeypatch.setattr(inner_values, "_SMALL", 1)
+    monkeypatch.setattr(intermediate_values, "CHUNK", 1)
+    monkeypatch.setattr(intermediate_values, "_SMALL", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite import blocks
 from amp_rewrite.errors import ModelError
-from amp_rewrite.half import FLOAT16, fit
+from amp_rewrite.model import blocks
+from amp_rewrite.numerics.half import FLOAT16, fit
 
 ROOT = Path(__file__).parents[1]
 

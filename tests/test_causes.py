@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 from onnx.parser import parse_model
 
-from amp_rewrite import analyze, kinds, lists, rewrite, schema
-from amp_rewrite.analysis import Analysis
-from amp_rewrite.arithmetic import work
-from amp_rewrite.decisions import about, made_by
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.lists import Kind
-from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
-from amp_rewrite.reporting import remedies
-from amp_rewrite.reporting.causes import Remedy
-from amp_rewrite.reporting.report import Extent, extents
-from amp_rewrite.reporting.sentences import of_cause
+from amp_rewrite import analyze, rewrite
+from amp_rewrite.colouring import classification
+from amp_rewrite.deciding import Analysis
+from amp_rewrite.explaining import suggestions
+from amp_rewrite.explaining.causes import Remedy
+from amp_rewrite.explaining.sentences import of_cause
+from amp_rewrite.flops import flop_count
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import SHIPPED_FOR, Borders, Level, Options, Pins
+from amp_rewrite.rewriting.decisions import about, made_by
+from amp_rewrite.rewriting.report import Extent, extents
 from tests import text
 
 CHAINS = """g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
@@ -141,7 +144,7 @@ def test_a_finding_in_several_places_is_one_cause():
 
 def moved(kind, operator):
     """Options with one operator moved by a flag."""
-    return Options(lists=lists.load("default").override(kind, [operator], f"--{kind.value}"))
+    return Options(lists=operator_lists.load("default").override(kind, [operator], f"--{kind.value}"))
 
 
 LOOSE = "g (float[4, 4] x) => (float[4, 4] y) { a = Sigmoid(x)  b = Tanh(a)  y = Add(a, b) }"
@@ -201,7 +204,7 @@ def test_a_flag_that_changes_no_node_is_not_named():
 def test_there_are_only_so_many_tries(monkeypatch):
     """The first causes are served; of the others it is said that nothing was tried."""
     tried = []
-    monkeypatch.setattr(remedies, "TRIES", 1)
+    monkeypatch.setattr(suggestions, "TRIES", 1)
     monkeypatch.setattr(Analysis, "painted", lambda *given: tried.append(given) or painted(*given))
     first, second = analyze(text.model(TWO)).causes()
     assert len(tried) == 1
@@ -215,12 +218,12 @@ painted = Analysis.painted
 def test_a_large_model_gets_fewer_tries(monkeypatch):
     """The tries are bounded by the units that are decided anew, down to a few for the first causes."""
     tried = []
-    monkeypatch.setattr(remedies, "UNITS", 1)
+    monkeypatch.setattr(suggestions, "UNITS", 1)
     monkeypatch.setattr(Analysis, "painted", lambda *given: tried.append(given) or painted(*given))
     options = Options(level=Level.TENSOR_CORES_ONLY)
     source = "g (float[4] x) => (float[4] y) { a = Exp(x)  b = Sqrt(a)  c = Abs(b)  d = Tanh(c)  y = Neg(d) }"
-    assert len(analyze(text.model(source), options).causes()) > remedies.LEAST
-    assert len(tried) == remedies.LEAST
+    assert len(analyze(text.model(source), options).causes()) > suggestions.LEAST
+    assert len(tried) == suggestions.LEAST
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ def test_a_large_model_gets_fewer_tries(monkeypatch):
 )
 def test_a_name_as_a_pin(name, others, pattern):
     """A pin names its node and no other, whatever the name has in it."""
-    assert kinds.pattern_for(name, others) == pattern
+    assert classification.pattern_for(name, others) == pattern
     assert re.fullmatch(pattern, name)
 
 
@@ -283,7 +286,7 @@ NAMES = """ultraface_rfb320 bigru_tagger.legacy mamba_tiny.legacy silero_vad_v6 
     dit_small.dynamo""".split()
 SAID = {
     "float16": Options(),
-    "tensorflow": Options(lists=lists.load("tensorflow")),
+    "tensorflow": Options(lists=operator_lists.load("tensorflow")),
     "bfloat16": Options(half=BFLOAT16),
     "half-io": Options(borders=Borders.HALF),
 }
@@ -306,7 +309,7 @@ def test_every_flag_does_what_it_says_for_real_models(name, said):
     entries = json.loads((MODELS / "index.json").read_text())
     (path,) = (MODELS / entry["file"] for entry in entries if entry["name"] == name)
     made = analyze(path, SAID[said])
-    for cause in made.causes(work.count(made.loaded.model, made.graph.types).flops):
+    for cause in made.causes(flop_count.count(made.loaded.model, made.graph.types).flops):
         holds(path.read_bytes(), SAID[said], cause)
 
 
@@ -357,7 +360,7 @@ def flagged(options, remedy):
         else:
             assert value not in moves
             moves[value] = Kind(name[2:])
-    found = lists.load(options.lists.name if options.lists else SHIPPED_FOR[options.half.name])
+    found = operator_lists.load(options.lists.name if options.lists else SHIPPED_FOR[options.half.name])
     for operator, kind in moves.items():
         found = found.override(kind, [operator], f"--{kind.value}")
     return replace(options, lists=found, pins=pins)

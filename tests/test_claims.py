@@ -6,12 +6,16 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite import annotations, lists, model_io, rewrite, shape_inference
-from amp_rewrite.half import BFLOAT16, HALF_TYPES
-from amp_rewrite.names import graphs
-from amp_rewrite.options import Borders, Options
-from amp_rewrite.reporting.sentences import first_step
-from amp_rewrite.units import value_at
+from amp_rewrite import rewrite
+from amp_rewrite.analysis.units import value_at
+from amp_rewrite.explaining.sentences import first_step
+from amp_rewrite.model import loading
+from amp_rewrite.model.names import graphs
+from amp_rewrite.numerics.half import BFLOAT16, HALF_TYPES
+from amp_rewrite.onnx_types import shape_inference
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.rewriting import annotations
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 NAMES = """yolox_nano osf_face_detection road_seg_adas_0001 silero_vad_op18_ifless silero_vad_v6 plcmos_v2
@@ -20,7 +24,7 @@ NAMES = """yolox_nano osf_face_detection road_seg_adas_0001 silero_vad_op18_ifle
     mamba_tiny.legacy mamba_tiny.dynamo ultraface_rfb320 bart_tiny.dynamo""".split()
 SAID = {
     "float16": Options(),
-    "tensorflow": Options(lists=lists.load("tensorflow")),
+    "tensorflow": Options(lists=operator_lists.load("tensorflow")),
     "bfloat16": Options(half=BFLOAT16),
     "half-io": Options(borders=Borders.HALF),
 }
@@ -52,7 +56,7 @@ def test_what_is_explained_is_so(name, said):
         real(name), SAID[said], on_plan=lambda made: found.append((made.graph, made.decisions()))
     )
     ((graph, decisions),) = found
-    model = model_io.load(result.model).model
+    model = loading.load(result.model).model
     types = {value.name: kind.dtype for value, kind in shape_inference.types(model).items() if value.name}
     colours_hold(graph, decisions, types)
     causes_hold(graph, decisions)

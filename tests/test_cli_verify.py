@@ -15,7 +15,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.cli import main
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running import feeds
+from amp_rewrite.running.inputs import feeds
 
 OVERFLOW = """<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
     [shift] s = Add (x, x) [square] a = Mul (s, s) [root] y = Sqrt (a) }"""

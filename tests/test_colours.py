@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from amp_rewrite import findings, kinds
-from amp_rewrite.colours import Colour, Paint, Painting, Rule, paint, reach
-from amp_rewrite.lists import Kind
-from amp_rewrite.options import Level
+from amp_rewrite.analysis import findings
+from amp_rewrite.colouring import classification
+from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule, paint, reach
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import Level
 from tests import graphs
 from tests.graphs import chain, entries, entry, graph
 
@@ -283,7 +284,8 @@ def test_a_cast_that_is_an_output_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [findings.BY_RANGE, findings.BY_OBSERVATION, kinds.BY_SCHEMA, kinds.BY_PIN, "--fixed"]
+    "source",
+    [findings.BY_RANGE, findings.BY_OBSERVATION, classification.BY_SCHEMA, classification.BY_PIN, "--fixed"],
 )
 def test_a_cast_that_must_stay_stays(source: str) -> None:
     """A range, the schema, a pin or a flag holds a Cast in float32 among half readers."""

@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 import amp_rewrite
+from amp_rewrite.coverage.counts import Counts
+from amp_rewrite.coverage.measuring import measure
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.reporting.coverage.counts import Counts
-from amp_rewrite.reporting.coverage.measuring import measure
 from tests import text
 from tests.text import FUNCTIONS
 

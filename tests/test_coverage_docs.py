@@ -10,8 +10,8 @@ import onnx
 import pytest
 import yaml
 
+from amp_rewrite.coverage import rule_files
 from amp_rewrite.demo import network
-from amp_rewrite.reporting.coverage import rule_files
 
 DOCS = Path(__file__).parents[1] / "docs"
 WORKFLOW = yaml.safe_load((DOCS / "coverage-workflow.yml").read_text(encoding="utf-8"))

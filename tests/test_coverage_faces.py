@@ -6,15 +6,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from amp_rewrite.reporting.console import Console
-from amp_rewrite.reporting.coverage.annotations import commands
-from amp_rewrite.reporting.coverage.checks import check
-from amp_rewrite.reporting.coverage.junit import junit
-from amp_rewrite.reporting.coverage.markdown import markdown
-from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import Rules
-from amp_rewrite.reporting.coverage.table import print_checks, print_coverage
-from amp_rewrite.reporting.coverage.wording import flops
+from amp_rewrite.console import Console
+from amp_rewrite.coverage.annotations import commands
+from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.junit import junit
+from amp_rewrite.coverage.markdown import markdown
+from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.rules import Rules
+from amp_rewrite.coverage.table import print_checks, print_coverage
+from amp_rewrite.coverage.wording import flops
 from tests import text
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {

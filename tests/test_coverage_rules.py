@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from amp_rewrite.coverage import baselines, rule_files
+from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.rules import Rules, percent
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
-from amp_rewrite.reporting.coverage import baselines, rule_files
-from amp_rewrite.reporting.coverage.checks import check
-from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import Rules, percent
 from tests import text
 from tests.edits import edits
 

@@ -11,10 +11,11 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from amp_rewrite import editing, targets
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.options import Borders, Options, Pins
+from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.pipeline import rewrite
+from amp_rewrite.policy import targets
+from amp_rewrite.policy.options import Borders, Options, Pins
+from amp_rewrite.rewriting import editing
 from tests.text import agree, becomes, model, nodes, printed, rewritten, run, stays, stored, types
 
 HALF_BORDERS = Options(borders=Borders.HALF)

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite import element_types
+from amp_rewrite.onnx_types import element_types
 from tests.text import model
 
 MINE = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>'

@@ -15,9 +15,9 @@ import pytest
 import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.cli import main
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import AmpRewriteError, ModelError, OptionError
 from amp_rewrite.escaping import LONGEST_NAME, brief, shortened, visible
-from amp_rewrite.reporting.console import Console, Styled
 from tests import text
 from tests.test_cli import run
 
@@ -84,7 +84,7 @@ def calls(path):
 
 PRINTS = re.compile(r"rich(?!\.table\.Column)\b.*|click\.s?echo|print|.*std(out|err)\.write|warnings\.warn")
 PLACES = {
-    "reporting/console.py": "where everything is printed",
+    "console.py": "where everything is printed",
     "cli/progress.py": "a spinner with stages of ours",
     "cli/group.py": "the one line of an error",
     "cli/main.py": "the version",

@@ -10,7 +10,7 @@ from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.cli import main
-from amp_rewrite.options import Options
+from amp_rewrite.policy.options import Options
 from tests import text
 
 MODEL = """
@@ -380,7 +380,7 @@ def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
 
     path = tmp_path / "model.onnx"
     onnx.save(parse_model(MODEL.replace("= MatMul (x", f"= {operator} (x")), path)
-    monkeypatch.setattr("amp_rewrite.reporting.advice.advice.give", fails)
+    monkeypatch.setattr("amp_rewrite.advice.advice.give", fails)
     result = run("explain", path, "--advice")
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

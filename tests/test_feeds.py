@@ -18,7 +18,7 @@ from tests.text import model
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.cli.feed_flags import feed_flags
-from amp_rewrite.running.feeds import Data, feeds
+from amp_rewrite.running.inputs.feeds import Data, feeds
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 RUNTIME = Runtime()

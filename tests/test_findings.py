@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.findings import MOVERS, acts_as
+from amp_rewrite.analysis.findings import MOVERS, acts_as
 
 
 def node(operator, **attributes):

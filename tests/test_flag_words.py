@@ -12,27 +12,28 @@ import pytest
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import demo, errors, plan_files
+from amp_rewrite import demo, errors
 from amp_rewrite.cli import main
 from amp_rewrite.cli.flag_words import FLAGS, in_flags
-from amp_rewrite.options import ExternalData, Options, Pins
-from amp_rewrite.reporting.coverage import baselines
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.coverage import baselines
+from amp_rewrite.policy.options import ExternalData, Options, Pins
+from amp_rewrite.rewriting import plan_files
+from amp_rewrite.running.inputs.feeds import Data
 
 PACKAGE = Path(amp_rewrite.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z]|(?<![\w-])-o\b")
 
 # What the command line prints under a result: suggestions of flags, by nature.
 SUGGESTS = {
-    "explaining.py",
-    "reporting/remedies.py",
-    "reporting/causes.py",
+    "explanation.py",
+    "explaining/suggestions.py",
+    "explaining/causes.py",
     "reporting/explained.py",
-    "reporting/sentences.py",
+    "explaining/sentences.py",
     "reporting/terminal.py",
     "reporting/verdicts.py",
-    "reporting/advice/words.py",
-    "reporting/coverage/assumptions.py",
+    "advice/words.py",
+    "coverage/assumptions.py",
 }
 LIBRARY = [
     path

@@ -6,10 +6,11 @@ import onnx
 import onnx.parser
 import pytest
 
-from amp_rewrite import element_types, inlining, model_io
-from amp_rewrite.arithmetic import contrib_shapes, flops, work
-from amp_rewrite.arithmetic.work import Work
 from amp_rewrite.errors import OptionError
+from amp_rewrite.flops import contrib_shapes, flop_count, formulas
+from amp_rewrite.flops.flop_count import Work
+from amp_rewrite.model import inlining, loading
+from amp_rewrite.onnx_types import element_types
 from tests import text
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -18,9 +19,9 @@ NEWEST = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 
 def counted(proto: onnx.ModelProto, **dims: int) -> Work:
     """The work of a model."""
-    model = model_io.load(proto).model
+    model = loading.load(proto).model
     inlining.inline(model)
-    return work.count(model, element_types.infer(model), dims)
+    return flop_count.count(model, element_types.infer(model), dims)
 
 
 def by_operator(source: str, weights: text.Weights | None = None, **dims: int) -> dict[str, int | None]:
@@ -222,7 +223,7 @@ OTHERS = [
 def test_an_attribute_of_another_kind_counts_as_none(said: str, count: int) -> None:
     """What is no integer where one should be is not there: nobody can say what it means."""
     line = f"g (x, w) => (y) {{ y = ConvTranspose <group = {said}> (x, w) }}"
-    model = model_io.load(onnx.parser.parse_model(f"{NEWEST} {line}")).model
+    model = loading.load(onnx.parser.parse_model(f"{NEWEST} {line}")).model
     assert contrib_shapes.attribute(model.graph[0], "group", 1) == count
 
 
@@ -398,7 +399,7 @@ def test_a_node_that_onnx_dies_of_costs_nothing_but_itself():
 
 def test_every_operator_is_counted_one_way():
     """No operator stands in two tables."""
-    moved, counted_by, unknown = flops.MOVEMENT, set(flops.FORMULAS), flops.UNCOUNTED
+    moved, counted_by, unknown = formulas.MOVEMENT, set(formulas.FORMULAS), formulas.UNCOUNTED
     assert not (moved & counted_by) | (moved & unknown) | (unknown & counted_by)
 
 
@@ -415,7 +416,7 @@ def _shapes(given):
 
 def known_and_heavy(entry) -> tuple[int, int]:
     """How many products of a real model have FLOPs, and how many there are, for inputs of its own."""
-    model = model_io.load(MODELS / entry["file"]).model
+    model = loading.load(MODELS / entry["file"]).model
     inlining.inline(model)
     sizes = {name: _shapes(given) for name, given in entry["inputs"].items()}
     dims = {
@@ -424,7 +425,7 @@ def known_and_heavy(entry) -> tuple[int, int]:
         for axis, dim in enumerate(value.shape or ())
         if not isinstance(dim, int) and axis < len(sizes.get(value.name, ()))
     }
-    found = work.count(model, element_types.infer(model), dims)
+    found = flop_count.count(model, element_types.infer(model), dims)
     counts = [count for node, count in found.flops.items() if node.op_type in HEAVY]
     return sum(count is not None for count in counts), len(counts)
 

@@ -34,14 +34,14 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import amp_rewrite
-from amp_rewrite import lists, targets
-from amp_rewrite.analysis import Analysis
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.lists import Kind, OpLists
-from amp_rewrite.options import Level, Options, Pins
-from amp_rewrite.plan import Cast
+from amp_rewrite.deciding import Analysis
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy import operator_lists, targets
+from amp_rewrite.policy.operator_lists import Kind, OpLists
+from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.rewriting.plan import Cast
 
-OPTIONS = Options(lists=lists.load("tensorflow"), follow=False, target=targets.ANY)
+OPTIONS = Options(lists=operator_lists.load("tensorflow"), follow=False, target=targets.ANY)
 SQUARE = "(float[32,32] input)"
 
 
@@ -610,7 +610,7 @@ def test_convolutions(name: str) -> None:
 
 def _bfloat16_lists() -> OpLists:
     """TensorFlow's lists for bfloat16: every INFER follows, and sums and means are INFER."""
-    base = lists.load("tensorflow").override(Kind.INFER, ["ReduceSum", "ReduceMean"], "bfloat16")
+    base = operator_lists.load("tensorflow").override(Kind.INFER, ["ReduceSum", "ReduceMean"], "bfloat16")
     entries = {key: replace(entry, follow=entry.kind is Kind.INFER) for key, entry in base.entries.items()}
     return replace(base, entries=MappingProxyType(entries))
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from amp_rewrite import half, rounding
 from amp_rewrite.errors import OptionError
-from amp_rewrite.half import BFLOAT16, FLOAT16
+from amp_rewrite.numerics import half, rounding
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 
 HALVES = pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
 FLOATS = hnp.arrays(np.float32, hnp.array_shapes(min_side=0), elements=st.floats(width=32, allow_nan=True))

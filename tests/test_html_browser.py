@@ -12,8 +12,8 @@ from onnx import helper
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main
+from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.pipeline import analyze
-from amp_rewrite.reporting.sentences import chain
 from benchmarks.graphs import Transformer
 
 playwright = pytest.importorskip(

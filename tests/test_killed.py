@@ -16,8 +16,8 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from amp_rewrite import staging
 from amp_rewrite.cli import main
+from amp_rewrite.files import staging
 from tests import text
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]

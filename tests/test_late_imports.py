@@ -16,7 +16,8 @@ from onnx import save
 from onnx.parser import parse_model
 
 import amp_rewrite
-from amp_rewrite import __main__, late_imports
+from amp_rewrite import __main__
+from amp_rewrite.process import late_imports
 from tests.test_packaging import ROOT
 
 MODEL = """
@@ -51,7 +52,7 @@ def test_what_waits_is_there_when_it_is_asked_for():
 
 WAITS = """
 import sys
-from amp_rewrite.late_imports import postponed
+from amp_rewrite.process.late_imports import postponed
 before = len(sys.meta_path)
 with postponed():
     import onnx_ir

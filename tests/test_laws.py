@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from amp_rewrite import annotations, pipeline
-from amp_rewrite.annotations import KEY
-from amp_rewrite.half import FLOAT16
-from amp_rewrite.lists import Kind
-from amp_rewrite.options import Level, Options
+from amp_rewrite import pipeline
+from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.rewriting import annotations
+from amp_rewrite.rewriting.annotations import KEY
 from tests.random_models import OPERATORS, SMOOTH, feeds, lists, models, options
 from tests.sessions import Runtime
 

@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import lists
 from amp_rewrite.cli.main import main
-from amp_rewrite.lists import Kind
-from amp_rewrite.matching import Matched
-from amp_rewrite.options import Options, Pins
+from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import Options, Pins
 from tests import text
 
 BODY = """<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
@@ -27,7 +27,7 @@ g (float[4, 4] x, bool k) => (float[4, 4] y) {
 
 def matched(pins=None, **asked):
     """What is counted for pins and lists."""
-    chosen = lists.load("default")
+    chosen = operator_lists.load("default")
     for kind, operators in asked.items():
         chosen = chosen.override(Kind(kind), operators, f"--{kind}")
     options = Options(lists=chosen, pins=pins or Pins())

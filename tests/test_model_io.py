@@ -8,10 +8,11 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite import external as external_module
-from amp_rewrite import rewrite, writing
+from amp_rewrite import rewrite
 from amp_rewrite.errors import AmpRewriteError, ModelError, OptionError, OutputError
-from amp_rewrite.options import Beside, Borders, ExternalData, Options
+from amp_rewrite.model import external_data as external_module
+from amp_rewrite.model import writing
+from amp_rewrite.policy.options import Beside, Borders, ExternalData, Options
 from tests import text
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""

@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import lists, pipeline
+from amp_rewrite import pipeline
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.half import BFLOAT16, FLOAT16
-from amp_rewrite.options import Borders, Level, Options
-from amp_rewrite.proving import Looking, Steps, prove
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.options import Borders, Level, Options
+from amp_rewrite.rewrite_and_verify import Looking, Steps, prove
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Device
@@ -31,7 +32,7 @@ AT_MOST = 0.2
 
 OVERFLOWS = ("oww_melspectrogram",)  # its power spectrum exceeds 65504, which only a run can tell
 VARIANTS = {
-    "tensorflow": Options(lists=lists.load("tensorflow"), follow=False),
+    "tensorflow": Options(lists=operator_lists.load("tensorflow"), follow=False),
     "bfloat16": Options(half=BFLOAT16),
     "forced": Options(level=Level.UNSAFE_FORCE_ALL),
     "half-io": Options(borders=Borders.HALF),

@@ -3,13 +3,14 @@
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite import annotations, shape_inference
-from amp_rewrite.arithmetic import work
 from amp_rewrite.demo import network as demo_network
+from amp_rewrite.flops import flop_count
+from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import drawing
 from amp_rewrite.reporting.drawing import Changes
 from amp_rewrite.reporting.network import Shade
+from amp_rewrite.rewriting import annotations
 from tests.text import model
 
 MIXED = """
@@ -31,7 +32,7 @@ def of_analysis(analysis):
     """The network of an analysis."""
     graph, decisions = analysis.graph, analysis.decisions()
     planned = drawing.changes(graph, decisions, analysis.plan)
-    flops = work.count(analysis.loaded.model, graph.types).flops
+    flops = flop_count.count(analysis.loaded.model, graph.types).flops
     return drawing.build(graph.root, graph.types, decisions, planned, flops)
 
 

@@ -16,8 +16,8 @@ from amp_rewrite.errors import FeedError
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running import free_memory
-from amp_rewrite.running.feeds import Data, feeds
+from amp_rewrite.running.inputs import free_memory
+from amp_rewrite.running.inputs.feeds import Data, feeds
 
 ROOT = Path(__file__).parents[1]
 FIXED = "g (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }"

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import observed
+from amp_rewrite.analysis import observed
+from amp_rewrite.analysis.observed import Magnitudes
 from amp_rewrite.cli import main
 from amp_rewrite.errors import FeedError
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.observed import Magnitudes
-from amp_rewrite.options import Options
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy.options import Options
 from amp_rewrite.running.sessions import Device
 from tests.text import model
 

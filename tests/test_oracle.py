@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_rewrite.colours import paint
+from amp_rewrite.colouring.rules import paint
 from tests import graphs, oracle
 from tests.graphs import Edge
 

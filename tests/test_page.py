@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import amp_rewrite
-from amp_rewrite import demo, explaining, stored
+from amp_rewrite import demo, explanation
+from amp_rewrite.coverage import measuring
+from amp_rewrite.explaining.sentences import chain, of_cause
+from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import drawing, html_page, page, page_data, plots, summary, verdicts
-from amp_rewrite.reporting.coverage import measuring
 from amp_rewrite.reporting.page import Evidence, Page
-from amp_rewrite.reporting.sentences import chain, of_cause
 from tests.text import RUNS, model
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -23,12 +24,12 @@ HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 def made(proto, evidence=None):
     """The page of a model."""
     analysis = analyze(proto)
-    found = explaining.of_analysis(analysis, {})
+    found = explanation.of_analysis(analysis, {})
     planned = drawing.changes(analysis.graph, found.decisions, analysis.plan)
     drawn = drawing.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.measured.work.flops
     )
-    binades = plots.binades_of_stored(stored.find(analysis.loaded.model).values())
+    binades = plots.binades_of_stored(constants.find(analysis.loaded.model).values())
     decided = page.decided(drawn, found.decisions, found.causes, binades, analysis.plan.half)
     result = rewrite(proto)
     return Page("model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model))
@@ -79,7 +80,7 @@ def test_what_holds_nodes_back_is_what_explain_says():
     """The causes come in the same order and words, each with the boxes of the nodes that it holds."""
     proto = demo.network()
     data = page_data.plain(made(proto))
-    causes = explaining.of_analysis(analyze(proto), {}).causes
+    causes = explanation.of_analysis(analyze(proto), {}).causes
     assert [(held["weight"], held["remedy"]) for held in data["held"]] == [
         (of_cause(cause).weight, of_cause(cause).remedy) for cause in causes
     ]

@@ -6,7 +6,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import AmpPass, Options, rewrite
-from amp_rewrite.options import Pins
+from amp_rewrite.policy.options import Pins
 
 TEXT = """<ir_version: 9, opset_import: ["": 17]> g (float[4,4] x) => (float[4,4] y) {
     [product] a = MatMul (x, x) [sum] y = Add (a, a) }"""

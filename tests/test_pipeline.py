@@ -6,10 +6,11 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from amp_rewrite import analyze, checking, rewrite
+from amp_rewrite import analyze, rewrite
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.options import Borders, Options
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.rewriting import checking
 from tests import text
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""
@@ -194,7 +195,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("amp_rewrite.analysis.units.build", fail)
+    monkeypatch.setattr("amp_rewrite.deciding.units.build", fail)
 
 
 @pytest.mark.usefixtures("failing")

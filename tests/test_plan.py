@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.options import Borders, Options
 from amp_rewrite.pipeline import analyze
-from amp_rewrite.plan import Form
+from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.rewriting.plan import Form
 from tests.text import model, printed
 
 TEXT = """g (float[4,4] x, bool c) => (float[4,4] y, float[4,4] z) <float[4,4] w, float[4,4] v> {

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 from onnx import parser
 
-from amp_rewrite import analyze, explaining, rewrite
+from amp_rewrite import analyze, explanation, rewrite
 from amp_rewrite.errors import OptionError, PlanError
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.options import Borders, Options
-from amp_rewrite.plan_files import dump, fingerprint, load
-from amp_rewrite.targets import ANY
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.targets import ANY
+from amp_rewrite.rewriting.plan_files import dump, fingerprint, load
 from tests import text
 from tests.edits import edits
 
@@ -276,7 +276,7 @@ def test_whatever_stands_in_a_plan(model, tmp_path):
     for edited in edits(json.loads(dumped(model))):
         path.write_text(json.dumps(edited))
         try:
-            explaining.of_plan(path)
+            explanation.of_plan(path)
             rewrite(model, Options(check=False), replay=load(path))
         except (PlanError, OptionError) as error:  # keep_io may name what the model lacks
             refusals.add(str(error).partition("is no plan ")[2])

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite import stored
-from amp_rewrite.half import BFLOAT16, FLOAT16
-from amp_rewrite.observed import Magnitudes
+from amp_rewrite.analysis.observed import Magnitudes
+from amp_rewrite.model import constants
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.reporting import plots
 from amp_rewrite.reporting.pictures import Dot, Line, Rect, Text, Tone
 from amp_rewrite.reporting.plots import Point
@@ -56,7 +56,7 @@ def test_stored_numbers_are_counted_by_binade():
     """Each number counts where its power of two is; zeros and infinities nowhere."""
     array = np.array([1.0, 1.5, -2.0, 0.0, np.inf, np.nan, 2.0**-30, 7e4], np.float32)
     proto = model("g (float[8] x) => (float[8] y) <float[8] w> { y = Add (x, w) }", {"w": array})
-    held = stored.find(ir.from_proto(proto)).values()
+    held = constants.find(ir.from_proto(proto)).values()
     assert plots.binades_of_stored(held) == {0: 2, 1: 1, -30: 1, 16: 1}
 
 

@@ -1,7 +1,7 @@
 """Quantised regions keep their float32, so that a runtime can fuse them into integer kernels."""
 
-from amp_rewrite import targets
-from amp_rewrite.options import Level, Options
+from amp_rewrite.policy import targets
+from amp_rewrite.policy.options import Level, Options
 from tests.text import agree, becomes, in_half, kept, model, rewritten, stays
 
 REASON = "works on quantised data, between DequantizeLinear and QuantizeLinear"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.options import Options
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy.options import Options
 from tests.text import agree, becomes, in_half, kept, model, rewritten, stored
 
 BF16 = Options(half=BFLOAT16)

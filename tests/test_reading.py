@@ -12,13 +12,15 @@ import onnx
 import pytest
 
 import amp_rewrite
-from amp_rewrite import lists, plan_files, reading
+from amp_rewrite.coverage import baselines, rule_files
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.reporting.coverage import baselines, rule_files
+from amp_rewrite.files import reading
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.rewriting import plan_files
 from tests import text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running.feeds import Data, feeds
+from amp_rewrite.running.inputs.feeds import Data, feeds
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 
@@ -64,7 +66,7 @@ READERS = {
     "verify": lambda path: amp_rewrite.verify(path, path, [{}]),
     "observe": lambda path: amp_rewrite.observe(path, [{}]),
     "plan": plan_files.load,
-    "list": lists.load,
+    "list": operator_lists.load,
     "rules": rule_files.load,
     "baseline": baselines.load,
     "data": verify_with,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
-from amp_rewrite import lists
 from amp_rewrite.cli import main
 from amp_rewrite.demo import feeds
+from amp_rewrite.policy import operator_lists
 
 pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[1]
@@ -107,8 +107,8 @@ def test_the_readme_names_every_flag():
 def test_a_list_in_the_readme_loads(block, tmp_path):
     """A list that the README shows is a list that loads, and says what it seems to say."""
     (tmp_path / "ours.yaml").write_text(block)
-    loaded = lists.load(tmp_path / "ours.yaml")
-    for kind in lists.Kind:
+    loaded = operator_lists.load(tmp_path / "ours.yaml")
+    for kind in operator_lists.Kind:
         for operator in yaml.safe_load(block).get(kind.value, {}):
             domain, _, name = operator.rpartition(":")
             assert loaded.find(domain, name).kind is kind

@@ -250,7 +250,7 @@ def test_stopped_on_the_way(large, number):
 STOPPED = """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
-from amp_rewrite import superseded
+from amp_rewrite.model import superseded
 from amp_rewrite.cli import main
 superseded.by = lambda *_: os.kill(os.getpid(), {})
 main()

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from onnx import load, numpy_helper, save
 from onnx.parser import parse_model
 
-from amp_rewrite import rewrite, rounding
-from amp_rewrite.half import FLOAT16
+from amp_rewrite import rewrite
+from amp_rewrite.numerics import rounding
+from amp_rewrite.numerics.half import FLOAT16
 from tests.test_half import FLOATS, HALVES
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amp_rewrite import schema
+from amp_rewrite.onnx_types import schema
 
 
 def layout(operator, inputs, outputs, version=17, domain=""):

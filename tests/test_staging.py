@@ -13,9 +13,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from amp_rewrite import Options, locking, rewrite, staging
+from amp_rewrite import Options, rewrite
 from amp_rewrite.errors import OptionError, OutputError
-from amp_rewrite.options import Beside, ExternalData
+from amp_rewrite.files import locking, staging
+from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
 
 ROOT = Path(__file__).parents[1]

@@ -12,9 +12,10 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from amp_rewrite import observe, stoppable, verify
+from amp_rewrite import observe, verify
 from amp_rewrite.cli import main
 from amp_rewrite.errors import OptionError, TimeLimitError
+from amp_rewrite.process import stoppable
 from amp_rewrite.running import sessions
 from tests import text
 
@@ -80,7 +81,7 @@ def left_in(folder):
 STOPPED = """
 import os, signal, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
-from amp_rewrite import stoppable
+from amp_rewrite.process import stoppable
 from amp_rewrite.__main__ import main
 
 def told(work, stop, call=stoppable.call):

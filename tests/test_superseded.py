@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from amp_rewrite import Options, rewrite, superseded
-from amp_rewrite.options import Beside, ExternalData
+from amp_rewrite import Options, rewrite
+from amp_rewrite.model import superseded
+from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
 
 BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from onnx import parser
 
-from amp_rewrite import analyze, kernel_table, schema, targets
-from amp_rewrite.colours import Rule
+from amp_rewrite import analyze
+from amp_rewrite.colouring.rules import Rule
 from amp_rewrite.errors import OptionError
-from amp_rewrite.half import BFLOAT16, FLOAT16
-from amp_rewrite.options import Level, Options, Pins
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy import kernel_table, targets
+from amp_rewrite.policy.options import Level, Options, Pins
 
 BETWEEN = """<ir_version: 10, opset_import: ["": 22]>
   g (float[1,4,4,4] x, float[4,4] w) => (float[1,4,4,4] y) {{
@@ -71,7 +73,7 @@ def test_the_table_is_what_the_dump_condenses_to(tmp_path):
     root, made = Path(__file__).parents[1], tmp_path / "table.json"
     command = ["benchmarks/kernels.py", "--condense", "benchmarks/results/kernels.json", "--json", made]
     subprocess.run([sys.executable, *command], cwd=root, check=True, capture_output=True)
-    shipped = root / "amp_rewrite" / "kernel_tables" / "onnxruntime_cuda.json"
+    shipped = root / "amp_rewrite" / "policy" / "kernel_tables" / "onnxruntime_cuda.json"
     assert made.read_bytes() == shipped.read_bytes()
 
 

@@ -2,8 +2,8 @@
 
 import io
 
+from amp_rewrite.console import Console
 from amp_rewrite.reporting import timings
-from amp_rewrite.reporting.console import Console
 from amp_rewrite.running.sessions import Device
 from tests.benches import bench, latency
 

@@ -3,8 +3,9 @@
 import onnx
 import pytest
 
-from amp_rewrite import rewrite, targets
-from amp_rewrite.options import Options
+from amp_rewrite import rewrite
+from amp_rewrite.policy import targets
+from amp_rewrite.policy.options import Options
 from tests.text import agree, becomes, model, nodes, stays
 
 FUSED = """<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>

@@ -2,8 +2,9 @@
 
 import onnx_ir as ir
 
-from amp_rewrite import element_types, units
-from amp_rewrite.targets import ANY, ONNXRUNTIME_CUDA
+from amp_rewrite.analysis import units
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.policy.targets import ANY, ONNXRUNTIME_CUDA
 from tests.text import model
 
 

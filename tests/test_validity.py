@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite.options import Level, Options
+from amp_rewrite.policy.options import Level, Options
 from tests import odd_models, text
 from tests.conformance.cases import Case
 from tests.conformance.judging import Outcome, complaint, judge

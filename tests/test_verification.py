@@ -15,14 +15,14 @@ from onnx import parser
 
 import amp_rewrite
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
-from amp_rewrite.half import BFLOAT16
-from amp_rewrite.options import Borders, Level, Options
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy.options import Borders, Level, Options
 from amp_rewrite.running import metrics
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
-from amp_rewrite.running.origins import Origin
+from amp_rewrite.running.inputs.origins import Origin
 from amp_rewrite.running.sessions import Device
 
 FORCED = Options(level=Level.UNSAFE_FORCE_ALL)
@@ -106,7 +106,7 @@ def test_blame_goes_through_a_graph_in_chunks(monkeypatch):
     before, feeds = MUTANTS["overflow"]
     after = amp_rewrite.rewrite(before, FORCED).model
     whole = blame(before, after, feeds, device=Device.CPU)
-    monkeypatch.setattr("amp_rewrite.running.inner_values.CHUNK", 1)
+    monkeypatch.setattr("amp_rewrite.running.intermediate_values.CHUNK", 1)
     assert blame(before, after, feeds, device=Device.CPU) == whole
     assert len(whole.nodes) == 3
 

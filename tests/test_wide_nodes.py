@@ -9,9 +9,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import amp_rewrite
-from amp_rewrite import annotations, schema
-from amp_rewrite.model_io import load
-from amp_rewrite.options import Level, Options
+from amp_rewrite.model.loading import load
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.rewriting import annotations
 
 ROOT = Path(__file__).parents[1]
 LINEAR = 120

@@ -20,9 +20,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from amp_rewrite.findings import BY_RANGE
-from amp_rewrite.options import Options
+from amp_rewrite.analysis.findings import BY_RANGE
 from amp_rewrite.pipeline import Result, analyze, rewrite
+from amp_rewrite.policy.options import Options
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 FUNCTIONS = """

@@ -6,22 +6,23 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import writing
 from amp_rewrite.cli.feed_flags import feed_flags, naming_sizes
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
+from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
+from amp_rewrite.model import writing
+from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.reporting import charts, picture_files, timings
-from amp_rewrite.reporting.console import Console
-from amp_rewrite.running import feeds, latency
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.running import latency
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import Effort
 from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Device
-from amp_rewrite.stoppable import Limit
 
 
 @click.command(cls=WritingCommand)

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import staging, writing
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
-from amp_rewrite.reporting.console import Console
-from amp_rewrite.reporting.coverage import baselines, checks
-from amp_rewrite.reporting.coverage.annotations import commands
-from amp_rewrite.reporting.coverage.counts import Coverage
-from amp_rewrite.reporting.coverage.junit import junit
-from amp_rewrite.reporting.coverage.markdown import markdown
-from amp_rewrite.reporting.coverage.measuring import measure
-from amp_rewrite.reporting.coverage.rules import Check
-from amp_rewrite.reporting.coverage.table import print_checks, print_coverage
+from amp_rewrite.console import Console
+from amp_rewrite.coverage import baselines, checks
+from amp_rewrite.coverage.annotations import commands
+from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.junit import junit
+from amp_rewrite.coverage.markdown import markdown
+from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.rules import Check
+from amp_rewrite.coverage.table import print_checks, print_coverage
+from amp_rewrite.files import staging
+from amp_rewrite.model import writing
 
 
 @click.command(cls=WritingCommand)

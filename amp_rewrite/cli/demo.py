@@ -8,14 +8,16 @@ from pathlib import Path
 import click
 
 from amp_rewrite import demo as networks
-from amp_rewrite import destination, model_io, pipeline, staging
+from amp_rewrite import pipeline
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.console import Console
 from amp_rewrite.errors import MissingPackageError, ModelError, OptionError
+from amp_rewrite.files import destination, staging
+from amp_rewrite.model import loading
 from amp_rewrite.reporting import terminal
-from amp_rewrite.reporting.console import Console
 from amp_rewrite.running import verification
-from amp_rewrite.running.origins import Origin
+from amp_rewrite.running.inputs.origins import Origin
 from amp_rewrite.running.verification import Verdict
 
 
@@ -59,7 +61,7 @@ def _refuse_another_model(path: Path) -> None:
     if not path.exists():
         return
     try:
-        made_by = model_io.load(path).model.producer_name
+        made_by = loading.load(path).model.producer_name
     except ModelError:
         made_by = None
     if made_by != networks.network().producer_name:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import checking, explaining, writing
-from amp_rewrite.arithmetic.opened import Dims
+from amp_rewrite import explanation
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
@@ -16,12 +15,15 @@ from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.questions import Question
 from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flags
 from amp_rewrite.cli.written_files import WritingCommand
+from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import Explanation, Source
+from amp_rewrite.explanation import Explanation, Source
+from amp_rewrite.flops.opened import Dims
+from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
-from amp_rewrite.reporting.console import Console
 from amp_rewrite.reporting.page import Page
 from amp_rewrite.reporting.terminal import print_lines
+from amp_rewrite.rewriting import checking
 
 PLAN = ".json"
 """How the name of a saved plan ends."""
@@ -83,10 +85,10 @@ def _explanation(model: Path, asked: Asked, dims: Dims) -> Explanation:
                 where=model,
                 remedy="leave the other flags out, or explain the model with --plan",
             )
-        return explaining.of_plan(model)
+        return explanation.of_plan(model)
     if asked.decided:
-        return explaining.of_analysis(asked.analyze(model), dims)
-    return explaining.of_model(model, dims, lambda: asked.analyze(model))
+        return explanation.of_analysis(asked.analyze(model), dims)
+    return explanation.of_model(model, dims, lambda: asked.analyze(model))
 
 
 def _show(showing: Showing, model: Path, asked: Asked, found: Explanation, dims: Dims) -> None:

@@ -12,8 +12,8 @@ import click
 
 from amp_rewrite.cli.grouping import Flag, grouped
 from amp_rewrite.errors import OptionError, RunError
-from amp_rewrite.running import feeds
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Runnable
 
 _FLAGS = (

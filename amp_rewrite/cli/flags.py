@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from amp_rewrite import half as halves
-from amp_rewrite import lists, pipeline, plan_files, targets
-from amp_rewrite.analysis import Analysis
+from amp_rewrite import pipeline
 from amp_rewrite.cli.grouping import grouped, written
+from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import OptionError
-from amp_rewrite.lists import Kind
-from amp_rewrite.options import SHIPPED_FOR, Borders, Level, Options, Pins
-from amp_rewrite.stopwatch import Progress
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.policy import operator_lists, targets
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import SHIPPED_FOR, Borders, Level, Options, Pins
+from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.rewriting import plan_files
 
 _REGEX = "Node names, or regular expressions that match a whole name."
 
@@ -112,7 +114,7 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
         replay = plan_files.load(str(flags["plan"]))
         return Asked(replay.over(Options()), replay, decided=True)
     half = halves.named(flags["to"])
-    chosen = lists.load(flags["list_"] or SHIPPED_FOR[half.name])
+    chosen = operator_lists.load(flags["list_"] or SHIPPED_FOR[half.name])
     for kind in (Kind.ALLOW, Kind.INFER, Kind.CLEAR, Kind.DENY):
         chosen = chosen.override(kind, flags[kind.value], f"--{kind.value}")
     options = Options(

@@ -11,12 +11,13 @@ from typing import Any
 
 import onnx
 
-from amp_rewrite import model_io, output_paths, pipeline, writing
-from amp_rewrite.analysis import Analysis
+from amp_rewrite import pipeline
+from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
+from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import (
     AmpRewriteError,
     FeedError,
@@ -25,21 +26,22 @@ from amp_rewrite.errors import (
     OutputError,
     TimeLimitError,
 )
-from amp_rewrite.observed import Observed
-from amp_rewrite.options import ExternalData, Options
+from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.pipeline import Result
-from amp_rewrite.plan_files import SavedPlan
-from amp_rewrite.proving import Judged, Looking, Proof, Steps, prove
+from amp_rewrite.policy.options import ExternalData, Options
+from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.page import Evidence
-from amp_rewrite.running import feeds, latency
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.rewrite_and_verify import Judged, Looking, Proof, Steps, prove
+from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.running import latency
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
-from amp_rewrite.stoppable import Limit
-from amp_rewrite.stopwatch import Progress
 
 NOTHING_CHANGED = "nothing changed"
 
@@ -163,7 +165,7 @@ class Job:
         )
         if not overwritten:
             return result
-        writing.save(model_io.load(result.model), self.model, self.options.external_data)
+        writing.save(loading.load(result.model), self.model, self.options.external_data)
         return replace(result, model=self.model)
 
     @contextlib.contextmanager
@@ -208,9 +210,9 @@ def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
     """What to compare the result with: what is overwritten is read before."""
     if not in_place:
         return model
-    if model_io.load(model).external:
+    if loading.load(model).external:
         return ModelError(
             "--in-place replaces a model with external data",
             remedy="write it beside with -o, and compare the two",
         )
-    return model_io.load_proto(model)
+    return loading.load_proto(model)

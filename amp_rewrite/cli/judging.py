@@ -11,11 +11,12 @@ import click
 from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.grouping import grouped
-from amp_rewrite.options import Borders
-from amp_rewrite.proving import Proof
-from amp_rewrite.running import feeds, metrics, verification
+from amp_rewrite.policy.options import Borders
+from amp_rewrite.rewrite_and_verify import Proof
+from amp_rewrite.running import metrics, verification
 from amp_rewrite.running.blame import blame
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.metrics import Tolerances
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from rich.console import Console
 
-from amp_rewrite.stopwatch import Progress
+from amp_rewrite.process.stopwatch import Progress
 
 
 @contextlib.contextmanager

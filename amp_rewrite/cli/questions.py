@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from amp_rewrite.advice import words
+from amp_rewrite.advice.capability import of_this_machine, parse
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
-from amp_rewrite.explaining import Explanation, Source
-from amp_rewrite.names import graphs
-from amp_rewrite.reporting import cast_stories, explained
-from amp_rewrite.reporting.advice import words
-from amp_rewrite.reporting.advice.capability import of_this_machine, parse
-from amp_rewrite.reporting.console import Console, Styled
-from amp_rewrite.reporting.sentences import chain, first_step
+from amp_rewrite.explaining import cast_explanations
+from amp_rewrite.explaining.sentences import chain, first_step
+from amp_rewrite.explanation import Explanation, Source
+from amp_rewrite.model.names import graphs
+from amp_rewrite.reporting import explained
 
 Told = dict[str, Any]
 """What was told, as plain data."""
@@ -88,7 +89,7 @@ def _tell_advice(console: Console, found: Explanation, asked: str | None) -> Tol
 
 
 def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
-    stories = cast_stories.about(found.decisions, name)
+    stories = cast_explanations.about(found.decisions, name)
     if not stories:
         raise _no_cast(found, name)
     for story in stories:
@@ -105,7 +106,7 @@ def _no_cast(found: Explanation, name: str) -> OptionError:
 
 def _tell_node(console: Console, found: Explanation, name: str) -> Told:
     units = _units_of(found, name)
-    if not units and cast_stories.about(found.decisions, name):
+    if not units and cast_explanations.about(found.decisions, name):
         return _tell_cast(console, found, name)
     if not units:
         raise _no_node(found, name)

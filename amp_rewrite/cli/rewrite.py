@@ -11,10 +11,8 @@ from typing import Any
 
 import click
 
-from amp_rewrite import checking, explaining, plan_files, staging, writing
-from amp_rewrite.analysis import Analysis
-from amp_rewrite.arithmetic import work
-from amp_rewrite.arithmetic.opened import Dims
+from amp_rewrite import explanation
+from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
@@ -27,20 +25,25 @@ from amp_rewrite.cli.storage_flag import external_data_flag
 from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
+from amp_rewrite.console import Console
+from amp_rewrite.coverage import measuring
+from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import AmpRewriteError, OptionError
-from amp_rewrite.options import ExternalData, Level
+from amp_rewrite.files import staging
+from amp_rewrite.flops import flop_count
+from amp_rewrite.flops.opened import Dims
+from amp_rewrite.model import writing
 from amp_rewrite.pipeline import Result
-from amp_rewrite.proving import Judged, Looking, Proof
+from amp_rewrite.policy.options import ExternalData, Level
+from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.reporting import summary, terminal
-from amp_rewrite.reporting.advice.advice import Advice
-from amp_rewrite.reporting.console import Console
-from amp_rewrite.reporting.coverage import measuring
-from amp_rewrite.reporting.coverage.assumptions import assumptions
-from amp_rewrite.reporting.report import Report
-from amp_rewrite.running import feeds
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.rewrite_and_verify import Judged, Looking, Proof
+from amp_rewrite.rewriting import checking, plan_files
+from amp_rewrite.rewriting.report import Report
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.verification import Verdict
-from amp_rewrite.stoppable import Limit
 
 
 @click.command(cls=WritingCommand)
@@ -180,7 +183,7 @@ def _show(showing: Showing, job: Job, done: Analysis | Proof, sketch: Sketch, *,
 
 def _save(path: Path, made: Analysis, dims: Dims) -> None:
     """Writes the plan, with the FLOPs of the nodes for who reads it without the model."""
-    counted = work.count(made.loaded.model, made.graph.types, dims)
+    counted = flop_count.count(made.loaded.model, made.graph.types, dims)
     text = plan_files.dump(
         made.graph,
         made.painting,
@@ -198,7 +201,7 @@ def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging:
     report, judged = proof.result.report, proof.judged
     reason = job.not_verified(judged)
     if json_ is not None:
-        _write_json(json_, report, judged, reason, explaining.advise(proof.result.model, report.half))
+        _write_json(json_, report, judged, reason, explanation.advise(proof.result.model, report.half))
     terminal.print_summary(console, report, str(proof.result.model))
     _print_verdict(console, judged, judging)
     if not (isinstance(judged, Verdict) and reason):  # else the verdict has said what to do next
@@ -228,7 +231,7 @@ def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
 def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     """Reports on a plan that is not carried out."""
     if json_ is not None:
-        _write_json(json_, made.report(), None, "--dry-run was given", explaining.advise_planned(made))
+        _write_json(json_, made.report(), None, "--dry-run was given", explanation.advise_planned(made))
     terminal.print_plan(console, made.plan)
     terminal.print_lines(console, summary.matches(made.matched))
     halves = sum(map(made.painting.is_half, range(len(made.graph.units))))

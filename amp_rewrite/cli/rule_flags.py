@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from amp_rewrite.arithmetic.opened import Dims
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.grouping import Flag, grouped
+from amp_rewrite.coverage import baselines, rule_files
+from amp_rewrite.coverage.rules import SHARE, SHARES, TOLERANCE, Rules
 from amp_rewrite.errors import OptionError
-from amp_rewrite.reporting.coverage import baselines, rule_files
-from amp_rewrite.reporting.coverage.rules import SHARE, SHARES, TOLERANCE, Rules
+from amp_rewrite.flops.opened import Dims
 
 
 def _share(name: str, help_: str) -> Flag:

@@ -11,21 +11,25 @@ from typing import Any
 import click
 import onnx_ir as ir
 
-from amp_rewrite import destination, explaining, half, pipeline, plan_files, staging, stored
-from amp_rewrite.analysis import Analysis
-from amp_rewrite.arithmetic.opened import Dims
+from amp_rewrite import explanation, pipeline
+from amp_rewrite.advice.measured import Measured
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.cli.touched_files import WRITTEN
+from amp_rewrite.coverage import measuring
+from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import Explanation
-from amp_rewrite.half import Half
+from amp_rewrite.explanation import Explanation
+from amp_rewrite.files import destination, staging
+from amp_rewrite.flops.opened import Dims
+from amp_rewrite.model import constants
+from amp_rewrite.numerics import half
+from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting import drawing, html_page, page, picture_files, plots
-from amp_rewrite.reporting.advice.measured import Measured
-from amp_rewrite.reporting.coverage import measuring
-from amp_rewrite.reporting.coverage.counts import Coverage
 from amp_rewrite.reporting.drawing import Changes
 from amp_rewrite.reporting.page import Decided, Evidence, Page
-from amp_rewrite.reporting.report import Report
+from amp_rewrite.rewriting import plan_files
+from amp_rewrite.rewriting.report import Report
 
 _FLAGS = (
     click.option(
@@ -94,7 +98,7 @@ class Sketch:
 
     def draw(self, made: Analysis) -> None:
         """Notes what the page shows of an analysis, before its model is changed."""
-        found = explaining.of_analysis(made, self.dims)
+        found = explanation.of_analysis(made, self.dims)
         planned = drawing.changes(made.graph, found.decisions, made.plan)
         self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
 
@@ -131,7 +135,7 @@ def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
 def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
     measured = _measured(found)
     drawn = drawing.build(model.graph, measured.types, found.decisions, planned, measured.work.flops)
-    binades = plots.binades_of_stored(stored.find(model).values())
+    binades = plots.binades_of_stored(constants.find(model).values())
     return page.decided(drawn, found.decisions, found.causes, binades, to)
 
 

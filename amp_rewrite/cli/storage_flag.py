@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.options import Beside, ExternalData
+from amp_rewrite.policy.options import Beside, ExternalData
 
 _UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmg]i?b)", re.IGNORECASE)

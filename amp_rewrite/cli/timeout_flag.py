@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.grouping import grouped
-from amp_rewrite.stoppable import Limit
+from amp_rewrite.process.stoppable import Limit
 
 _FLAG = "--timeout"
 _FLAGS = (

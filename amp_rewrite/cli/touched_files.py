@@ -10,9 +10,11 @@ from typing import Any
 
 import click
 
-from amp_rewrite import half, lists, output_paths, superseded
+from amp_rewrite.coverage import rule_files
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.reporting.coverage import rule_files
+from amp_rewrite.model import output_paths, superseded
+from amp_rewrite.numerics import half
+from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.page import PICTURES
 
 
@@ -44,7 +46,7 @@ def read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterat
         yield from _behind(file)
     for name in filter(None, (values.get("list_"),)):
         with contextlib.suppress(AmpRewriteError):  # it is told when the list is needed
-            yield from (Touched("--list", path) for path in lists.load(name).files)
+            yield from (Touched("--list", path) for path in operator_lists.load(name).files)
 
 
 def written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[Touched]:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import model_io, writing
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.written_files import WritingCommand
-from amp_rewrite.options import Borders
+from amp_rewrite.console import Console
+from amp_rewrite.model import loading, writing
+from amp_rewrite.policy.options import Borders
+from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.reporting import terminal
-from amp_rewrite.reporting.console import Console
-from amp_rewrite.running.feeds import Data
-from amp_rewrite.stoppable import Limit
+from amp_rewrite.running.inputs.feeds import Data
 
 
 @click.command(cls=WritingCommand)
@@ -49,7 +49,7 @@ def verify(
     when a tolerance is broken, names, types or shapes differ, or there is nothing finite to compare.
     """
     for path in (original, rewritten):
-        model_io.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's
+        loading.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's
     with shown_progress(quiet=False), limit.running():
         verdict = judging.judge(original, rewritten, data, Borders(io))
         verdict = judging.with_blame(verdict, original, rewritten, data)

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from amp_rewrite import data_files, destination
 from amp_rewrite.cli import touched_files
 from amp_rewrite.cli.idle_flags import refuse_idle_flags
 from amp_rewrite.cli.touched_files import MODEL, OUTPUT, RESULT, Touched
 from amp_rewrite.errors import OptionError
-from amp_rewrite.output_paths import is_same
+from amp_rewrite.files import destination
+from amp_rewrite.model import data_files
+from amp_rewrite.model.output_paths import is_same
 
 
 class WritingCommand(click.Command):

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite import control, schema
-from amp_rewrite.arithmetic.work import Flops
-from amp_rewrite.decisions import Decisions
-from amp_rewrite.element_types import Types, element_name
-from amp_rewrite.kinds import pinned_as
-from amp_rewrite.placing import graph_of
-from amp_rewrite.plan import Cast, Form, Plan
+from amp_rewrite.analysis.units import Site, UnitGraph, value_at
+from amp_rewrite.colouring.classification import pinned_as
+from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.onnx_types.element_types import Types, element_name
 from amp_rewrite.reporting.network import Box, Frame, Network, Port, Shade, Wire
-from amp_rewrite.units import Site, UnitGraph, value_at
+from amp_rewrite.rewriting.cast_insertion import graph_of
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.plan import Cast, Form, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Drawer:
 
     def network(self) -> Network:
         nodes = [node for held in self._graphs for node in held]
-        owners = {body: self._at.get(node) for node in nodes for body in control.bodies(node)}
+        owners = {body: self._at.get(node) for node in nodes for body in control_flow.bodies(node)}
         return Network(
             frames=tuple(Frame(title, owners.get(held)) for held, title in self._graphs.items()),
             boxes=tuple(map(self._box, self._things)),
@@ -124,7 +124,7 @@ class _Drawer:
             units=units,
             reads=tuple(port for i in range(len(node.inputs)) for port in self._read(Site(node, i))),
             makes=tuple(self._port(value, half=value in self._planned.values) for value in node.outputs),
-            bodies=tuple(self._position[body] for body in control.bodies(node)),
+            bodies=tuple(self._position[body] for body in control_flow.bodies(node)),
             flops=self._flops.get(node),
         )
 
@@ -218,7 +218,7 @@ def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
     """A graph and those below it, each with the attribute and the node that hold it."""
     yield graph, title
     for node in graph:
-        for number, body in enumerate(control.bodies(node)):
+        for number, body in enumerate(control_flow.bodies(node)):
             yield from _with_titles(body, _title(node, number, body))
 
 

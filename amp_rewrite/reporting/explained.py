@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from amp_rewrite.colours import Colour
-from amp_rewrite.crossings import Origin
-from amp_rewrite.decisions import Decisions
-from amp_rewrite.reporting.cast_stories import CastStory
-from amp_rewrite.reporting.causes import RootCause
-from amp_rewrite.reporting.console import Console, Part, Styled
-from amp_rewrite.reporting.sentences import Step, first_step, of_cause, plural
+from amp_rewrite.colouring.rules import Colour
+from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.explaining.cast_explanations import CastStory
+from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.explaining.sentences import Step, first_step, of_cause, plural
+from amp_rewrite.rewriting.cast_sites import Origin
+from amp_rewrite.rewriting.decisions import Decisions
 
 
 def print_units(console: Console, decisions: Decisions) -> None:

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amp_rewrite.decisions import Decisions
-from amp_rewrite.half import Half
-from amp_rewrite.observed import Observed
-from amp_rewrite.reporting import charts, plots, sentences, summary
-from amp_rewrite.reporting.causes import RootCause
-from amp_rewrite.reporting.coverage.counts import Coverage
+from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.explaining import sentences
+from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.explaining.sentences import Paragraph, Step
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.reporting import charts, plots, summary
 from amp_rewrite.reporting.network import Box, Network, Shade
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
-from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import Paragraph, Step
 from amp_rewrite.reporting.summary import Line
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.verification import Verdict

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from amp_rewrite import fork_safe, staging
 from amp_rewrite.errors import MissingPackageError, OptionError
+from amp_rewrite.files import staging
+from amp_rewrite.process import fork_safe
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Shape, Text
 
 Drawing = Callable[[Picture], bytes]

@@ -10,11 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite import blocks
-from amp_rewrite.half import Half
-from amp_rewrite.observed import Observed
-from amp_rewrite.reporting.pictures import WIDTH, Anchor, Dot, Line, Picture, Rect, Shape, Text, Tone
-from amp_rewrite.stored import Stored
+from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.model import blocks
+from amp_rewrite.model.constants import Stored
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.reporting.pictures import (
+    WIDTH,
+    Anchor,
+    Dot,
+    Line,
+    Picture,
+    Rect,
+    Shape,
+    Text,
+    Tone,
+)
 
 _LEFT, _RIGHT = 46, 8
 """Beside the field: the labels of its scale."""

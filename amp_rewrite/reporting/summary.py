@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from amp_rewrite.matching import Matched
-from amp_rewrite.reporting.coverage.counts import Coverage
-from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import plural, size
+from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.explaining.sentences import plural, size
+from amp_rewrite.rewriting.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 
 from rich.table import Column
 
-from amp_rewrite.element_types import element_name
-from amp_rewrite.plan import Plan
-from amp_rewrite.reporting.console import Console, Part, Styled
-from amp_rewrite.reporting.report import Report
-from amp_rewrite.reporting.sentences import plural
+from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.onnx_types.element_types import element_name
 from amp_rewrite.reporting.summary import Line, lines
 from amp_rewrite.reporting.verdicts import COLUMNS, cells, hints, how
+from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.verification import Output, Verdict
 

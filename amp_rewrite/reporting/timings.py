@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from rich.table import Column
 
-from amp_rewrite.reporting.console import Console
-from amp_rewrite.reporting.sentences import plural, size
+from amp_rewrite.console import Console
+from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.running.latency import Bench, Latency
 from amp_rewrite.running.sessions import Device
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from amp_rewrite.reporting.sentences import plural
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.running.verification import Output, Verdict
 
 COLUMNS = ("output", "relative L2", "max abs", "mean abs", "SNR dB", "cosine", "agree", "verdict")

@@ -10,11 +10,15 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from amp_rewrite import inlining, kinds, model_io, schema, shape_inference, tidy, units
-from amp_rewrite.half import FLOAT16
+from amp_rewrite.analysis import units
+from amp_rewrite.colouring import classification
+from amp_rewrite.model import inlining, loading
+from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.onnx_types import schema, shape_inference
+from amp_rewrite.rewriting import tidy
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.emulation import emulated, rounded_name
-from amp_rewrite.running.inner_values import Inside
+from amp_rewrite.running.intermediate_values import Inside
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
@@ -90,13 +94,13 @@ def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
     """What `--keep-full` takes to keep the worst node in float32: it names nodes that have float32 alone."""
     if worst is None:
         return
-    model = model_io.load(original).model
+    model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
     tidy.bypass(model, types)
-    names = kinds.pinnable(units.build(model, types))
+    names = classification.pinnable(units.build(model, types))
     for name in worst.to_keep(names):
-        yield kinds.pattern_for(name, names)
+        yield classification.pattern_for(name, names)
 
 
 def _shared(before: Inside, after: Inside) -> dict[str, str]:

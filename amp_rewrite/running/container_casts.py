@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite import editing
-from amp_rewrite.element_types import tensor
-from amp_rewrite.names import Names
+from amp_rewrite.model.names import Names
+from amp_rewrite.onnx_types.element_types import tensor
+from amp_rewrite.rewriting import editing
 
 SINCE: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalType: 16}
 """The opsets from which on a Loop carries sequences, and an If gives optionals away (ONNX 1.8 and 1.11)."""

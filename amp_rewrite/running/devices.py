@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from amp_rewrite import fork_safe
+from amp_rewrite.process import fork_safe
 
 Answer = TypeVar("Answer")
 

@@ -19,25 +19,18 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite import (
-    arguments,
-    attribute_types,
-    blocks,
-    editing,
-    element_types,
-    inlining,
-    model_io,
-    placing,
-    writing,
-)
+from amp_rewrite import arguments
+from amp_rewrite.analysis.findings import MOVERS, acts_as
+from amp_rewrite.analysis.units import Site
 from amp_rewrite.errors import ModelError
-from amp_rewrite.findings import MOVERS, acts_as
-from amp_rewrite.half import HALF_TYPES
-from amp_rewrite.names import Names, graphs
-from amp_rewrite.placing import Placer, redirect
+from amp_rewrite.model import blocks, inlining, loading, writing
+from amp_rewrite.model.names import Names, graphs
+from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.onnx_types import attribute_types, element_types
+from amp_rewrite.rewriting import cast_insertion, editing
+from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.running import container_casts, sessions
 from amp_rewrite.running.sessions import Device
-from amp_rewrite.units import Site
 
 _KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
 """What these make of rounded values is rounded: no Casts are needed behind them."""
@@ -47,7 +40,7 @@ _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Tran
 """Rounding before these and rounding behind them is the same: they move numbers, or keep their order."""
 
 
-def emulate(source: model_io.Source, *, late: bool = False) -> onnx.ModelProto:
+def emulate(source: loading.Source, *, late: bool = False) -> onnx.ModelProto:
     """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
     Inputs and outputs keep their types: a weight that can be overridden or is an output stays half, a
@@ -62,8 +55,8 @@ def emulate(source: model_io.Source, *, late: bool = False) -> onnx.ModelProto:
     return writing.to_proto(_emulation(source, late=arguments.flag("late", late)))
 
 
-def _emulation(source: model_io.Source, *, late: bool) -> model_io.Loaded:
-    loaded = model_io.load(source)
+def _emulation(source: loading.Source, *, late: bool) -> loading.Loaded:
+    loaded = loading.load(source)
     inlining.inline(loaded.model)
     _Emulator(loaded.model, late=late).run()
     return loaded
@@ -188,7 +181,7 @@ class _Emulator:
         name = self._names.of_value(value, suffix)
         kind = self._types.get(value)  # a Cast of ours is not among them
         if kind is None or isinstance(kind, ir.TensorType):
-            nodes = [placing.cast(value, dtype, self._names.of_node(name))]
+            nodes = [cast_insertion.cast(value, dtype, self._names.of_node(name))]
         else:
             nodes = self._container(value, kind, dtype)
         cast = nodes[-1].outputs[0]

@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from amp_rewrite import stoppable
 from amp_rewrite.errors import ModelError
+from amp_rewrite.process import stoppable
 from amp_rewrite.running import devices, profiles, runners, sessions
 from amp_rewrite.running.profiles import Profile
 from amp_rewrite.running.runners import Subject

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from amp_rewrite import model_io
 from amp_rewrite.errors import FeedError, OptionError
+from amp_rewrite.model import loading
 from amp_rewrite.running import footprint, runners, sessions
 from amp_rewrite.running.footprint import Footprint
 from amp_rewrite.running.runners import Runner, Subject
@@ -126,7 +126,7 @@ def measure(
     feeds = list(samples)
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
-    sizes = [model_io.load(subject.path).size for subject in subjects]
+    sizes = [loading.load(subject.path).size for subject in subjects]
     feet = [footprint.take(subject, device, feeds[0]) for subject in subjects]
     rounds = timed(subjects, feeds, device, effort or Effort())
     columns = list(zip(*rounds, strict=True))

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from amp_rewrite.analysis.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model_io import Source
-from amp_rewrite.observed import Magnitudes, Observed, magnitudes
-from amp_rewrite.running import given, metrics
-from amp_rewrite.running.given import Samples
-from amp_rewrite.running.inner_values import Inside
+from amp_rewrite.model.loading import Source
+from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.running import metrics
+from amp_rewrite.running.inputs import given
+from amp_rewrite.running.inputs.given import Samples
+from amp_rewrite.running.intermediate_values import Inside
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
-from amp_rewrite.stoppable import Limit
 
 
 def observe(

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import onnx
 from onnx import parser
 
-from amp_rewrite import fork_safe, model_io, stoppable
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
+from amp_rewrite.model import loading
+from amp_rewrite.process import fork_safe, stoppable
 from amp_rewrite.running import values
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ def _opened(given: bytes | str, options: Any, device: Device) -> Any:
 
 def _path(model: str | Path) -> str:
     """The path as onnxruntime takes it, which would wait for a pipe; ModelError where no model can be."""
-    with model_io.open_file(Path(model)):
+    with loading.open_file(Path(model)):
         return str(model)
 
 

@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import FeedError, ModelError, RunError
-from amp_rewrite.model_io import Source
-from amp_rewrite.options import Borders
-from amp_rewrite.running import given, metrics, sessions
+from amp_rewrite.model.loading import Source
+from amp_rewrite.policy.options import Borders
+from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.given import Samples
+from amp_rewrite.running.inputs import given
+from amp_rewrite.running.inputs.given import Samples
+from amp_rewrite.running.inputs.origins import GIVEN, Origin
 from amp_rewrite.running.metrics import Metrics, Tolerances
-from amp_rewrite.running.origins import GIVEN, Origin
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
-from amp_rewrite.stoppable import Limit
 
 
 @dataclass(frozen=True, slots=True)

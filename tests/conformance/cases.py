@@ -12,7 +12,7 @@ from onnx.backend.test.case import model as model_cases
 from onnx.backend.test.case import node as node_cases
 from onnx.backend.test.loader import load_model_tests
 
-from amp_rewrite.running import feeds
+from amp_rewrite.running.inputs import feeds
 
 PACKAGE = Path(onnx.__file__).parents[1]
 FOLDERS = ("simple", "pytorch-converted", "pytorch-operator", "real")

@@ -9,7 +9,7 @@ import onnx
 import amp_rewrite
 from amp_rewrite import pipeline
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.options import Level
+from amp_rewrite.policy.options import Level
 from amp_rewrite.running.sessions import Device
 
 CLOSE = 1e-2

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from amp_rewrite import measure_coverage, pipeline
-from amp_rewrite.options import Level, Options
+from amp_rewrite.policy.options import Level, Options
 from tests.conformance import cases as suite
 from tests.conformance.judging import Outcome, complaint, judge
 from tests.sessions import Runtime

@@ -1,0 +1,1 @@
+"""What would make half faster on a device."""

@@ -1,0 +1,220 @@
+"""Integers in float clothes: lengths, positions and indices that float32 carries and half would round."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_rewrite.analysis.findings import MOVERS, Finding, acts_as
+from amp_rewrite.analysis.units import UnitGraph, value_at
+from amp_rewrite.model.constants import constant, numbers
+from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.onnx_types import attribute_types
+
+_TRIGONOMETRY = frozenset(("Sin", "Cos"))
+_BOUNDED = _TRIGONOMETRY | frozenset("Tanh Sigmoid HardSigmoid Softmax Sign Erf".split())
+_PRODUCTS = frozenset(
+    "Attention Conv ConvTranspose DeformConv Einsum FusedConv FusedGemm FusedMatMul GRU Gemm LSTM MatMul "
+    "MatMulNBits MultiHeadAttention RNN".split()
+)
+_ARITHMETIC = frozenset(
+    "Abs Add Ceil Clip Div Floor Max Min Mod Mul Neg Pow Range Round Sign Sqrt Sub Sum".split()
+)
+_DERIVED = _ARITHMETIC | {"Cast", "Constant", "ConstantOfShape", "Exp", "Reciprocal", "Shape"}
+"""What gives constants when it is given constants, besides the movers; a shape is one for our purpose."""
+_POSITIONS: Mapping[str, tuple[int, ...]] = {
+    "CropAndResize": (1,),
+    "GridSample": (1,),
+    "MaxRoiPool": (1,),
+    "NonMaxSuppression": (0,),
+    "Resize": (1, 2),
+    "RoiAlign": (1,),
+}
+"""Operators that read places in an image, and where: in half, pixels beyond 2048 are two apart."""
+_CARRY_ANGLE = MOVERS | _ARITHMETIC | _PRODUCTS | {"Cast"}
+_INTEGER_SIZES = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 255, ir.DataType.INT8: 128}
+_COUNTED = 2**24
+"""Up to here float32 holds every integer; beyond, every float32 is whole, and counts nothing."""
+_TO_PLACES = "ends as places in an image, and half is exact for integers to {} only"
+_TO_INTEGER = "ends as an integer, and half is exact for integers to {} only"
+_FROM_INTEGER = "comes from an integer that may exceed {}, where half is no longer exact"
+
+
+def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Finding]:
+    """Which units carry integers that `half` cannot hold exactly, or that become integers again."""
+    check_ = _Check(graph, fits, half)
+    return {**check_.forward(), **check_.backward()}
+
+
+class _Check:
+    def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
+        self._graph = graph
+        self._fits = fits
+        self._limit = half.integers
+        self._varying: set[ir.Value] = set()
+
+    def forward(self) -> Mapping[int, Finding]:
+        """The units that compute from large integers and constants alone, up to a bounded result."""
+        finding = Finding(_FROM_INTEGER.format(self._limit))
+        carried: set[int] = set()
+        found = dict.fromkeys(self._sources(), finding)
+        todo = list(found)
+        while todo:
+            unit = todo.pop()
+            carried.add(unit)
+            for reader in self._graph.consumers[unit]:
+                if reader not in found and self._integral(reader, carried):
+                    found[reader] = finding
+                    if self._operator(reader) not in _BOUNDED:
+                        todo.append(reader)
+        return found
+
+    def backward(self) -> Mapping[int, Finding]:
+        """The units whose result goes back to an integer, or to places, through arithmetic alone."""
+        casts = [unit.index for unit in self._graph.units if _casts_to_integer(unit.node)]
+        to_places = self._before(list(self._places()), Finding(_TO_PLACES.format(self._limit)))
+        return {**to_places, **self._before(casts, Finding(_TO_INTEGER.format(self._limit)))}
+
+    def _places(self) -> Iterator[int]:
+        """The units that make what is read as places."""
+        for unit in self._graph.units:
+            ports = _POSITIONS.get(unit.node.op_type, ())
+            for site in unit.reads if ports else ():
+                value = value_at(site)
+                maker = self._graph.maker.get(value) if value is not None else None
+                if site.port in ports and maker is not None and self._carries(maker):
+                    yield maker
+
+    def _before(self, todo: list[int], finding: Finding) -> dict[int, Finding]:
+        found: dict[int, Finding] = {}
+        while todo:
+            unit = todo.pop()
+            found[unit] = finding
+            makers = self._graph.producers[unit]
+            todo += [maker for maker in makers if maker not in found and self._carries(maker)]
+        return found
+
+    def _carries(self, unit: int) -> bool:
+        operator = self._operator(unit)
+        return operator in MOVERS or operator in _ARITHMETIC or operator == "Cast"
+
+    def _operator(self, unit: int) -> str:
+        return acts_as(self._graph.units[unit].node)
+
+    def _sources(self) -> Iterator[int]:
+        for unit in self._graph.units:
+            if unit.makes and unit.node.op_type in ("Cast", "Range") and self._large(unit.node):
+                yield unit.index
+        for value, fit in self._fits.items():
+            counts = fit.whole and self._limit < fit.high <= _COUNTED
+            if counts and not fit.exact and not fit.overflowing:
+                yield from (reader for reader, _ in self._graph.readers.get(value, ()))
+
+    def _large(self, node: ir.Node) -> bool:
+        """Whether a Cast from an integer or a Range may give more than half counts exactly."""
+        if node.op_type == "Cast":
+            value = node.inputs[0]
+            kind = self._graph.types.get(value) if value is not None else None
+            integral = kind is not None and _is_integer(kind.dtype)
+            return bool(integral) and _bound(value, self._graph.types) > self._limit
+        return any(_bound(value, self._graph.types) > self._limit for value in node.inputs[:2])
+
+    def _integral(self, unit: int, carried: set[int]) -> bool:
+        """Whether all that a unit reads is constant or carried; a product must also lead to an angle."""
+        node = self._graph.units[unit].node
+        if node.op_type in _PRODUCTS and unit not in self._angles:
+            return False
+        return all(
+            self._graph.maker.get(value) in carried or self._is_derived(value)
+            for site in self._graph.units[unit].reads
+            if (value := value_at(site)) is not None
+        )
+
+    def _is_derived(self, value: ir.Value, depth: int = 12) -> bool:
+        """Whether a value follows from stored tensors and shapes alone, as far as its makers tell."""
+        if value in self._fits or (value.const_value is not None and not value.is_graph_input()):
+            return True
+        node = value.producer()
+        if node is None or depth == 0 or value in self._varying:
+            return False
+        if node.op_type in ("Constant", "Shape"):
+            return True
+        known = node.op_type in MOVERS or node.op_type in _DERIVED
+        found = known and all(self._is_derived(v, depth - 1) for v in node.inputs if v is not None)
+        if not found:
+            self._varying.add(value)
+        return found
+
+    @functools.cached_property
+    def _angles(self) -> frozenset[int]:
+        """The units whose result goes to a sine or cosine through products and arithmetic."""
+        todo = [unit.index for unit in self._graph.units if self._operator(unit.index) in _TRIGONOMETRY]
+        found = set(todo)
+        while todo:
+            for maker in self._graph.producers[todo.pop()]:
+                if maker not in found and self._operator(maker) in _CARRY_ANGLE:
+                    found.add(maker)
+                    todo.append(maker)
+        return frozenset(found)
+
+
+def _is_integer(dtype: ir.DataType) -> bool:
+    return dtype.is_integer() or dtype == ir.DataType.BOOL
+
+
+def _casts_to_integer(node: ir.Node) -> bool:
+    typed = attribute_types.of(node) if node.op_type == "Cast" else None
+    to = attribute_types.said(node, typed) if typed is not None else None
+    return to is not None and to.is_integer()
+
+
+def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], depth: int = 12) -> float:
+    """The largest magnitude that an integer value can have, as far as a look at its makers tells."""
+    if value is None or depth == 0:
+        return math.inf
+    kind = types.get(value)
+    size = _INTEGER_SIZES.get(kind.dtype) if kind is not None and kind.dtype else None
+    if size is not None:
+        return size
+    node = value.producer()
+    tensor = value.const_value
+    if tensor is None and node is not None:
+        tensor = constant(node)
+    if tensor is not None:
+        return float(np.abs(numbers(tensor)).max(initial=0)) if _is_number(tensor.dtype) else math.inf
+    rule = _BOUNDS.get(node.op_type) if node is not None and node.domain == "" else None
+    if rule is None or node is None or any(value is None for value in node.inputs):
+        return math.inf
+    return rule(node, [_bound(value, types, depth - 1) for value in node.inputs])
+
+
+def _is_number(dtype: ir.DataType) -> bool:
+    return dtype.is_integer() or dtype.is_floating_point()
+
+
+def _longest(node: ir.Node, _bounds: list[float]) -> float:
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    known = shape is not None and all(isinstance(dim, int) for dim in shape)
+    return max((int(dim) for dim in shape or () if isinstance(dim, int)), default=0) if known else math.inf
+
+
+_Rule = Callable[[ir.Node, list[float]], float]
+_FIRST = (
+    "Abs Cast Div Expand Flatten Gather GatherElements GatherND Identity Neg Reshape Slice Split Squeeze "
+    "Tile Transpose Trilu Unsqueeze"
+)
+_BOUNDS: dict[str, _Rule] = {
+    **dict.fromkeys(_FIRST.split(), lambda _, bounds: bounds[0]),
+    **dict.fromkeys(("Concat", "Max", "Min"), lambda _, bounds: max(bounds)),
+    **dict.fromkeys(("Add", "Sub"), lambda _, bounds: sum(bounds)),
+    "Where": lambda _, bounds: max(bounds[1:]),
+    "Mul": lambda _, bounds: math.prod(bounds),
+    "Mod": lambda _, bounds: bounds[1],
+    "Range": lambda _, bounds: max(bounds[:2]),
+    "Shape": _longest,
+}
+"""How operators bound their result, from the bounds of their inputs."""

@@ -1,0 +1,69 @@
+"""What a run of the float32 model showed of its values, and what half could not hold of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amp_rewrite.analysis.findings import BY_OBSERVATION, Finding
+from amp_rewrite.analysis.ranges import Ranges
+from amp_rewrite.analysis.units import Unit, UnitGraph, value_at
+from amp_rewrite.numerics.half import Half
+
+HEADROOM = 2.0
+"""What other inputs of the same kind may add to the largest number that was seen: one binade."""
+
+
+@dataclass(frozen=True, slots=True)
+class Magnitudes:
+    """Of a value's numbers: `least`, the smallest that is not zero, and `most`, the largest finite one."""
+
+    least: float
+    most: float
+
+    def join(self, other: Magnitudes) -> Magnitudes:
+        """Those of both."""
+        return Magnitudes(min(self.least, other.least), max(self.most, other.most))
+
+    def is_beyond(self, half: Half) -> bool:
+        """Whether half has no room for what was seen and what may come (HEADROOM)."""
+        return self.most * HEADROOM > half.largest
+
+
+Observed = Mapping[str, Magnitudes]
+"""What was seen of the values of a model, by name."""
+
+
+def magnitudes(array: NDArray[Any]) -> Magnitudes | None:
+    """Of an array of floats; None where nothing in it is finite and not zero."""
+    sizes = np.abs(array[np.isfinite(array) & (array != 0)])
+    return Magnitudes(float(sizes.min()), float(sizes.max())) if sizes.size else None
+
+
+def check(graph: UnitGraph, observed: Observed, found: Ranges, half: Half) -> dict[int, Finding]:
+    """The units that read or make what half cannot hold; a mask on its way to a softmax may be huge."""
+    masking = {unit for way in found.masks.values() for unit in way}
+    return {
+        unit.index: finding
+        for unit in graph.units
+        if unit.index not in masking and (finding := _finding(unit, observed, half)) is not None
+    }
+
+
+def _finding(unit: Unit, observed: Observed, half: Half) -> Finding | None:
+    beyond = ((name, observed[name]) for name in _names(unit) if name in observed)
+    name, seen = max(beyond, key=lambda pair: pair[1].most, default=("", None))
+    if seen is None or not seen.is_beyond(half):
+        return None
+    reason = f"{seen.most:.3g} was seen in '{name}', and {half.name} ends at {half.largest:.6g}"
+    return Finding(reason, source=BY_OBSERVATION)
+
+
+def _names(unit: Unit) -> Iterator[str]:
+    for value in (*unit.makes, *map(value_at, unit.reads)):
+        if value is not None and value.name:
+            yield value.name

@@ -1,0 +1,45 @@
+"""Quantised regions stay as they are: a runtime recognises them by their float32 types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from amp_rewrite.analysis.findings import Finding
+from amp_rewrite.analysis.units import UnitGraph
+
+_REGION = "works on quantised data, between DequantizeLinear and QuantizeLinear"
+_BORDERS = ("DequantizeLinear", "QuantizeLinear")
+
+
+def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Finding]:
+    """The units whose first operand is dequantised, or whose result is quantised again.
+
+    A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between
+    them would cost that. Dequantised weights alone do not make a region. With `fused`, a region that both
+    enclose cannot even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its
+    own integer kernel for half scales.
+    """
+    reads: set[int] = set()
+    gives: set[int] = set()
+    for unit in graph.units:
+        if unit.node.op_type == "DequantizeLinear":
+            for value in unit.makes:
+                readers = graph.readers.get(value, ())
+                reads.update(reader for reader, site in readers if site.port == 0)
+        elif unit.node.op_type == "QuantizeLinear":
+            gives.update(graph.producers[unit.index])
+    found = dict.fromkeys(sorted(reads | gives), Finding(_REGION))
+    if fused:
+        found.update(dict.fromkeys(_enclosed(graph, reads, gives), Finding(_REGION, always=True)))
+    return found
+
+
+def _enclosed(graph: UnitGraph, reads: Collection[int], gives: Collection[int]) -> Iterator[int]:
+    """Units between the two, alone or with an activation behind, and the two around them."""
+    behind = {reader for unit in reads for reader in graph.consumers[unit]}
+    for last in sorted(unit for unit in gives if unit in reads or unit in behind):
+        first = [unit for unit in graph.producers[last] if unit in reads]
+        for inner in (last, *first):
+            around = (*graph.producers[inner], *graph.consumers[inner])
+            yield inner
+            yield from (unit for unit in around if graph.units[unit].node.op_type in _BORDERS)

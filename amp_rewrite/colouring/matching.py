@@ -1,0 +1,58 @@
+"""How many nodes match what the user asks for by name: pins, and operators that were put on another list."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.colouring import classification
+from amp_rewrite.model.names import graphs
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.operator_lists import ASKED, OpLists
+from amp_rewrite.policy.options import Pins
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """A pattern or an operator, and how many nodes it matches.
+
+    `by` says what it is: `keep_full` and `force_half` for pins, or the list on which an operator was put.
+    Where it matches none, `near` are operators of the model that are called nearly so.
+    """
+
+    by: str
+    pattern: str
+    nodes: int
+    near: tuple[str, ...] = ()
+
+
+def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
+    """What pins match, and operators that the user put on another list; what lists hold is not asked for."""
+    return (*_pinned(graph, pins), *_listed(graph, lists))
+
+
+def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
+    for by, patterns in (("keep_full", pins.keep_full), ("force_half", pins.force_half)):
+        for pattern, nodes in zip(patterns, classification.pinned(graph, patterns), strict=True):
+            yield Matched(by, pattern, nodes)
+
+
+def _listed(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:
+    asked = {key: entry for key, entry in lists.entries.items() if entry.reason == ASKED}
+    found = _operators(graph) if asked else Counter[str]()
+    for (domain, name), entry in asked.items():
+        operator = schema.written(domain, name)
+        near = () if found[operator] else difflib.get_close_matches(operator, found, n=3)
+        yield Matched(entry.kind.value, operator, found[operator], tuple(near))
+
+
+def _operators(graph: UnitGraph) -> Counter[str]:
+    """How many nodes the lists know by each name; a square is a Mul as well."""
+    found = Counter[str]()
+    for node in (node for inner in graphs(graph.root) for node in inner):
+        names = dict.fromkeys((node.op_type, classification.listed_as(node)))
+        found.update(schema.written(node.domain, name) for name in names)
+    return found

@@ -1,0 +1,1 @@
+"""How much of any model runs in half, and rules for it."""

@@ -1,0 +1,1 @@
+"""Why a model is as it is, and what would change that."""

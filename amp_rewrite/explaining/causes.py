@@ -1,0 +1,163 @@
+"""Why nodes stay float32: all of them, by what holds them back."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from amp_rewrite.analysis import findings
+from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
+from amp_rewrite.colouring.rules import Rule
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.rewriting.decisions import Decision, Decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What would help, and was tried; or no flag, and in `why` that nothing does, or what does.
+
+    `flags` of amp-rewrite, in place of the flags `drops`, which were given, bring more of `frees` nodes of
+    the model into half; `flop_share` is these nodes' share of its arithmetic, from 0 to 1, None where that
+    is not known.
+    """
+
+    flags: tuple[str, ...] = ()
+    frees: int = 0
+    flop_share: float | None = None
+    drops: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether it says anything: where there is no model to try flags on, it may not."""
+        return bool(self.flags or self.drops or self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class RootCause:
+    """What holds nodes back in float32, and which.
+
+    `roots` are the units where it began, all for one reason, and `held` those that stay float32 for it, one
+    for each node, the roots' own included; both by position in `decisions`. `node_share` is the held nodes'
+    share of all nodes that have float32, `flop_share` that of the arithmetic of the whole model, both from
+    0 to 1; the second is None where the arithmetic is not known. Of the nodes of which a part is half, of
+    which there are `partly` among the held, the arithmetic does not count.
+    """
+
+    decisions: Decisions
+    roots: tuple[int, ...]
+    held: tuple[int, ...]
+    node_share: float
+    flop_share: float | None
+    partly: int = 0
+    remedy: Remedy = Remedy()
+
+    @property
+    def first(self) -> Decision:
+        """The first of the roots, which speaks for all."""
+        return self.decisions.all[self.roots[0]]
+
+    @property
+    def root_places(self) -> tuple[str, ...]:
+        """The nodes where it began, as a reader finds them."""
+        places = {self.decisions.all[unit].node: self.decisions.all[unit].place for unit in self.roots}
+        return tuple(places.values())
+
+    @property
+    def nodes(self) -> tuple[Hashable, ...]:
+        """The nodes that are held back (see Decision.node), in the order of the model."""
+        return tuple(self.decisions.all[unit].node for unit in self.held)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operators of the roots, each once."""
+        return tuple(dict.fromkeys(self.decisions.all[unit].operator for unit in self.roots))
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        root = self.first
+        return {
+            "nodes": len(self.held),
+            "partly": self.partly,
+            "node_share": self.node_share,
+            "flop_share": self.flop_share,
+            "operators": list(self.operators),
+            "rule": root.paint.rule.value,
+            "kind": root.entry.kind.value,
+            "reason": root.entry.reason,
+            "source": root.entry.source,
+            "flags": list(self.remedy.flags),
+            "leave_out": list(self.remedy.drops),
+            "frees": self.remedy.frees,
+            "frees_flop_share": self.remedy.flop_share,
+            "no_flag": self.remedy.why,
+            "roots": list(self.root_places),
+            "held": [self.decisions.all[unit].place for unit in self.held],
+        }
+
+
+Flops = Mapping[Any, int | None]
+"""The floating-point operations of nodes by Decision.node; None where they are not known."""
+
+
+def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, ...]:
+    """Every cause of float32, that of the most arithmetic first; then that of the most nodes.
+
+    Without `flops` the number of nodes counts.
+    """
+    known = {node: count for node, count in (flops or {}).items() if count}
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    origins = decisions.origins()
+    for unit in _held(decisions):
+        groups[_key(decisions.all[origins[unit]])].append(unit)
+    nodes = len({decision.node for decision in decisions.all})
+    in_half = {decision.node for decision in decisions.all if decision.is_half}
+    total = sum(known.values())
+    found: list[RootCause] = []
+    for held in groups.values():
+        whole = [node for unit in held if (node := decisions.all[unit].node) not in in_half]
+        roots = dict.fromkeys(origins[unit] for unit in held)
+        share = sum(known.get(node, 0) for node in whole) / total if total else None
+        partly = len(held) - len(whole)
+        found.append(RootCause(decisions, tuple(roots), tuple(held), len(held) / nodes, share, partly))
+    return tuple(sorted(found, key=lambda cause: (-(cause.flop_share or 0), -len(cause.held))))
+
+
+def _held(decisions: Decisions) -> list[int]:
+    """A unit of each node that stays float32: the first that could be half by its schema, or the first.
+
+    What only the schema ties to float32 does not count where another unit of the node is half: a Resize in
+    half with its float32 scales is not held back.
+    """
+    found: dict[Hashable, int] = {}
+    in_half = {decision.node for decision in decisions.all if decision.is_half}
+    for unit, decision in enumerate(decisions.all):
+        bound = decision.entry.source == BY_SCHEMA
+        if decision.is_half or (bound and decision.node in in_half):
+            continue
+        before = found.setdefault(decision.node, unit)
+        if decisions.all[before].entry.source == BY_SCHEMA and not bound:
+            found[decision.node] = unit
+    return sorted(found.values())
+
+
+def _key(root: Decision) -> Hashable:
+    """What roots have in common that are one cause to a reader."""
+    entry = root.entry
+    if root.by_hand:
+        return "by hand"
+    if entry.source in findings.SOURCES:
+        return entry.source, _without_places(entry.reason)
+    if entry.source == BY_PIN:
+        return entry.source, entry.reason
+    if root.paint.rule is Rule.LEFT and (entry.kind is Kind.CLEAR or root.operator == "Cast"):
+        return Kind.CLEAR
+    return root.operator, entry.kind, entry.source, entry.reason
+
+
+def _without_places(reason: str) -> str:
+    """A finding without the names and numbers in which it differs from place to place."""
+    return re.sub(r"'[^']*'|\d[\d.e+-]*", "", reason)

@@ -1,0 +1,149 @@
+"""Why a unit has its colour, in sentences; and the numbers of a report, in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from amp_rewrite.analysis import findings
+from amp_rewrite.colouring.classification import BY_TARGET
+from amp_rewrite.colouring.rules import Colour, Rule
+from amp_rewrite.explaining.causes import Remedy, RootCause
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.rewriting.decisions import Decision, Decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One link in a chain of causes: a unit, what it became, and why."""
+
+    unit: str
+    colour: Colour
+    rule: Rule
+    kind: Kind
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        """The same as plain data."""
+        return {
+            "unit": self.unit,
+            "colour": self.colour.value,
+            "rule": self.rule.value,
+            "kind": self.kind.value,
+            "reason": self.reason,
+        }
+
+
+def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
+    """Why a unit has its colour, step by step, down to where it all began."""
+    return tuple(first_step(decisions, link) for link in decisions.why(unit))
+
+
+def first_step(decisions: Decisions, index: int) -> Step:
+    """Why a unit has its colour, as far as the unit that caused it."""
+    decision = decisions.all[index]
+    paint, entry = decision.paint, decision.entry
+    cause = str(decisions.all[paint.cause]) if paint.cause is not None else ""
+    return Step(
+        unit=str(decision),
+        colour=paint.colour,
+        rule=paint.rule,
+        kind=entry.kind,
+        reason=_BY_HAND if decision.by_hand else _because(decision, cause),
+    )
+
+
+_BY_HAND = "changed by hand in the saved plan"
+_GONE = "a node that is no longer in the model"
+
+
+def _because(decision: Decision, cause: str) -> str:
+    rule, kind = decision.paint.rule, decision.entry.kind
+    own = f"{decision.entry.reason} ({decision.entry.source})"
+    if rule is Rule.SETTLE:
+        tied = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
+        return f"{tied} {cause or _GONE}"
+    if rule is Rule.DENY and kind is not Kind.DENY:
+        return f"downstream of {cause or _GONE}, which is denied or suspect itself"
+    if rule is Rule.LEFT:
+        return _LEFT.get(kind, f"stays float32: {own}")
+    if rule in _ON_THE_WAY:
+        return f"{_ON_THE_WAY[rule]} {cause or _GONE}"
+    return f"{'allowed' if rule is Rule.ALLOW else 'denied'}: {own}"
+
+
+_ON_THE_WAY = {
+    Rule.BETWEEN: "safe, and between allowed nodes; on the way to",
+    Rule.LEAD: "safe, made of stored values, and on the way to",
+    Rule.FOLLOW: "safe, and goes on in half behind",
+    Rule.SPREAD: "no arithmetic; goes with its neighbour",
+}
+_LEFT = {
+    Kind.INFER: "safe in half, but on no safe path from one allowed node to another",
+    Kind.CLEAR: "no arithmetic, and no neighbour in half to go with",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A cause of float32 for people: how much it holds back and where it began, the reason, the remedy."""
+
+    weight: str
+    origin: str
+    reason: str
+    remedy: str
+
+
+def of_cause(cause: RootCause) -> Paragraph:
+    """What holds nodes back, in words."""
+    weight = plural(len(cause.held), "node")
+    if cause.partly:
+        weight += " in part" if cause.partly == len(cause.held) else f" ({cause.partly:,} in part)"
+    if cause.flop_share is not None:
+        weight += f", {share(cause.flop_share)} of FLOPs"
+    roots = cause.root_places
+    more = len(roots) - 1
+    others = f" and {more:,} more" if more else ""
+    downstream = "" if len(roots) == len(cause.held) else "downstream of "
+    reason = first_step(cause.decisions, cause.roots[0]).reason
+    return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, _remedy(cause))
+
+
+def share(part: float) -> str:
+    """A part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
+    if _NEARLY <= part < 1:
+        return "over 99%"
+    return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
+
+
+_NEARLY = 0.995
+"""From here on a share would be rounded to 100%."""
+
+
+def _remedy(cause: RootCause) -> str:
+    remedy = cause.remedy
+    flags, drops = " ".join(remedy.flags), " ".join(remedy.drops)
+    if not flags and not drops:
+        return remedy.why
+    forced = cause.first.entry.source in (*findings.SOURCES, BY_TARGET)
+    said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
+    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(remedy)})"
+
+
+def _freed(remedy: Remedy) -> str:
+    """How much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
+    nodes, part = plural(remedy.frees, "node"), remedy.flop_share
+    return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of FLOPs"
+
+
+def size(count: int) -> str:
+    """A number of bytes for people: 512 B, 1.2 kB, 3.4 MB, 5.6 GB (powers of 1000)."""
+    if count < 1000:
+        return f"{count} B"
+    power = min(int(math.log10(count)) // 3, 4)
+    return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,237 @@
+"""What a user could say to have a cause of float32 out of the way: each flag was tried before it is told."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis import findings
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.colouring import classification
+from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
+from amp_rewrite.colouring.rules import Painting, Rule
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.explaining.causes import Remedy, RootCause
+from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.rewriting.report import extents
+
+PINNED = 3
+"""Up to so many nodes are named one by one first; for more, the flag of their operator is shorter."""
+
+MOST_PINNED = 10
+"""More nodes than these are never named one by one."""
+
+TRIES = 24
+"""So often at most a model is decided anew to try flags, for all causes together."""
+
+UNITS = 1_000_000
+"""So many units at most are decided anew in all, so that large models get fewer tries."""
+
+LEAST = 3
+"""However large the model, so many tries there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model that was analysed and decided for, and in `again` how to decide it with other options.
+
+    `again` raises AmpRewriteError for options that the command line would refuse.
+    """
+
+    graph: UnitGraph
+    painting: Painting
+    options: Options
+    again: Callable[[Options], Painting]
+    flops: Flops
+
+
+def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
+    """The causes, each with the mildest flags that bring more nodes into half, some that it holds among them.
+
+    The first causes are served first: there are at most TRIES tries in all.
+    """
+    trials = _Trials(subject)
+    for cause in found:
+        yield replace(cause, remedy=trials.remedy(cause))
+
+
+def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
+    """The causes where there is no model to try flags on: with what holds without."""
+    return (replace(cause, remedy=Remedy(why=_without_trying(cause))) for cause in found)
+
+
+def _without_trying(cause: RootCause) -> str:
+    """Why no flag would help, where the reason itself says so; else nothing."""
+    root = cause.first
+    if root.by_hand:
+        return 'set "colour" to "half" in the plan'
+    if root.entry.source == BY_SCHEMA:
+        alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
+        return "nothing: it can only be float32 here" if alone else ""  # what is downstream might be freed
+    if root.paint.rule is not Rule.LEFT or root.entry.source in (*findings.SOURCES, *_BY_USER):
+        return ""
+    if root.operator == "Cast":
+        return "nothing to gain: a Cast goes with what is beside it"
+    return "nothing to gain: it goes with what is beside it" if root.entry.kind is Kind.CLEAR else ""
+
+
+_BY_USER = (BY_PIN, *(f"--{kind.value}" for kind in Kind))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Options, the flags that ask for them, and the flags that are to be left out."""
+
+    options: Options
+    flags: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(self.flags) or f"without {' '.join(self.drops)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What comes of a trial: the nodes of which more is half, how many more these are than those of which
+    less is, and their share of the FLOPs.
+    """
+
+    risen: frozenset[ir.Node]
+    frees: int
+    flop_share: float | None
+
+
+class _Trials:
+    """Tries flags on one model while there are tries left; nothing is tried twice."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._before = extents(subject.graph, subject.painting)
+        self._names = classification.pinnable(subject.graph)
+        self._left = min(TRIES, max(LEAST, UNITS // max(len(subject.graph.units), 1)))
+        self._known: dict[str, _Outcome | None] = {}
+
+    def remedy(self, cause: RootCause) -> Remedy:
+        """What helps against a cause, or why there is nothing."""
+        hopeless = _without_trying(cause)
+        if hopeless:
+            return Remedy(why=hopeless)
+        held = {self._subject.graph.units[unit].node for unit in cause.held}
+        vain: dict[str, None] = {}
+        for trial in self._of(cause):
+            if not self._left and str(trial) not in self._known:
+                return Remedy(why=_exhausted(vain))
+            outcome = self._outcome(trial)
+            if outcome is not None and outcome.frees > 0 and not held.isdisjoint(outcome.risen):
+                return Remedy(trial.flags, outcome.frees, outcome.flop_share, trial.drops)
+            vain |= {} if outcome is None else {str(trial): None}
+        return Remedy(why=_in_vain(vain))
+
+    def _outcome(self, trial: _Trial) -> _Outcome | None:
+        """What comes of a trial; None where the flags are refused."""
+        key = str(trial)
+        if key not in self._known:
+            self._left -= 1
+            self._known[key] = self._try(trial.options)
+        return self._known[key]
+
+    def _try(self, options: Options) -> _Outcome | None:
+        subject = self._subject
+        try:
+            after = extents(subject.graph, subject.again(options))
+        except AmpRewriteError:
+            return None
+        risen = frozenset(node for node, before in self._before.items() if after[node] > before)
+        fallen = [node for node, before in self._before.items() if after[node] < before]
+        total = _sum(subject.flops, subject.flops)
+        freed = _sum(subject.flops, risen) - _sum(subject.flops, fallen)
+        return _Outcome(risen, len(risen) - len(fallen), freed / total if total else None)
+
+    def _of(self, cause: RootCause) -> Iterator[_Trial]:
+        """From the mildest: without the user's flag, --infer for what is denied, nodes by name, --allow."""
+        entry = cause.first.entry
+        units = [self._subject.graph.units[unit] for unit in cause.roots]
+        nodes = list(dict.fromkeys(unit.node for unit in units))
+        operators = [operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast"]
+        is_found = entry.source in findings.SOURCES
+        if entry.source == BY_PIN:
+            yield from self._unpinned(entry.reason)
+        if entry.source in _BY_USER and operators:
+            yield from self._put_back(operators, entry.source)
+        if entry.kind is Kind.DENY and not is_found and self._subject.options.level is Level.DEFAULT:
+            yield from self._of_operators(operators, Kind.INFER)
+        if is_found and len(nodes) <= PINNED:
+            yield from self._of_nodes(nodes)
+        yield from self._of_operators(operators, Kind.ALLOW)
+        yield from self._of_nodes(nodes)
+
+    def _unpinned(self, reason: str) -> Iterator[_Trial]:
+        """Without the --keep-full that gives this reason."""
+        options = self._subject.options
+        kept = tuple(p for p in options.pins.keep_full if classification.kept_by(p) != reason)
+        gone = tuple(p for p in options.pins.keep_full if classification.kept_by(p) == reason)
+        if gone:
+            pins = replace(options.pins, keep_full=kept)
+            drops = tuple(f"--keep-full {shlex.quote(pattern)}" for pattern in gone)
+            yield _Trial(replace(options, pins=pins), drops=drops)
+
+    def _put_back(self, operators: Sequence[str], flag: str) -> Iterator[_Trial]:
+        """Without the flag that moved these operators."""
+        options = self._subject.options
+        lists = options.operator_lists()
+        plain = (operator.removesuffix("(x,x)") for operator in operators)
+        moved = [o for o in dict.fromkeys((*operators, *plain)) if lists.moved_by(o) == flag]
+        if moved:
+            drops = tuple(f"{flag} {shlex.quote(operator)}" for operator in moved)
+            yield _Trial(replace(options, lists=lists.put_back(moved)), drops=drops)
+
+    def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
+        """A pin for each node; nothing where there are too many, or one has no name to go by."""
+        names = list(dict.fromkeys(map(classification.pinned_as, nodes)))
+        if len(names) > MOST_PINNED or not all(names):
+            return
+        options = self._subject.options
+        patterns = tuple(classification.pattern_for(name, self._names) for name in names)
+        pins = replace(options.pins, force_half=(*options.pins.force_half, *patterns))
+        flags = tuple(f"--force-half {shlex.quote(pattern)}" for pattern in patterns)
+        yield _Trial(replace(options, pins=pins), flags)
+
+    def _of_operators(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
+        """A flag for each operator, in place of one that moved it; it holds for all of that operator."""
+        if not operators:  # no list moves a Cast
+            return
+        options, flag = self._subject.options, f"--{kind.value}"
+        before = options.operator_lists()
+        try:
+            lists = before.override(kind, operators, flag)
+        except AmpRewriteError:  # an operator that no flag can name
+            return
+        flags = tuple(f"{flag} {shlex.quote(operator)}" for operator in operators)
+        moved = ((before.moved_by(operator), operator) for operator in operators)
+        drops = tuple(f"{old} {shlex.quote(operator)}" for old, operator in moved if old not in ("", flag))
+        yield _Trial(replace(options, lists=lists), flags, drops)
+
+
+def _sum(flops: Flops, nodes: Iterable[ir.Node]) -> int:
+    return sum(flops.get(node) or 0 for node in nodes)
+
+
+def _in_vain(tried: Collection[str]) -> str:
+    """Why there is no flag."""
+    return f"no flag frees any (tried: {'; '.join(tried)})" if tried else "no flag can name it"
+
+
+def _exhausted(vain: Collection[str]) -> str:
+    """What is said where no tries are left."""
+    enough = "enough flags were tried for what stands above"
+    return f"{_in_vain(vain)}; {enough}" if vain else f"no flag was tried: {enough}"
+
+
+def _operator(node: ir.Node) -> str:
+    return schema.written(node.domain, classification.listed_as(node))

@@ -1,0 +1,131 @@
+"""Whatever holds decisions -> why each part of a model is half or float32: a model, its result, or a plan."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from amp_rewrite.advice import advice
+from amp_rewrite.advice.advice import Advice
+from amp_rewrite.advice.capability import Capability, of_this_machine
+from amp_rewrite.advice.measured import Measured, measure
+from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.deciding import Analysis
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.explaining import causes, suggestions
+from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.files import reading
+from amp_rewrite.flops.opened import Dims
+from amp_rewrite.model import loading
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.onnx_types import shape_inference
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.rewriting import annotations, checking, plan_files, saved_decisions
+from amp_rewrite.rewriting.decisions import Decisions
+
+
+class Source(enum.Enum):
+    """What decisions were read from: an ANALYSIS made now, the METADATA of a rewritten model, or a PLAN."""
+
+    ANALYSIS = "analysis"
+    METADATA = "metadata"
+    PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why each part of a model is half or float32.
+
+    `half` is the half type. `measured` is None where only a plan is at hand. `assumptions` say what the FLOPs
+    rest on, `warnings` what a reader should know; `matched` counts what the user named.
+    """
+
+    source: Source
+    half: str
+    decisions: Decisions
+    causes: tuple[RootCause, ...]
+    measured: Measured | None = None
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    matched: tuple[Matched, ...] = ()
+
+    def advice(self, capability: Capability | None) -> Advice:
+        """How it could run faster on a device of that capability; OptionError for a plan alone."""
+        if self.measured is None:
+            raise OptionError(
+                "a plan alone says nothing of shapes", remedy="ask for advice on the model, with --plan"
+            )
+        return advice.give(self.measured, self.decisions, self.half, capability)
+
+
+def of_plan(path: Path) -> Explanation:
+    """What a saved plan says without its model; PlanError when it is missing or damaged."""
+    plan = plan_files.load(path)
+    saved = saved_decisions.of(plan)
+    found = suggestions.untried(causes.find(saved.decisions, saved.flops))
+    half, assumed = plan.half.name, plan.assumptions
+    return Explanation(Source.PLAN, half, saved.decisions, tuple(found), assumptions=assumed)
+
+
+def of_analysis(made: Analysis, dims: Dims) -> Explanation:
+    """What an analysis decided; where a saved plan did, no flag was tried.
+
+    Raises OptionError when `dims` names what is not open.
+    """
+    measured = measure(made.loaded.model, made.graph.types, dims)
+    found = made.causes(measured.work.flops)
+    source = Source.PLAN if made.replayed else Source.ANALYSIS
+    rests, half = tuple(assumptions(measured.work)), made.options.half.name
+    return Explanation(source, half, made.decisions(), found, measured, rests, made.warnings, made.matched)
+
+
+def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
+    """What a rewritten model carries; of any other, the analysis that `analyze` makes.
+
+    Raises ModelError, and OptionError when `dims` names what is not open.
+    """
+    if not _mentions_us(path):
+        return of_analysis(analyze(), dims)
+    model = loading.load(path).model
+    try:
+        found = annotations.read(model)
+    except ModelError as error:
+        made = of_analysis(analyze(), dims)
+        return replace(made, warnings=(*made.warnings, f"{error}; what follows is a new analysis"))
+    if found is None:
+        return of_analysis(analyze(), dims)
+    measured = measure(model, shape_inference.types(model), dims)
+    untried = tuple(suggestions.untried(causes.find(found, measured.work.flops)))
+    rests = tuple(assumptions(measured.work))
+    return Explanation(Source.METADATA, _half(measured.types), found, untried, measured, rests)
+
+
+def advise(path: Path, half: str) -> Advice:
+    """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
+    with checking.blaming(lambda: str(path)):
+        model = loading.load(path).model
+        measured = measure(model, shape_inference.types(model), {})
+        return advice.give(measured, Decisions(()), half, of_this_machine())
+
+
+def advise_planned(made: Analysis) -> Advice:
+    """Advice on what an analysis decided, for the device of this machine if it has one."""
+    measured = measure(made.loaded.model, made.graph.types, {})
+    return advice.give(measured, made.decisions(), made.options.half.name, of_this_machine())
+
+
+def _half(types: Types) -> str:
+    """The half type of a rewritten model."""
+    has_bfloat16 = any(kind.dtype == BFLOAT16.dtype for kind in types.values())
+    return (BFLOAT16 if has_bfloat16 else FLOAT16).name
+
+
+def _mentions_us(path: Path) -> bool:
+    """Whether decisions can be in a file at all; much quicker than reading the model for them."""
+    try:
+        return annotations.KEY.encode() in reading.read(path)
+    except OSError:
+        return False  # who reads it as a model says what is wrong

@@ -1,0 +1,1 @@
+"""Files that are read and written: regular ones alone, whole or not at all."""

@@ -1,0 +1,186 @@
+"""Files written beside their place and moved into it: whoever looks finds the old one whole, or the new one.
+
+Until then it lies in a folder of its own, `.amp-rewrite-<of what>-<random>.part`, which is made exclusively
+and locked (flock) for as long as its run lives. One that a killed run has left is removed by the next run
+that writes the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from amp_rewrite.files import locking
+from amp_rewrite.files.destination import resolve, unwritable
+
+_PREFIX, _SUFFIX = ".amp-rewrite-", ".part"
+_NOTE = "published.json"
+_FILES = "files"
+
+Named = Callable[[], frozenset[Path]]
+"""The data files that the model at the target names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A folder of ours beside `target`, which is no link; what is written to `files` can be published."""
+
+    target: Path
+    folder: Path
+
+    @property
+    def files(self) -> Path:
+        """Where to write, under the names that the files get in the end."""
+        return self.folder / _FILES
+
+    def reserve(self, offers: Iterable[Sequence[str]]) -> Sequence[str]:
+        """The first of the offered sets of names of which none is taken beside the target.
+
+        Other runs that write the same target leave these names alone from then on. Raises OSError.
+        """
+        with locking.held(self.target.parent):
+            taken = {file.name for stage in _stages(self.target) for file in (stage / _FILES).glob("*")}
+            names = next(names for names in offers if not self._clash(names, taken))
+            for name in names:
+                (self.files / name).touch()
+        return names
+
+    def _clash(self, names: Sequence[str], taken: set[str]) -> bool:
+        return any(name in taken or os.path.lexists(self.target.with_name(name)) for name in names)
+
+    def publish(self, data: Sequence[str] = ()) -> None:
+        """Moves data files beside the target, where nothing may have their names, and then the target itself.
+
+        All get mode and owner of the file that the target replaces. Raises OSError, and nothing has moved.
+        """
+        staged = [self.files / name for name in (*data, self.target.name)]
+        _note(self.folder, staged[:-1])
+        for file in staged:
+            _take_after(file, self.target)
+        try:
+            for file in staged[:-1]:
+                _move_to_free(file, self.target.with_name(file.name))
+            staged[-1].replace(self.target)
+        except BaseException:  # an interrupt as well
+            if staged[-1].exists():  # else it is done, and what it names must stay
+                _remove_published(self.folder, self.target, frozenset())
+            raise
+
+
+@contextlib.contextmanager
+def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
+    """A stage for a target (`destination.resolve`), removed in the end, published or not.
+
+    Removes first what runs that wrote the target and were killed have left, but for what it `named`. Raises
+    OSError when no folder can be made there.
+    """
+    with contextlib.ExitStack() as held:
+        with locking.held(target.parent):
+            for folder in _stages(target):
+                _remove_stale(folder, target, named)
+            folder = Path(tempfile.mkdtemp(_SUFFIX, _prefix(target), target.parent))
+            held.callback(shutil.rmtree, folder, ignore_errors=True)
+            held.enter_context(locking.taken(folder))
+            stage = Stage(target, folder)
+            stage.files.mkdir()
+        yield stage
+
+
+def write(data: bytes, path: Path) -> None:
+    """Writes a file in one step; where the path is a link, the file that it leads to. Raises OutputError."""
+    target = resolve(path)
+    try:
+        with beside(target) as stage:
+            (stage.files / target.name).write_bytes(data)
+            stage.publish()
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _prefix(target: Path) -> str:
+    """How the names of a target's stages begin: with a hash, since its own name may be as long as any."""
+    digest = hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()
+    return f"{_PREFIX}{digest}-"
+
+
+def _stages(target: Path) -> list[Path]:
+    return sorted(target.parent.glob(f"{_prefix(target)}*{_SUFFIX}"))
+
+
+def _note(folder: Path, data: Iterable[Path]) -> None:
+    """Notes for a later run by which inodes it knows the data that this one publishes."""
+    inodes = {file.name: file.stat().st_ino for file in data}
+    (folder / _NOTE).write_bytes(os.fsencode(json.dumps(inodes)))
+
+
+def _noted(folder: Path) -> dict[str, int]:
+    """What a stage was about to publish; nothing where it had not come to that."""
+    try:
+        return dict(json.loads(os.fsdecode((folder / _NOTE).read_bytes())))
+    except (OSError, ValueError):
+        return {}
+
+
+def _remove_stale(folder: Path, target: Path, named: Named) -> None:
+    """Removes a stage whose run is no more, with data that it published for a model that never came."""
+    if not _is_ours(folder):
+        return
+    lock = locking.free(folder)
+    if lock is not None:
+        with lock:
+            _remove_published(folder, target, named())
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder of that name holds what a stage holds, and nothing else, and belongs to us."""
+    try:
+        found = folder.lstat()
+        inside = {file.name for file in folder.iterdir()}
+    except OSError:
+        return False
+    owner = os.geteuid() if hasattr(os, "geteuid") else found.st_uid
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner and inside <= {_NOTE, _FILES}
+
+
+def _remove_published(folder: Path, target: Path, kept: frozenset[Path]) -> None:
+    """Removes data that a stage has published before the model that was to name it."""
+    for name, inode in _noted(folder).items():
+        place = target.with_name(name)
+        with contextlib.suppress(OSError):
+            if place.lstat().st_ino == inode and place not in kept:
+                place.unlink()
+
+
+def _move_to_free(file: Path, place: Path) -> None:
+    """Moves a file to where nothing is: unlike a rename, a link replaces nothing."""
+    try:
+        os.link(file, place)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        place.open("xb").close()
+        file.replace(place)
+    else:
+        file.unlink()
+
+
+def _take_after(file: Path, old: Path) -> None:
+    """Gives a file mode and owner of the one that is replaced; the owner where the system lets us."""
+    try:
+        before = old.stat()
+    except FileNotFoundError:
+        return
+    now = file.stat()
+    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid) and hasattr(os, "chown"):
+        with contextlib.suppress(PermissionError):
+            os.chown(file, before.st_uid, before.st_gid)
+    file.chmod(stat.S_IMODE(before.st_mode))

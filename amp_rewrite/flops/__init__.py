@@ -1,0 +1,1 @@
+"""Floating-point operations of nodes, from their shapes."""

@@ -1,0 +1,196 @@
+"""Whatever the user has -> an onnx_ir.Model that is ours to change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
+from amp_rewrite.files import reading
+from amp_rewrite.files.source_files import Identity, SourceFile
+from amp_rewrite.model import external_data as external
+from amp_rewrite.model import preserved_fields as oddities
+from amp_rewrite.model import topology, utf8_names
+from amp_rewrite.model.preserved_fields import Kept
+from amp_rewrite.process import fork_safe
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
+"""A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ours to change.
+
+    `size` is that of the model with its external data, in bytes; `external` are the files that hold the data,
+    and `files` all that it was read from, as they were.
+    `kept` is what onnx-ir cannot read, None for a model that it made; `warnings` say what was read otherwise
+    than it is written.
+    """
+
+    model: ir.Model
+    size: int
+    external: frozenset[Path] = frozenset()
+    files: tuple[SourceFile, ...] = ()
+    kept: Kept | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def load(source: Source) -> Loaded:
+    """Reads a model of any of the kinds; the source stays as it is.
+
+    Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.
+    """
+    if isinstance(source, ir.Model):
+        external.check(source)
+        model = source.clone()
+        topology.settle(model, "the given model")
+        return Loaded(model, external.size_of(source), external.files(source))
+    if isinstance(source, bytes):
+        loaded = _from_proto(_parse(source, "the given bytes"), len(source))
+        return _complete(loaded) if external.KEY in source else loaded
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return _complete(_from_proto(copy, source.ByteSize()))
+    if isinstance(source, (str, os.PathLike)):
+        return _from_path(Path(source))
+    if is_surgeon(source):
+        proto = surgeon().export_onnx(source)
+        return _complete(_from_proto(proto, proto.ByteSize()))
+    raise ModelError(
+        f"{type(source).__name__} is no model",
+        remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
+    )
+
+
+def _complete(loaded: Loaded) -> Loaded:
+    """The same model; ModelError when a part of it lies in files, since nobody said in which folder."""
+    if external.files(loaded.model):
+        raise ModelError(
+            "keeps tensors in files, and does not say in which folder",
+            where="the given model",
+            remedy="give its path, or load it with its external data",
+        )
+    return loaded
+
+
+def load_proto(path: Path) -> onnx.ModelProto:
+    """A model file as a ModelProto with its external data in it; ModelError as `load` raises it."""
+    load(path)
+    return onnx.load(str(path))
+
+
+def load_graph(path: Path) -> onnx.ModelProto:
+    """A model file as a ModelProto whose external data stays outside; ModelError when it is no model."""
+    with open_file(path) as file:
+        return _parse(file.read(), path)
+
+
+@contextlib.contextmanager
+def open_file(path: Path) -> Generator[BinaryIO]:
+    """A file that can be a model, open for reading.
+
+    Raises ModelError when it is missing, no regular file, or too large, and when reading it fails.
+    """
+    refuse_folder(path)
+    try:
+        with reading.open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size >= _LARGEST_FILE:
+                raise ModelError(
+                    "is larger than the 2 GiB that an ONNX file can have",
+                    where=path,
+                    remedy=EXPORT_AGAIN,
+                )
+            yield file
+    except FileNotFoundError as error:
+        raise ModelError("there is no such file", where=path, remedy="check the path") from error
+    except OSError as error:
+        raise ModelError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
+
+
+def is_surgeon(source: object) -> bool:
+    """Whether this is an onnx_graphsurgeon.Graph; the package is not imported to find out."""
+    kinds = ((kind.__module__, kind.__name__) for kind in type(source).__mro__)
+    return any(room.startswith("onnx_graphsurgeon") and name == "Graph" for room, name in kinds)
+
+
+def surgeon() -> Any:
+    """The module onnx_graphsurgeon; MissingPackageError where it is not installed."""
+    try:
+        return fork_safe.import_module("onnx_graphsurgeon")
+    except ImportError as error:
+        raise MissingPackageError(
+            "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"
+        ) from error
+
+
+def refuse_folder(path: Path) -> None:
+    """Raises ModelError where a folder stands in the place of a model."""
+    if os.path.isdir(path):  # noqa: PTH112 - False, not an error, for a path that no file can have
+        raise ModelError("is a folder", where=path, remedy="name the model in it")
+
+
+def _from_path(path: Path) -> Loaded:
+    with open_file(path) as opened:
+        file = SourceFile(path, Identity.of(os.fstat(opened.fileno())))
+        data = opened.read()
+    file.check()
+    loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))
+    if external.KEY not in data:
+        return loaded
+    found = external.settle(loaded.model, path)
+    return replace(
+        loaded,
+        size=loaded.size + sum(found.values()),
+        external=frozenset(found),
+        files=(file, *map(SourceFile.at, found)),
+    )
+
+
+_LARGEST_FILE = 1 << 31
+"""Protobuf counts the bytes of a message in 31 bits."""
+
+
+def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError) as error:
+        raise ModelError(
+            "is no ONNX model, or only a part of one", where=where, remedy=EXPORT_AGAIN
+        ) from error
+    if not (proto.HasField("ir_version") and proto.HasField("graph")):
+        raise ModelError("is no ONNX model", where=where, remedy=EXPORT_AGAIN)
+    return proto
+
+
+def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
+    warnings = (_ILLEGIBLE,) if utf8_names.make_legible(proto) else ()
+    kept = oddities.take_out(proto)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
+        raise ModelError(
+            f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
+        ) from error
+    topology.settle(model, where, kept.sparse_names)
+    return Loaded(model, size, kept=kept, warnings=warnings)
+
+
+_ILLEGIBLE = "names that are no UTF-8 were read as Latin-1"
+
+
+def root_cause(error: BaseException) -> str:
+    """What was at the bottom of an error, shortened."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,0 +1,1 @@
+"""What half types hold, and how numbers are rounded to them."""

@@ -1,0 +1,162 @@
+"""What float16 and bfloat16 can hold, and how arrays get there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite, isnan
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A 16-bit floating-point type.
+
+    `largest` is the largest finite value, `smallest` the smallest positive one (subnormal), `integers`
+    the bound up to which every integer is exact (2 to the number of significand bits).
+    """
+
+    name: str
+    dtype: ir.DataType
+    numpy: np.dtype[np.generic]
+    largest: float
+    smallest: float
+    integers: int
+
+    @property
+    def fill(self) -> float:
+        """What a mask is filled with: half the largest value, so that a score or a second mask added to it
+        stays finite. A row that is masked throughout would be NaN otherwise.
+        """
+        return self.largest / 2
+
+    @property
+    def tensor(self) -> str:
+        """The type as ONNX schemas write it, such as `tensor(float16)`."""
+        return f"tensor({self.name})"
+
+
+def _half(name: str, dtype: ir.DataType) -> Half:
+    limits = ml_dtypes.finfo(dtype.numpy())
+    return Half(
+        name=name,
+        dtype=dtype,
+        numpy=dtype.numpy(),
+        largest=float(limits.max),
+        smallest=float(limits.smallest_subnormal),
+        integers=2 ** (limits.nmant + 1),
+    )
+
+
+FLOAT16 = _half("float16", ir.DataType.FLOAT16)
+BFLOAT16 = _half("bfloat16", ir.DataType.BFLOAT16)
+BY_NAME = {half.name: half for half in (FLOAT16, BFLOAT16)}
+HALF_TYPES = frozenset(half.dtype for half in BY_NAME.values())
+
+
+def named(name: str) -> Half:
+    """The half type of that name; OptionError for any other."""
+    if name not in BY_NAME:
+        raise OptionError(f"{name} is no half-precision type", remedy=f"choose one of {', '.join(BY_NAME)}")
+    return BY_NAME[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How an array of float32 fits into a half type.
+
+    `low` and `high` bound its finite values (0 for none). `overflowing` counts the values that are
+    finite in float32 and infinite in half, `flushed` those that are not zero and become it. `exact` holds
+    when every value survives unchanged, `whole` when every finite value is an integer, `nan` when there is
+    a NaN among them.
+    """
+
+    low: float
+    high: float
+    overflowing: int
+    flushed: int
+    exact: bool
+    whole: bool
+    nan: bool
+
+
+PERFECT = Fit(0.0, 0.0, 0, 0, True, True, nan=False)
+
+CHUNK = 1 << 18
+"""How many values are looked at in one go: a mebibyte of float32, which stays in a core's cache through all
+passes over it, and bounds the memory whatever the size of the array.
+"""
+
+_SAMPLE = 64
+"""Weights are rarely exact in half or whole: the first few values tell."""
+
+
+def fit(array: NDArray[np.float32], half: Half) -> Fit:
+    """How `array` fits into `half`; the array is not changed."""
+    flat = array.reshape(-1)
+    chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
+    with np.errstate(all="ignore"):
+        return join([_fit(chunk, half) for chunk in chunks])
+
+
+def join(parts: Sequence[Fit]) -> Fit:
+    """How an array fits whose parts fit like these."""
+    if len(parts) <= 1:
+        return next(iter(parts), PERFECT)
+    return Fit(
+        low=min(part.low for part in parts),
+        high=max(part.high for part in parts),
+        overflowing=sum(part.overflowing for part in parts),
+        flushed=sum(part.flushed for part in parts),
+        exact=all(part.exact for part in parts),
+        whole=all(part.whole for part in parts),
+        nan=any(part.nan for part in parts),
+    )
+
+
+def _fit(array: NDArray[np.float32], half: Half) -> Fit:
+    low, high = float(array.min()), float(array.max())
+    nan = isnan(low)
+    if not (isfinite(low) and isfinite(high)):
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    return Fit(
+        low=low,
+        high=high,
+        overflowing=_overflowing(array, half) if max(-low, high) > half.largest else 0,
+        flushed=_flushed(np.abs(array), half),
+        exact=_survives(array, lambda part: part.astype(half.numpy), nan=nan),
+        whole=_survives(array, np.trunc, nan=nan),
+        nan=nan,
+    )
+
+
+def _overflowing(array: NDArray[np.float32], half: Half) -> int:
+    finite = array[np.isfinite(array)]
+    return int(np.count_nonzero(np.isinf(finite.astype(half.numpy).astype(np.float32))))
+
+
+def _flushed(sizes: NDArray[np.float32], half: Half) -> int:
+    """What is not zero becomes it up to half the smallest value: a tie goes to the even neighbour, zero."""
+    if sizes.min() > half.smallest / 2:
+        return 0
+    return int(np.count_nonzero(sizes <= half.smallest / 2)) - int(np.count_nonzero(sizes == 0))
+
+
+def _survives(
+    array: NDArray[np.float32], change: Callable[[NDArray[np.float32]], NDArray[Any]], *, nan: bool
+) -> bool:
+    """Whether a change leaves every value as it is; NaN stays what it is."""
+    head = array[:_SAMPLE]
+    if not nan and not (change(head) == head).all():
+        return False
+    if nan:
+        return np.array_equal(change(array).astype(np.float32), array, equal_nan=True)
+    return array.size <= _SAMPLE or bool((change(array) == array).all())

@@ -1,0 +1,1 @@
+"""What ONNX says of operators: schemas, element types, control flow, and inference on the side."""

@@ -1,0 +1,178 @@
+"""Operator schemas: which ports of a node share a type variable, and which types it may take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx.defs import OpSchema
+
+from amp_rewrite.onnx_types import contrib_schemas
+
+
+@dataclass(frozen=True, slots=True)
+class TypeVar:
+    """A type variable of a schema; `index` tells the positions of a heterogeneous variadic apart.
+
+    A port whose type the schema fixes has that type for a name, such as `tensor(float)`.
+    """
+
+    name: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.index is None else f"{self.name}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """A formal parameter: its type variable or fixed type, and how it repeats."""
+
+    type: str
+    variadic: bool
+    homogeneous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of an operator, and the types each variable may take.
+
+    `since` is the version of the operator set that brought it in this form. `body` are the operators of the
+    function that ONNX defines it by: empty where there is none, or where it depends on the node
+    (`depends_on_node`).
+    """
+
+    since: int
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+    allowed: Mapping[str, frozenset[str]]
+    body: frozenset[tuple[str, str]] = frozenset()
+    depends_on_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ports of a node that share a type variable, and the types that it may take."""
+
+    var: TypeVar
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    allowed: frozenset[str]
+
+
+Layout = tuple[Group, ...]
+
+
+@functools.cache
+def layout(domain: str, operator: str, version: int, inputs: int, outputs: int) -> Layout | None:
+    """The groups of a node with that many input and output ports, in order of appearance.
+
+    None when the operator is unknown, or when the node has more ports than its schema.
+    """
+    signature = find(domain, operator, version)
+    if signature is None:
+        return None
+    read = _variables(signature.inputs, inputs)
+    made = _variables(signature.outputs, outputs)
+    if read is None or made is None:
+        return None
+    reads, makes = _ports(read), _ports(made)
+    return tuple(
+        Group(
+            var=var,
+            inputs=tuple(reads.get(var, ())),
+            outputs=tuple(makes.get(var, ())),
+            allowed=signature.allowed.get(var.name, frozenset([var.name])),
+        )
+        for var in dict.fromkeys((*read, *made))
+    )
+
+
+def _ports(variables: Iterable[TypeVar]) -> dict[TypeVar, list[int]]:
+    """The ports of each variable; a Loop can have a variable for each of a hundred thousand."""
+    found: dict[TypeVar, list[int]] = {}
+    for port, var in enumerate(variables):
+        found.setdefault(var, []).append(port)
+    return found
+
+
+def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] | None:
+    variables = [TypeVar(f.type) for f in formals if not f.variadic][:count]
+    missing = count - len(variables)
+    if not missing:
+        return tuple(variables)
+    if not formals or not formals[-1].variadic:
+        return None
+    rest = formals[-1]
+    indices = [None if rest.homogeneous else i for i in range(missing)]
+    return (*variables, *(TypeVar(rest.type, i) for i in indices))
+
+
+@functools.cache
+def find(domain: str, operator: str, version: int) -> Signature | None:
+    """The signature of an operator at the version that a model imports; None when unknown."""
+    schema = of_onnx(domain, operator, version)
+    return _of_contrib(domain, operator, version) if schema is None else _signature(schema)
+
+
+def of_onnx(domain: str, operator: str, version: int) -> OpSchema | None:
+    """onnx's schema of an operator at the version that a model imports; None when onnx knows none."""
+    try:
+        return onnx.defs.get_schema(operator, max(-1, min(version, _NEWEST)), domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+_NEWEST = 2**31 - 1
+"""onnx counts versions in 32 bits, models in 64: no operator set is as new."""
+
+
+def _signature(schema: OpSchema) -> Signature:
+    variadic = OpSchema.FormalParameterOption.Variadic
+    read, made = (
+        tuple(Formal(p.type_str, p.option == variadic, p.is_homogeneous) for p in parameters)
+        for parameters in (schema.inputs, schema.outputs)
+    )
+    allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
+    known: Any = schema  # onnx's stubs do not say which schemas have functions
+    body = schema.function_body.node if known.has_function else ()
+    return Signature(
+        since=schema.since_version,
+        inputs=read,
+        outputs=made,
+        allowed=allowed,
+        body=frozenset((node.domain, node.op_type) for node in body),
+        depends_on_node=known.has_context_dependent_function,
+    )
+
+
+def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
+    versions = contrib_schemas.records().get((domain, operator), ())
+    usable = [record for record in versions if record["since"] <= version] or versions[:1]
+    if not usable:
+        return None
+    record = usable[-1]
+    read, made = (
+        tuple(Formal(kind, option == "Variadic", same) for kind, option, same in record[side])
+        for side in ("inputs", "outputs")
+    )
+    return Signature(record["since"], read, made, {k: frozenset(v) for k, v in record["types"].items()})
+
+
+def written(domain: str, op_type: str) -> str:
+    """An operator as lists write it: `Add`, or `com.microsoft:BiasGelu`."""
+    return f"{domain}:{op_type}" if domain else op_type
+
+
+@functools.cache
+def known_operators(domain: str) -> frozenset[str]:
+    """The names of all operators known in a domain, at any version; empty for an unknown domain."""
+    own = (s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
+    return frozenset((*own, *_added(domain, contrib_schemas.records())))
+
+
+def _added(domain: str, keys: Iterable[tuple[str, str]]) -> Iterable[str]:
+    return (name for where, name in keys if where == domain)

@@ -1,0 +1,38 @@
+"""onnx's shape inference as a second source of types."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from amp_rewrite.onnx_types import element_types, function_calls, worker, worker_process
+from amp_rewrite.onnx_types.element_types import Type, Types, tensor
+
+_LARGEST = 1 << 28
+"""Above this many bytes a model is not sent through: schemas and declarations have to do."""
+
+
+def types(model: ir.Model) -> Types:
+    """The types of a model's values from schemas and declarations, and from onnx where those do not do."""
+    found = element_types.infer(model)
+    if element_types.complete(model, found):
+        return found
+    return element_types.infer(model, types_by_name(model))
+
+
+def types_by_name(model: ir.Model) -> dict[str, Type]:
+    """The types that onnx infers for the values of the main graph, by name; none where it fails."""
+    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+    if size > _LARGEST or (model.functions and function_calls.total(model) > function_calls.MOST_NODES):
+        return {}
+    data = ir.to_proto(model).SerializeToString()
+    inferred = worker.ask(worker_process.infer_model, data) or {}
+    kinds = {name: _type(onnx.TypeProto.FromString(kind)) for name, kind in inferred.items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def _type(proto: onnx.TypeProto) -> Type | None:
+    """The type of a tensor; of what else there is, schemas know enough."""
+    if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
+        return None
+    return tensor(ir.DataType(proto.tensor_type.elem_type))

@@ -1,0 +1,117 @@
+"""The kernels of a runtime, as it registers them: which types an operator's variables have together."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.schema import Signature
+
+Takes = Mapping[str, frozenset[str]]
+"""One kernel: the float types that it takes for each type variable. What it does not name has any type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """An operator's kernels for the versions from `since` until `until`; None where the end is open."""
+
+    since: int
+    until: int | None
+    takes: tuple[Takes, ...]
+
+    def serve(self, version: int) -> bool:
+        """Whether a node of that version gets one of them.
+
+        An open end promises nothing for a newer version (onnxruntime's `KernelRegistry::VerifyKernelDef`).
+        """
+        return version == self.since or (self.until is not None and self.since <= version <= self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The kernels that a runtime has for one operator at one version."""
+
+    takes: tuple[Takes, ...]
+
+    def has(self, variable: str, half: str) -> bool:
+        """Whether a variable can be half: in a kernel for that, or one that mentions half elsewhere only."""
+        return any(half in kernel.get(variable, _any(kernel)) for kernel in self.takes)
+
+    def joined(self, half: str) -> tuple[frozenset[str], ...]:
+        """Groups of variables that are half together or not at all, though the schema lets them differ."""
+        groups: list[set[str]] = []
+        for pair in self._pairs(half):
+            touched = [group for group in groups if group & pair]
+            groups = [group for group in groups if not group & pair] + [pair.union(*touched)]
+        return tuple(map(frozenset, groups))
+
+    def _pairs(self, half: str) -> Iterator[set[str]]:
+        variables = sorted({variable for kernel in self.takes for variable in kernel})
+        for one, other in itertools.combinations(variables, 2):
+            both = [(kernel.get(one, _NONE), kernel.get(other, _NONE)) for kernel in self.takes]
+            together = any(half in a and half in b for a, b in both)
+            apart = any((half in a and _FLOAT in b) or (half in b and _FLOAT in a) for a, b in both)
+            if together and not apart:
+                yield {one, other}
+
+
+_NONE = frozenset[str]()
+_FLOAT = "float"
+
+
+def _any(kernel: Takes) -> frozenset[str]:
+    return frozenset[str]().union(*kernel.values())
+
+
+Table = Mapping[str, tuple[Kernels, ...]]
+"""Kernels by operator, as lists write it."""
+
+
+@functools.cache
+def load(name: str) -> Table:
+    """A table that comes with this package; `benchmarks/kernels.py` writes them."""
+    made = json.loads((_TABLES / f"{name}.json").read_text(encoding="utf-8"))
+    return {operator: tuple(map(_kernels, spans)) for operator, spans in made["operators"].items()}
+
+
+_TABLES = Path(__file__).with_name("kernel_tables")
+
+
+def _kernels(span: Mapping[str, Any]) -> Kernels:
+    takes = ({variable: frozenset(kinds) for variable, kinds in kernel.items()} for kernel in span["types"])
+    return Kernels(span["since"], span["until"], tuple(takes))
+
+
+def support(table: Table, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
+    """The kernels for an operator; None where it runs as the function that ONNX defines it by.
+
+    onnxruntime does so where no provider has a kernel; the operators of the function then need theirs.
+    """
+    spans = table.get(schema.written(domain, operator), ())
+    takes = tuple(kernel for span in spans if span.serve(signature.since) for kernel in span.takes)
+    if any(half in _any(kernel) for kernel in takes) or not _expands(table, signature, half):
+        return Support(takes)
+    return None
+
+
+def _expands(table: Table, signature: Signature, half: str) -> bool:
+    if signature.depends_on_node:
+        return True
+    parts = signature.body - _TYPED
+    return bool(parts) and all(_is_there(table, part, half) for part in parts)
+
+
+_TYPED = {("", "Constant"), ("", "Cast"), ("", "CastLike")}
+"""Parts of functions whose types follow from those around them."""
+
+
+def _is_there(table: Table, part: tuple[str, str], half: str) -> bool:
+    """Whether any version of an operator has a half kernel."""
+    spans = table.get(schema.written(*part), ())
+    return any(half in _any(kernel) for span in spans for kernel in span.takes)

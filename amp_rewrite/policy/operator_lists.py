@@ -1,0 +1,325 @@
+"""Operator lists: YAML -> OpLists. Whatever is wrong in a file is told with its line.
+
+    name: mine
+    extends: default                    # a shipped list, or a path relative to this file
+    allow:
+      MatMul: why it is fast and safe   # the default domain is left out, any other is written
+      com.example:Product: why it is fast and safe
+    infer:
+      Add: {reason: why it is safe, follow: true}
+    clear: ...
+    deny: ...
+    fixed: ...
+
+No operator may be on two lists of a file. One that is named here leaves its list in the base.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+
+from amp_rewrite.errors import ListError
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.yaml_fields import (
+    KEEP_ONE,
+    Field,
+    fields,
+    is_text,
+    near,
+    nearest,
+    parse,
+    text,
+)
+
+
+class Kind(enum.Enum):
+    """What the lists, the schema, the target and the ranges say of a unit.
+
+    ALLOW: faster in half, and safe. INFER: safe in half unless it is fed by something dangerous.
+    CLEAR: no arithmetic worth the name; goes with its neighbours. DENY: dangerous in half, and what
+    it feeds is suspect too. FIXED: stays float32 for a reason of its own; stops the paint but
+    poisons nothing downstream. An operator on no list is FIXED.
+    """
+
+    ALLOW = "allow"
+    INFER = "infer"
+    CLEAR = "clear"
+    DENY = "deny"
+    FIXED = "fixed"
+
+
+Operator = tuple[str, str]
+"""Domain and name; ONNX's default domain is the empty text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is said of one operator, why, and by whom: a list's name, or a flag such as `--allow`.
+
+    `follow` (INFER only): goes on in half behind a half unit, so that the runtime can fuse the two.
+    """
+
+    kind: Kind
+    reason: str
+    follow: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpLists:
+    """One entry per operator. What is not in here is on no list.
+
+    `files` are those that it was read from. `moved` holds what stood for the operators that flags have moved,
+    None for one that was on no list.
+    """
+
+    name: str
+    description: str
+    entries: Mapping[Operator, Entry]
+    files: tuple[Path, ...] = ()
+    moved: Mapping[Operator, Entry | None] = dataclasses.field(default_factory=dict[Operator, "Entry | None"])
+
+    def find(self, domain: str, op_type: str) -> Entry | None:
+        """What is said of an operator; None when it is on no list."""
+        return self.entries.get((_domain(domain), op_type))
+
+    def override(self, kind: Kind, operators: Iterable[str], source: str) -> OpLists:
+        """These lists with the operators moved to `kind`, as `source` (a flag) asks for.
+
+        Raises ListError for an operator that does not exist.
+        """
+        keys = [_asked(text, source) for text in operators]
+        moved = {key: Entry(kind, ASKED, self._follows(key, kind), source) for key in keys}
+        before = {key: self.entries.get(key) for key in moved} | dict(self.moved)
+        return replace(
+            self,
+            entries=MappingProxyType({**self.entries, **moved}),
+            moved=MappingProxyType(before),
+        )
+
+    def moved_by(self, operator: str) -> str:
+        """The flag that moved an operator; nothing where none did, or where there is no such operator."""
+        key = _split(operator)
+        return self.entries[key].source if key is not None and key in self.moved else ""
+
+    def put_back(self, operators: Iterable[str]) -> OpLists:
+        """These lists as they would be, had no flag moved these operators."""
+        keys = set(map(_split, operators))
+        before = {key: entry for key, entry in self.moved.items() if key in keys and entry is not None}
+        others = {key: entry for key, entry in self.entries.items() if key not in keys & self.moved.keys()}
+        moved = {key: entry for key, entry in self.moved.items() if key not in keys}
+        entries = MappingProxyType({**others, **before})
+        return replace(self, entries=entries, moved=MappingProxyType(moved))
+
+    def _follows(self, key: Operator, kind: Kind) -> bool:
+        before = self.entries.get(key)
+        return kind is Kind.INFER and before is not None and before.follow
+
+
+ASKED = "asked for by the user"
+
+
+def load(name_or_path: str | Path) -> OpLists:
+    """A shipped list by its name, or the list in a file.
+
+    Raises ListError with file and line for whatever is wrong in the file, or in one it extends.
+    """
+    if name_or_path in shipped():
+        return _load_shipped(folder() / f"{name_or_path}.yaml")
+    path = Path(name_or_path)
+    if not path.exists():
+        raise ListError("there is no such list", file=path, remedy=_near_lists(str(path)))
+    return _read(path, trail=())
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the lists that come with the package, in order; ListError if it has none."""
+    return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
+
+
+def folder() -> Path:
+    """Where the shipped lists are: in an installed package, or beside it in a checkout.
+
+    Raises ListError when they are in neither place.
+    """
+    package = Path(__file__).resolve().parents[1]
+    places = (package / "oplists", package.parent / "oplists")
+    # A folder of that name beside an installed package may be anybody's.
+    for place in places:
+        if (place / "default.yaml").is_file():
+            return place
+    raise ListError(
+        f"the shipped operator lists are in neither {places[0]} nor {places[1]}",
+        remedy="install amp-rewrite again",
+    )
+
+
+@functools.cache
+def _load_shipped(path: Path) -> OpLists:
+    return _read(path, trail=())
+
+
+# ---- one file
+
+
+_TOP_KEYS = ("name", "description", "extends", *(kind.value for kind in Kind))
+_ENTRY_KEYS = ("reason", "follow")
+
+# What YAML 1.1 calls true; the loader has already checked that the word is a truth value.
+_TRUE = frozenset({"yes", "true", "on"})
+
+
+def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
+    top = {
+        field.name: field
+        for field in fields(path, parse(path, _TOP_KEYS, trusted=_is_shipped(path)), _TOP_KEYS)
+    }
+    name = text(top["name"]) if "name" in top else path.stem
+    base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else _NOTHING
+    return OpLists(
+        name=name,
+        description=text(top["description"]) if "description" in top else "",
+        entries=MappingProxyType({**base.entries, **_entries(top.values(), name)}),
+        files=(path, *base.files),
+    )
+
+
+_NOTHING = OpLists("", "", MappingProxyType({}))
+
+
+# ---- what it extends
+
+
+def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
+    name = text(extends)
+    path = folder() / f"{name}.yaml" if name in shipped() else extends.file.parent / name
+    if not path.exists():
+        raise extends.error(f"there is no list {name} to extend", _near_lists(name))
+    if path.resolve() in trail:
+        circle = " -> ".join(p.name for p in (*trail, path))
+        raise extends.error(f"the list extends itself: {circle}")
+    return _read(path, trail)
+
+
+def _near_lists(name: str) -> str:
+    return f"{near(name, shipped())}; anything else is the path of a file"
+
+
+# ---- its entries
+
+
+def _entries(top: Iterable[Field], source: str) -> dict[Operator, Entry]:
+    found: dict[Operator, Entry] = {}
+    said: dict[Operator, Field] = {}
+    for kind, field in _listed(top):
+        key = _operator(field)
+        if key in said:
+            where = f"{found[key].kind.value} on line {said[key].line} and {kind.value} here"
+            raise field.error(f"{field.name} is on two lists: {where}", KEEP_ONE)
+        said[key] = field
+        found[key] = _entry(field, kind, source)
+    return found
+
+
+def _listed(top: Iterable[Field]) -> Iterator[tuple[Kind, Field]]:
+    kinds = {kind.value: kind for kind in Kind}
+    for section in top:
+        if section.name in kinds and section.value.tag != "tag:yaml.org,2002:null":
+            for field in _operators(section):
+                yield kinds[section.name], field
+
+
+def _operators(section: Field) -> list[Field]:
+    if not isinstance(section.value, yaml.MappingNode):
+        raise section.error(
+            f"the list {section.name} is not a mapping", "write each operator as MatMul: the reason"
+        )
+    return fields(section.file, section.value)
+
+
+def _entry(field: Field, kind: Kind, source: str) -> Entry:
+    if not isinstance(field.value, yaml.MappingNode):
+        return Entry(kind, _reason(field, field), source=source)
+    inner = {part.name: part for part in fields(field.file, field.value, _ENTRY_KEYS)}
+    follow = "follow" in inner and _follow(inner["follow"], field.name, kind)
+    return Entry(kind, _reason(field, inner.get("reason")), follow, source)
+
+
+def _reason(field: Field, where: Field | None) -> str:
+    if where is None or not is_text(where.value):
+        raise field.error(f"{field.name} gives no reason", f"write {field.name}: the reason")
+    return " ".join(where.value.value.split())
+
+
+def _follow(field: Field, operator: str, kind: Kind) -> bool:
+    if kind is not Kind.INFER:
+        raise field.error(
+            f"{operator} is on {kind.value} and says follow", "only operators on infer can follow"
+        )
+    if field.value.tag != "tag:yaml.org,2002:bool":
+        raise field.error(f"follow of {operator} is not a truth value", "write true or false")
+    return field.value.value.lower() in _TRUE
+
+
+# ---- names of operators
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _split(text: str) -> Operator | None:
+    domain, colon, name = text.rpartition(":")
+    if not name or any(map(str.isspace, text)) or (colon and not domain):
+        return None
+    return _domain(domain), name
+
+
+def _operator(field: Field) -> Operator:
+    key = _split(field.name)
+    # A shipped list may name operators that the installed onnx is too old for; a test reads those.
+    if key and (_is_shipped(field.file) or _exists(key)):
+        return key
+    raise field.error(f"there is no operator {field.name}", _near_operators(key))
+
+
+def _asked(text: str, source: str) -> Operator:
+    key = _split(text)
+    if key and _exists(key):
+        return key
+    raise ListError(f"there is no operator {text}", file=source, remedy=_near_operators(key))
+
+
+@functools.cache
+def _is_shipped(file: Path) -> bool:
+    return file.resolve().parent == folder().resolve()
+
+
+def _exists(key: Operator) -> bool:
+    names = _known(key[0])
+    return key[1] in names or not names
+
+
+@functools.cache
+def _known(domain: str) -> frozenset[str]:
+    """Every name in a domain, as far as anybody knows; empty for a domain that is a user's own."""
+    listed = (name for where, name in load("default").entries if where == domain)
+    return schema.known_operators(domain).union(listed)
+
+
+def _near_operators(key: Operator | None) -> str:
+    if key is None:
+        return "write it as MatMul, or as domain:MatMul"
+    domain, name = key
+    if elsewhere := [d for d in ("", "com.microsoft") if name in _known(d)]:
+        return f"did you mean {schema.written(elsewhere[0], name)}?"
+    near = nearest(name, _known(domain))
+    return f"did you mean {schema.written(domain, near)}?" if near else "operators are case-sensitive"

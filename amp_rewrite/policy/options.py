@@ -1,0 +1,169 @@
+"""What a user asks for: one frozen value for a whole run."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from amp_rewrite import arguments
+from amp_rewrite.arguments import PathLike, Texts
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.policy import targets
+from amp_rewrite.policy.operator_lists import OpLists, load, shipped
+from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
+
+
+class Level(enum.Enum):
+    """How far to go, with Grappler's names (`TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL`).
+
+    DEFAULT: the rules as they are. TENSOR_CORES_ONLY: only what is on the allow list. TREAT_INFER_AS_DENY:
+    INFER is DENY. UNSAFE_FORCE_ALL: whatever the types allow, whatever becomes of the numbers.
+    """
+
+    DEFAULT = "default"
+    TENSOR_CORES_ONLY = "tensor-cores-only"
+    TREAT_INFER_AS_DENY = "treat-infer-as-deny"
+    UNSAFE_FORCE_ALL = "unsafe-force-all"
+
+
+class Borders(enum.Enum):
+    """Which type the model's float32 inputs and outputs have afterwards: KEEP theirs, or HALF."""
+
+    KEEP = "keep"
+    HALF = "half"
+
+
+class Beside(enum.Enum):
+    """When a result that is a file has its weights in files beside it.
+
+    AUTO: where the model had, and where one file cannot hold them (2 GiB). ALWAYS. NEVER.
+    """
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """Where a result that is a file keeps its weights.
+
+    With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
+    `beside` may be given by its value. Raises OptionError for what is neither, or no size.
+    """
+
+    beside: Beside
+    largest: int | None
+
+    def __init__(self, beside: Beside | str = Beside.AUTO, largest: int | None = None) -> None:
+        hold = partial(object.__setattr__, self)
+        hold("beside", arguments.choice("ExternalData.beside", beside, Beside))
+        hold(
+            "largest", None if largest is None else arguments.whole("ExternalData.largest", largest, least=1)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Nodes that the user decides, by name or by a regular expression that matches the whole name.
+
+    Each is one text or several. Raises OptionError for anything else.
+    """
+
+    keep_full: tuple[str, ...]
+    force_half: tuple[str, ...]
+
+    def __init__(self, keep_full: Texts = (), force_half: Texts = ()) -> None:
+        hold = partial(object.__setattr__, self)
+        hold("keep_full", arguments.texts("Pins.keep_full", keep_full))
+        hold("force_half", arguments.texts("Pins.force_half", force_half))
+
+
+_AS_IT_WAS = ExternalData()
+_NO_PINS = Pins()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to rewrite.
+
+    `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
+    type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
+    and what follows it in one piece. `borders` types the inputs and outputs, save those in `keep_io`.
+    `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
+    them. `check` has onnx check the result, `metadata` leaves the decisions in the metadata of the result.
+    `external_data` says where a result that is a file keeps its weights.
+
+    `half`, `target`, `level`, `borders` and `external_data` may be given by name or value (`"bfloat16"`,
+    `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
+    of a file, `keep_io` as one name or several. Raises OptionError, which names the field, for anything
+    else, and ListError for a list that is not there or is wrong.
+    """
+
+    half: Half
+    lists: OpLists | None
+    target: Target
+    level: Level
+    follow: bool
+    pins: Pins
+    borders: Borders
+    keep_io: tuple[str, ...]
+    keep_functions: bool
+    check: bool
+    metadata: bool
+    external_data: ExternalData
+
+    def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
+        self,
+        half: Half | str = FLOAT16,
+        lists: OpLists | PathLike | None = None,
+        target: Target | str = ONNXRUNTIME_CUDA,
+        level: Level | str = Level.DEFAULT,
+        follow: bool = True,
+        pins: Pins = _NO_PINS,
+        borders: Borders | str = Borders.KEEP,
+        keep_io: Texts = (),
+        keep_functions: bool = False,
+        check: bool = True,
+        metadata: bool = True,
+        external_data: ExternalData | Beside | str = _AS_IT_WAS,
+    ) -> None:
+        hold = partial(object.__setattr__, self)
+        hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
+        hold("lists", _lists(lists))
+        hold("target", arguments.named("Options.target", target, Target, targets.BY_NAME))
+        hold("level", arguments.choice("Options.level", level, Level))
+        hold("follow", arguments.flag("Options.follow", follow))
+        hold("pins", arguments.instance("Options.pins", pins, Pins, 'write Pins(keep_full="head_.*")'))
+        hold("borders", arguments.choice("Options.borders", borders, Borders))
+        hold("keep_io", arguments.texts("Options.keep_io", keep_io))
+        hold("keep_functions", arguments.flag("Options.keep_functions", keep_functions))
+        hold("check", arguments.flag("Options.check", check))
+        hold("metadata", arguments.flag("Options.metadata", metadata))
+        hold("external_data", _external_data(external_data))
+
+    def operator_lists(self) -> OpLists:
+        """The lists to go by; ListError when a shipped one is damaged."""
+        return self.lists or load(SHIPPED_FOR[self.half.name])
+
+
+def _lists(given: OpLists | PathLike | None) -> OpLists | None:
+    if given is None or isinstance(given, OpLists):
+        return given
+    if not arguments.is_path(given):
+        remedy = f"give an OpLists, one of {', '.join(shipped())}, or the path of a file"
+        raise arguments.refused("Options.lists", f"{arguments.shown(given)} is no operator list", remedy)
+    return load(given if isinstance(given, str) else Path(given))
+
+
+def _external_data(given: ExternalData | Beside | str) -> ExternalData:
+    if isinstance(given, ExternalData):
+        return given
+    return ExternalData(arguments.choice("Options.external_data", given, Beside))
+
+
+SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
+"""The shipped list that goes with each half type."""

@@ -1,0 +1,72 @@
+"""The runtime that a model is for: which kernels it has in half, and which variables it wants as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from amp_rewrite.errors import OptionError
+from amp_rewrite.onnx_types.schema import Signature
+from amp_rewrite.policy import kernel_table
+from amp_rewrite.policy.kernel_table import Support
+
+
+def _no_variables() -> dict[tuple[str, str], frozenset[str]]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A runtime.
+
+    `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
+    allow. `together` are, by domain and operator, variables that are to have one type though there are
+    kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults (quirks.py) a
+    result must not run into.
+    """
+
+    name: str
+    table: str | None = None
+    together: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=_no_variables)
+    has_faults: bool = False
+
+    def support(self, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
+        """The runtime's kernels for an operator; None where nothing but its schema bounds it.
+
+        Where there is no half kernel, half would cost a copy to another device and back.
+        """
+        if self.table is None:
+            return None
+        return kernel_table.support(kernel_table.load(self.table), domain, operator, signature, half)
+
+    def joined(self, domain: str, operator: str, support: Support, half: str) -> tuple[frozenset[str], ...]:
+        """Groups of an operator's variables that are to be half together or not at all."""
+        wanted = self.together.get((domain, operator))
+        return (*support.joined(half), *([wanted] if wanted else ()))
+
+
+ANY = Target("any")
+"""A runtime with every kernel that the schemas allow."""
+
+_DATA_AND_SCALE = frozenset(("T", "V"))
+ONNXRUNTIME_CUDA = Target(
+    "onnxruntime-cuda",
+    table="onnxruntime_cuda",
+    together={
+        ("", "RMSNormalization"): _DATA_AND_SCALE,
+        ("", "SimplifiedLayerNormalization"): _DATA_AND_SCALE,
+    },
+    has_faults=True,
+)
+"""onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
+scale would be half on one side alone, and need a Cast on the other.
+"""
+
+BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ANY)}
+
+
+def named(name: str) -> Target:
+    """The target of that name; OptionError for any other."""
+    if name not in BY_NAME:
+        raise OptionError(f"{name} is no known target", remedy=f"choose one of {', '.join(BY_NAME)}")
+    return BY_NAME[name]

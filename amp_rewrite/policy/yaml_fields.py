@@ -1,0 +1,180 @@
+"""A YAML file as fields that know the line where they stand; whatever is wrong is told with it.
+
+A path may lead to any file, and an error must not give away what stands in it: of what is no list and no
+rules, the line is told, and a key only where it looks like a slip of the pen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.reader import ReaderError
+
+from amp_rewrite.errors import ListError
+from amp_rewrite.escaping import LONGEST_NAME
+from amp_rewrite.files import reading
+
+KEEP_ONE = "keep one of them"
+
+_MOST = 1 << 24
+"""Bytes of a file: a list of all operators there are takes a thousandth of it."""
+
+# Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
+# reads our own files only.
+_FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+LARGEST = 1 << 18
+"""Bytes of a file: ten times our longest list, which has a reason for every operator there is. PyYAML's own
+parser takes seconds for as much, and minutes for what somebody may give by mistake.
+"""
+
+
+class _AliasError(yaml.YAMLError):
+    """An anchor or an alias: a few lines of them stand for more than any memory holds."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__()
+        self.problem_mark = mark
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes from what was not written by us."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """A node and what is in it; raises _AliasError."""
+        event = self.peek_event()
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:  # an alias has one as well
+            raise _AliasError(event.start_mark)
+        return super().compose_node(parent, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A key and its value, where they stand."""
+
+    file: Path
+    key: yaml.Node
+    name: str
+    value: yaml.Node
+
+    @property
+    def line(self) -> int:
+        """The line of the key, from 1."""
+        return self.key.start_mark.line + 1
+
+    def error(self, problem: str, remedy: str = "") -> ListError:
+        """An error about this field, with its place."""
+        return ListError(problem, file=self.file, line=self.line, remedy=remedy)
+
+
+def parse(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> yaml.MappingNode:
+    """The mapping at the top of a file; ListError when it cannot be read or is something else.
+
+    `allowed` are its keys, for the message; a `trusted` file is read by the faster parser.
+    """
+    content = _content(path)
+    try:
+        top: yaml.Node | None = yaml.compose(content, _FastLoader if trusted else _Loader)
+    except _AliasError as error:
+        raise ListError(
+            "has an anchor or an alias (&name, *name)",
+            file=path,
+            line=_line(error),
+            remedy="write everything out where it belongs",
+        ) from error
+    except RecursionError as error:
+        raise ListError("is nested too deeply", file=path, remedy=one_of(allowed)) from error
+    except yaml.YAMLError as error:
+        raise _not_yaml(path, content, error) from error
+    if isinstance(top, yaml.MappingNode):
+        return top
+    line = top.start_mark.line + 1 if top else 1
+    raise ListError("the top level is not a mapping", file=path, line=line, remedy=one_of(allowed))
+
+
+def _content(path: Path) -> str:
+    try:
+        return reading.read(path, LARGEST).decode("utf-8-sig")
+    except OSError as error:
+        raise ListError(reading.problem(error), file=path, remedy=reading.remedy(error)) from error
+    except UnicodeDecodeError as error:
+        raise ListError("is not UTF-8 text", file=path, remedy="save it as UTF-8") from error
+
+
+def _not_yaml(path: Path, content: str, error: yaml.YAMLError) -> ListError:
+    """The error with its line; of what stands there it has no more than the character that did not fit."""
+    if isinstance(error, ReaderError):
+        line = content.count("\n", 0, error.position) + 1
+        return ListError("is not YAML: a control character", file=path, line=line, remedy="check the path")
+    problem = getattr(error, "problem", None) or ""
+    quote = "a reason that holds ': ' must stand in quotes" if "mapping values" in problem else ""
+    return ListError(f"is not YAML: {_HANDLE.sub('', problem)}", file=path, line=_line(error), remedy=quote)
+
+
+def _line(error: yaml.YAMLError) -> int:
+    mark = getattr(error, "problem_mark", None)
+    return mark.line + 1 if mark else 0
+
+
+_HANDLE = re.compile(r"(?<=tag handle).*")
+"""The one thing of any length that PyYAML quotes, but for aliases."""
+
+
+def fields(file: Path, node: yaml.MappingNode, allowed: tuple[str, ...] = ()) -> list[Field]:
+    """Keys and values in order. YAML itself keeps the last of equal keys and says nothing."""
+    found: dict[str, Field] = {}
+    for key, value in node.value:
+        field = Field(file, key, key.value if is_text(key) else "", value)
+        if not field.name:
+            raise field.error("a key is not text")
+        if allowed and field.name not in allowed:
+            raise _unknown(field, allowed)
+        if field.name in found:
+            raise field.error(f"{field.name} is here and on line {found[field.name].line}", KEEP_ONE)
+        found[field.name] = field
+    return list(found.values())
+
+
+def _unknown(field: Field, allowed: tuple[str, ...]) -> ListError:
+    meant = nearest(field.name, allowed)
+    if meant is None:
+        return field.error("an unknown key", one_of(allowed))
+    return field.error(f"unknown key {field.name}", f"did you mean {meant}?")
+
+
+def text(field: Field) -> str:
+    """The text that a field holds, its white space folded; ListError when it holds none."""
+    if not is_text(field.value):
+        raise field.error(f"the {field.name} is not text", f"write {field.name}: some text")
+    return " ".join(field.value.value.split())
+
+
+def is_text(node: yaml.Node) -> bool:
+    """Whether a node is text, and not empty."""
+    return node.tag == "tag:yaml.org,2002:str" and bool(node.value.strip())
+
+
+def near(word: str, words: Iterable[str]) -> str:
+    """What a misspelt word may have meant, as advice."""
+    found = nearest(word, words)
+    return f"did you mean {found}?" if found else one_of(words)
+
+
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """The word that is most like another, whatever its case; None when none is like it, or it is no name."""
+    if len(word) > LONGEST_NAME:  # to compare takes its length squared
+        return None
+    folded = {other.lower(): other for other in sorted(words)}
+    near = difflib.get_close_matches(word.lower(), folded, n=1)
+    return folded[near[0]] if near else None
+
+
+def one_of(words: Iterable[str]) -> str:
+    """The words there are, as advice."""
+    return f"it can be {', '.join(words)}"

@@ -1,0 +1,1 @@
+"""What happens to the process around the work: imports, forks, signals, time and memory."""

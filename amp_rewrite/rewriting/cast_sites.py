@@ -1,0 +1,107 @@
+"""Where Casts stand: what makes a value in one type, and what reads it in another."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.units import Site, UnitGraph
+from amp_rewrite.onnx_types.element_types import element_name
+from amp_rewrite.rewriting.plan import Cast
+
+
+class Origin(enum.Enum):
+    """Where a value that is cast comes from.
+
+    A UNIT, an INPUT of a graph, a STORED tensor, or ANOTHER node, in which float32 has no part.
+    """
+
+    UNIT = "unit"
+    INPUT = "input"
+    STORED = "stored"
+    ANOTHER = "another"
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Where a Cast stands, or is to stand: a value is made in one type and read in another.
+
+    `names` are those of the value, of the Cast and of what it makes, as far as they are known; `node` tells
+    the Cast from other nodes, None before there is one. `maker` and `readers` are positions among the
+    decisions; `leaves` holds when what the Cast makes is an output of the model, and `added` when the Cast
+    was not in the model that was given.
+    """
+
+    node: Hashable
+    names: tuple[str, ...]
+    dtype: str
+    origin: Origin
+    maker: int | None
+    readers: tuple[int, ...]
+    leaves: bool
+    added: bool
+
+
+def existing(graph: UnitGraph, casts: Iterable[Cast]) -> Iterator[Crossing]:
+    """The Casts that the model has, where one side of them is float32.
+
+    What is to read the result of one of `casts`, those that are planned, reads theirs no longer.
+    """
+    moved = {site for cast in casts for site in cast.reads}
+    nodes = dict.fromkeys(unit.node for unit in graph.units)
+    for node in nodes:
+        value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+        if value is not None:
+            made = node.outputs[0]
+            readers = (unit for unit, site in graph.readers.get(made, ()) if site not in moved)
+            ports = (port for port, value in enumerate(graph.root.outputs) if value is made)
+            yield Crossing(
+                node=node,
+                names=names(value, node, made),
+                dtype=element(node),
+                origin=_origin(graph, value),
+                maker=graph.maker.get(value),
+                readers=tuple(dict.fromkeys(readers)),
+                leaves=any(Site(graph.root, port) not in moved for port in ports),
+                added=False,
+            )
+
+
+def planned(graph: UnitGraph, cast: Cast) -> Crossing:
+    """A Cast that is to be added."""
+    units = {site: unit for unit, site in graph.readers.get(cast.value, ())}
+    return Crossing(
+        node=None,
+        names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_name(cast.dtype)}"),
+        dtype=element_name(cast.dtype),
+        origin=_origin(graph, cast.value),
+        maker=graph.maker.get(cast.value),
+        readers=tuple(dict.fromkeys(units[site] for site in cast.reads if site in units)),
+        leaves=any(site.holder is graph.root for site in cast.reads),
+        added=True,
+    )
+
+
+def names(*named: ir.Value | ir.Node | None) -> tuple[str, ...]:
+    """The names of these, each once; what has none is left out."""
+    return tuple(dict.fromkeys(thing.name for thing in named if thing is not None and thing.name))
+
+
+def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
+    if value in graph.maker:
+        return Origin.UNIT
+    maker, kind = value.producer(), graph.types.get(value)
+    if kind is None or kind.dtype != ir.DataType.FLOAT:
+        return Origin.ANOTHER
+    if maker is None:
+        return Origin.STORED if value.is_initializer() else Origin.INPUT
+    return Origin.STORED if maker.op_type == "Constant" else Origin.ANOTHER
+
+
+def element(node: ir.Node) -> str:
+    """The element type that a Cast gives; nothing where it does not say."""
+    to = node.attributes.get("to")
+    return "" if to is None or to.is_ref() else element_name(ir.DataType(to.as_int()))

@@ -1,0 +1,139 @@
+"""What was decided for every unit, and why, without the model: what a plan file can carry as well."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.operator_lists import Entry
+from amp_rewrite.rewriting import cast_sites as crossings
+from amp_rewrite.rewriting.cast_sites import Crossing
+from amp_rewrite.rewriting.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided for one unit.
+
+    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `made`
+    are the names of what the node makes; `paint.cause` is a position among the decisions.
+    """
+
+    node: Hashable
+    operator: str
+    name: str
+    made: tuple[str, ...]
+    variable: str
+    paint: Paint
+    entry: Entry
+
+    def __str__(self) -> str:
+        """The unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
+        return f"{self.place} ({self.variable})"
+
+    @property
+    def place(self) -> str:
+        """The node as a reader finds it: operator, and name or what it makes."""
+        named = f"'{self.name}'" if self.name else f"-> '{next(iter(self.made), '')}'"
+        return f"{self.operator} {named}"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the unit is HALF."""
+        return self.paint.colour is Colour.HALF
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether no rule gives this colour: somebody changed it in a saved plan."""
+        return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
+
+
+_GIVE_FULL = (Rule.DENY, Rule.LEFT)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The decisions of a whole model, in the order of its units, and where Casts stand for them."""
+
+    all: tuple[Decision, ...]
+    crossings: tuple[Crossing, ...] = ()
+
+    def why(self, unit: int) -> tuple[int, ...]:
+        """The chain of causes from a unit to the one where it all began, as Painting.why gives it.
+
+        It ends where somebody changed a colour by hand.
+        """
+        return tuple(self._chain(unit))
+
+    def cause(self, unit: int) -> int | None:
+        """The unit that caused the colour of another; None where the chain of causes ends."""
+        decision = self.all[unit]
+        return None if decision.by_hand or decision.paint.cause == unit else decision.paint.cause
+
+    def origins(self) -> tuple[int, ...]:
+        """The end of the chain of causes of every unit; linear in the number of units."""
+        ends: dict[int, int] = {}
+        for unit in range(len(self.all)):
+            if unit not in ends:
+                chain = self._chain(unit, ends)
+                last = next(reversed(chain))
+                beyond = self.cause(last)
+                end = last if beyond is None else ends.get(beyond, last)
+                ends.update(dict.fromkeys(chain, end))
+        return tuple(ends[unit] for unit in range(len(self.all)))
+
+    def _chain(self, unit: int, known: Container[int] = ()) -> dict[int, None]:
+        """The causes of a unit, in order, as far as they are not known."""
+        chain: dict[int, None] = {}
+        step: int | None = unit
+        while step is not None and step not in chain and step not in known:
+            chain[step] = None
+            step = self.cause(step)
+        return chain
+
+    def placed(self, casts: Sequence[ir.Node]) -> Decisions:
+        """The same, once the Casts that were planned stand: a node for each, in their order."""
+        start = len(self.crossings) - len(casts)
+        placed = (replace(c, node=node) for c, node in zip(self.crossings[start:], casts, strict=True))
+        return replace(self, crossings=(*self.crossings[:start], *placed))
+
+
+def of(graph: UnitGraph, painting: Painting, plan: Plan) -> Decisions:
+    """The decisions of an analysis; `node` of each is the ir.Node.
+
+    The crossings are those of the Casts that the model has, then those that are planned, in their order.
+    """
+    crossed = (
+        *crossings.existing(graph, plan.casts),
+        *(crossings.planned(graph, cast) for cast in plan.casts),
+    )
+    return Decisions(tuple(_decisions(graph, painting)), crossed)
+
+
+def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
+    made = made_by(unit.node for unit in graph.units)
+    for unit, paint, entry in zip(graph.units, painting.paints, painting.entries, strict=True):
+        yield about(unit.node, made[unit.node], str(unit.var), paint, entry)
+
+
+def made_by(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[str, ...]]:
+    """The names of what each node makes, once for all units of a node: a Loop can have thousands."""
+    return {node: tuple(value.name for value in node.outputs if value.name) for node in dict.fromkeys(nodes)}
+
+
+def about(node: ir.Node, made: tuple[str, ...], variable: str, paint: Paint, entry: Entry) -> Decision:
+    """A decision on one unit of a node, which makes values of these names."""
+    return Decision(
+        node=node,
+        operator=schema.written(node.domain, node.op_type),
+        name=node.name or "",
+        made=made,
+        variable=variable,
+        paint=paint,
+        entry=entry,
+    )

@@ -1,0 +1,250 @@
+"""Painting -> Plan: what changes, as data. Nothing here changes a model."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.ranges import Ranges
+from amp_rewrite.analysis.units import Site, UnitGraph
+from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.errors import OptionError
+from amp_rewrite.model.constants import Stored
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.policy.options import Borders
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """One Cast of `value` to `dtype`, right behind its maker, for all these reads."""
+
+    value: ir.Value
+    dtype: ir.DataType
+    reads: tuple[Site, ...]
+
+
+class Form(enum.Enum):
+    """How a stored tensor is kept.
+
+    HALF: converted where it stands. BOTH: as it is, and a half tensor beside it for some readers.
+    SATURATED: in float32, with what half cannot hold brought into its range.
+    """
+
+    HALF = "half"
+    BOTH = "both"
+    SATURATED = "saturated"
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """What becomes of a stored tensor; `reads` are those of the second tensor of BOTH.
+
+    `saturates` and `flushes` count the values that are brought into range, and that become zero; `nan` says
+    whether there may be a NaN among all.
+    """
+
+    stored: Stored
+    form: Form
+    reads: tuple[Site, ...] = ()
+    saturates: int = 0
+    flushes: int = 0
+    nan: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    """A node whose attribute is to name `dtype` as its output's type; None where that is its input's, unsaid.
+
+    The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is brought into range,
+    or becomes zero.
+    """
+
+    node: ir.Node
+    dtype: ir.DataType | None
+    saturates: int = 0
+    flushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a rewrite changes: values that become half where they stand, attributes that name an
+    output's type, Casts, and stored tensors.
+    """
+
+    half: Half
+    values: tuple[ir.Value, ...] = ()
+    attributes: tuple[Retyped, ...] = ()
+    casts: tuple[Cast, ...] = ()
+    stored: tuple[Storing, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything changes at all."""
+        return bool(self.values or self.attributes or self.casts or self.stored)
+
+
+def check_names(graph: UnitGraph, keep_io: Collection[str], borders: Borders) -> None:
+    """Raises OptionError for a name that no float32 input or output has, or that says nothing."""
+    if keep_io and borders is Borders.KEEP:
+        raise OptionError(
+            "`Options.keep_io` says nothing where all inputs and outputs are kept",
+            remedy="ask for `Options.borders=HALF`",
+        )
+    float32 = ir.DataType.FLOAT
+    values = (*graph.root.inputs, *graph.root.outputs)
+    kinds = ((value.name, graph.types.get(value)) for value in values)
+    known = {name for name, kind in kinds if kind is not None and kind.dtype == float32}
+    for name in keep_io:
+        if name not in known:
+            raise OptionError(
+                f"no float32 input or output is called '{name}'",
+                remedy=f"there are {', '.join(sorted(filter(None, known)))}",
+            )
+
+
+def make(
+    graph: UnitGraph,
+    painting: Painting,
+    stored: Mapping[ir.Value, Stored],
+    ranges: Ranges,
+    half: Half,
+    *,
+    borders: Borders = Borders.KEEP,
+    keep_io: Iterable[str] = (),
+) -> Plan:
+    """The plan that carries out a painting: one Cast for each (value, type) read in the other colour."""
+    planner = _Planner(graph, painting, stored, ranges, half, borders, frozenset(keep_io))
+    planner.plan_all()
+    return Plan(
+        half=half,
+        values=tuple(planner.values),
+        attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
+        casts=tuple(planner.casts),
+        stored=tuple(planner.stored),
+    )
+
+
+class _Planner:
+    def __init__(
+        self,
+        graph: UnitGraph,
+        painting: Painting,
+        stored: Mapping[ir.Value, Stored],
+        ranges: Ranges,
+        half: Half,
+        borders: Borders,
+        keep_io: frozenset[str],
+    ) -> None:
+        self._graph, self._painting, self._half = graph, painting, half
+        self._held, self._ranges = stored, ranges
+        self._half_io = borders is Borders.HALF
+        self._keep_io = keep_io
+        self._entering = frozenset(graph.root.inputs)
+        self.masks = {value for value, way in ranges.masks.items() if any(map(painting.is_half, way))}
+        self._leaving = self._output_sites()
+        self.values: list[ir.Value] = []
+        self.casts: list[Cast] = []
+        self.stored: list[Storing] = []
+
+    def plan_all(self) -> None:
+        """Every float32 value that has a maker or a reader, makers first, in the order of the nodes."""
+        float32 = ir.DataType.FLOAT
+        known = self._graph.types
+        borders = [v for v in (*self._graph.root.inputs, *self._leaving) if v in known]
+        entering = [v for v in borders if known[v].dtype == float32]
+        for value in dict.fromkeys((*entering, *self._graph.maker, *self._graph.readers)):
+            self._plan(value)
+
+    def _plan(self, value: ir.Value) -> None:
+        halves, fulls = self._reads(value)
+        if value in self._held:
+            self._plan_stored(self._held[value], halves, fulls)
+        elif self._is_made_half(value):
+            self.values.append(value)
+            self._cast(value, ir.DataType.FLOAT, fulls)
+        else:
+            self._cast(value, self._half.dtype, halves)
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType, reads: list[Site]) -> None:
+        if reads:
+            self.casts.append(Cast(value, dtype, tuple(reads)))
+
+    def _plan_stored(self, held: Stored, halves: list[Site], fulls: list[Site]) -> None:
+        value = held.value
+        fit = self._ranges.fits.get(value)
+        saturates = fit.overflowing if fit is not None and value in self.masks else 0
+        flushes = fit.flushed if fit is not None else 0
+        exact, nan = fit is not None and fit.exact, fit is None or fit.nan
+        if not halves:
+            if saturates:
+                self.stored.append(Storing(held, Form.SATURATED, saturates=saturates))
+        elif fulls and not exact:
+            self.stored.append(Storing(held, Form.BOTH, tuple(halves), saturates, flushes, nan))
+        else:
+            self.stored.append(Storing(held, Form.HALF, (), saturates, flushes, nan))
+            self._cast(value, ir.DataType.FLOAT, fulls)
+
+    def _is_made_half(self, value: ir.Value) -> bool:
+        maker = self._graph.maker.get(value)
+        if maker is not None:
+            return self._painting.is_half(maker)
+        return self._is_half_border(value) and value in self._entering
+
+    def _is_half_border(self, value: ir.Value) -> bool:
+        dense = type(self._graph.types.get(value)) is ir.TensorType
+        free = value.name not in self._keep_io and not value.is_initializer()
+        return self._half_io and dense and free
+
+    def _reads(self, value: ir.Value) -> tuple[list[Site], list[Site]]:
+        """The places that read a value in half, and those that read it in float32."""
+        halves: list[Site] = []
+        fulls: list[Site] = []
+        is_half = self._painting.is_half
+        for unit, site in self._graph.readers.get(value, ()):
+            (halves if is_half(unit) else fulls).append(site)
+        if value in self._leaving:
+            leaves_half = self._leaves_half(value)
+            (halves if leaves_half else fulls).extend(self._leaving[value])
+        return halves, fulls
+
+    def _leaves_half(self, value: ir.Value) -> bool:
+        """Whether an output is to be half; one that is no tensor, or also an input, is as it is made."""
+        if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
+            return self._is_made_half(value)
+        return self._is_half_border(value)
+
+    def _output_sites(self) -> dict[ir.Value, list[Site]]:
+        sites: dict[ir.Value, list[Site]] = {}
+        for port, value in enumerate(self._graph.root.outputs):
+            kind = self._graph.types.get(value)
+            if kind is not None and kind.dtype == ir.DataType.FLOAT:
+                sites.setdefault(value, []).append(Site(self._graph.root, port))
+        return sites
+
+
+def _attributes(
+    graph: UnitGraph, painting: Painting, half: Half, ranges: Ranges, masks: Container[ir.Value]
+) -> Iterator[Retyped]:
+    """The nodes whose output's type an attribute names, where that type changes or must now be said;
+    and those that fill a mask in float32, with what half cannot hold.
+    """
+    halved = {(unit.node, unit.var.name) for unit in graph.units if painting.is_half(unit.index)}
+    for unit in graph.units:
+        typed = attribute_types.of(unit.node)
+        if typed is None or not typed.settable or unit.node.outputs[0] not in unit.makes:
+            continue  # a target may have joined the variable to another: it has that one's name then
+        fit = ranges.fits.get(unit.makes[0], halves.PERFECT)
+        saturates = fit.overflowing if unit.makes[0] in masks else 0
+        said = attribute_types.said(unit.node, typed) is not None
+        half_by_input = (unit.node, typed.like) in halved
+        if not painting.is_half(unit.index):
+            if saturates or (half_by_input and not said):
+                yield Retyped(unit.node, ir.DataType.FLOAT, saturates)
+        elif not half_by_input:
+            yield Retyped(unit.node, half.dtype, saturates, fit.flushed)
+        elif said:
+            yield Retyped(unit.node, None)

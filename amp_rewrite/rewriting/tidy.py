@@ -1,0 +1,103 @@
+"""Cleans up behind a rewrite: Casts that do nothing or cancel each other, and what nobody reads then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_rewrite.model.names import graphs
+from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.onnx_types.element_types import Types
+
+
+def run(model: ir.Model, types: Types) -> int:
+    """Removes what a rewrite made superfluous; returns how many Casts went.
+
+    Only what keeps every number goes: a Cast to the type that a value has, and half to float32 and
+    back to the same half. A Cast from float32 to half and back stays, because it rounds.
+    """
+    removed = 0
+    for node in list(_casts(model)):
+        source = _source(node, types)
+        if source is None:
+            continue
+        made = node.outputs[0]
+        if not made.is_graph_output() or _may_leave(source, made.graph, model.graph):
+            made.replace_all_uses_with(source, replace_graph_outputs=True)
+        before = node.inputs[0]
+        if not _is_read(made):
+            _remove(node)
+            removed += 1
+        removed += _remove_if_unread(before)
+    return removed
+
+
+def bypass(model: ir.Model, types: Types) -> None:
+    """Takes out Casts from float32 to float32, which exporters leave behind and which say nothing.
+
+    They would stand between nodes that belong together. One that makes an output of the model, or of a
+    body, stays.
+    """
+    float32 = ir.DataType.FLOAT
+    for node in list(_casts(model)):
+        value, made = node.inputs[0], node.outputs[0]
+        if value is None or made.is_graph_output():
+            continue
+        if _element(value, types) == float32 == _element(made, types):
+            made.replace_all_uses_with(value)
+            _remove(node)
+
+
+def _casts(model: ir.Model) -> Iterator[ir.Node]:
+    for graph in graphs(model.graph):
+        for node in graph:
+            if node.op_type == "Cast" and node.domain == "" and node.inputs[0] is not None:
+                yield node
+
+
+def _source(node: ir.Node, types: Types) -> ir.Value | None:
+    """The value that holds what a Cast gives already; None when the Cast is needed."""
+    value = node.inputs[0]
+    target = _element(node.outputs[0], types)
+    if value is None or target not in HALF_TYPES:
+        return None
+    if _element(value, types) == target:
+        return value
+    maker = value.producer()
+    if maker is None or maker.op_type != "Cast" or _element(value, types) != ir.DataType.FLOAT:
+        return None
+    origin = maker.inputs[0]
+    return origin if origin is not None and _element(origin, types) == target else None
+
+
+def _may_leave(value: ir.Value, graph: object, root: ir.Graph) -> bool:
+    """Whether `value` can be an output of `graph` in another's place.
+
+    The outputs of the model keep their names, and a body gives only what is made inside, and that once.
+    """
+    made_inside = value.graph is graph and value.producer() is not None
+    return made_inside and graph is not root and not value.is_graph_output()
+
+
+def _element(value: ir.Value, types: Types) -> ir.DataType | None:
+    kind = types.get(value)
+    return kind.dtype if isinstance(kind, ir.TensorType) else None
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _remove(node: ir.Node) -> None:
+    if node.graph is not None:
+        node.graph.remove(node, safe=True)
+
+
+def _remove_if_unread(value: ir.Value | None) -> int:
+    """Removes the Cast that makes a value which nobody reads any more."""
+    maker = value.producer() if value is not None else None
+    if value is None or maker is None or maker.op_type != "Cast" or _is_read(value):
+        return 0
+    _remove(maker)
+    return 1

@@ -1,0 +1,363 @@
+"""If, Loop, Scan and SequenceMap are coloured through: one value, one type, inside and outside."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy.options import Options, Pins
+from tests.text import agree, becomes, in_half, model, nodes, rewritten, stays, unchecked
+
+LOOP = """g (float[4,4] x, int64 n, bool c) => (float[4,4] y, float[k,4,4] ys) <float[4,4] w> {
+    y, ys = Loop (n, c, x) <body = b (int64 i, bool ci, float[4,4] s)
+        => (bool co, float[4,4] t, float[4,4] u) {
+        co = Identity (ci)
+        [next] t = MatMul (s, w)
+        u = Relu (t)
+    }>
+}"""
+
+
+def test_a_loop_carries_half():
+    """A carried value is half before, in and after the body; a scan output is as the body makes it."""
+    becomes(
+        LOOP,
+        """g (float[4,4] x, int64 n, bool c) => (float[4,4] y, float[k,4,4] ys) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            y__float16, ys__float16 = Loop (n, c, x__float16) <body = b (int64 i, bool ci, float16[4,4] s)
+                => (bool co, float16[4,4] t, float16[4,4] u) {
+                co = Identity (ci)
+                [next] t = MatMul (s, w)
+                u = Relu (t)
+            }>
+            [ys__float32] ys = Cast <to = 1> (ys__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    )
+
+
+def test_a_loop_without_half_inside_stays():
+    """A Loop whose body gains nothing is left alone, and so is all that goes in and out."""
+    stays(LOOP.replace("MatMul (s, w)", "Sub (s, w)"))
+
+
+def test_a_pinned_body():
+    """A node that is kept has its Casts inside the body."""
+    found = nodes(rewritten(model(LOOP), Options(pins=Pins(keep_full=("next",)))).model)
+    assert "t = MatMul(s, w)" in found
+
+
+def test_values_of_a_loop_change_one_by_one():
+    """Each carried value has a colour of its own: only what meets a product is half."""
+    text = """g (float[4,4] x, float[4,4] z, int64 n, bool c) => (float[4,4] y, float[4,4] v) <float[4,4] w> {
+        y, v = Loop (n, c, x, z) <body = b (int64 i, bool ci, float[4,4] s, float[4,4] r)
+            => (bool co, float[4,4] t, float[4,4] u) {
+            co = Identity (ci)
+            t = MatMul (s, w)
+            u = Exp (r)
+        }>
+    }"""
+    becomes(
+        text,
+        """g (float[4,4] x, float[4,4] z, int64 n, bool c) => (float[4,4] y, float[4,4] v)
+        <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            y__float16, v = Loop (n, c, x__float16, z) <body = b
+                (int64 i, bool ci, float16[4,4] s, float[4,4] r)
+                => (bool co, float16[4,4] t, float[4,4] u) {
+                co = Identity (ci)
+                t = MatMul (s, w)
+                u = Exp (r)
+            }>
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    )
+
+
+def test_branches_agree_on_a_type():
+    """Where one branch gives half and the other float32, the second has a Cast at its end."""
+    becomes(
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+            m = MatMul (x, w)
+            z = If (c) <
+                then_branch = t () => (float[4,4] p) { p = MatMul (m, w) },
+                else_branch = f () => (float[4,4] q) { q = Exp (x) }
+            >
+            y = MatMul (z, w)
+        }""",
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            m = MatMul (x__float16, w)
+            z = If (c) <
+                then_branch = t () => (float16[4,4] p) { p = MatMul (m, w) },
+                else_branch = f () => (float16[4,4] q__float16) {
+                    q = Exp (x)
+                    [q__float16] q__float16 = Cast <to = 10> (q)
+                }
+            >
+            y__float16 = MatMul (z, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    )
+
+
+def test_control_flow_within_control_flow():
+    """A value that comes out of a branch of a branch is half all the way."""
+    becomes(
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+            m = MatMul (x, w)
+            y = If (c) <
+                then_branch = t () => (float[4,4] p) {
+                    p = If (c) <
+                        then_branch = tt () => (float[4,4] a) { a = MatMul (m, w) },
+                        else_branch = tf () => (float[4,4] b) { b = Relu (m) }
+                    >
+                },
+                else_branch = f () => (float[4,4] q) { q = Neg (m) }
+            >
+        }""",
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            m = MatMul (x__float16, w)
+            y__float16 = If (c) <
+                then_branch = t () => (float16[4,4] p) {
+                    p = If (c) <
+                        then_branch = tt () => (float16[4,4] a) { a = MatMul (m, w) },
+                        else_branch = tf () => (float16[4,4] b) { b = Relu (m) }
+                    >
+                },
+                else_branch = f () => (float16[4,4] q) { q = Neg (m) }
+            >
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    )
+
+
+def test_a_scan():
+    """A Scan's state is one value as a Loop's is; what it scans and what it collects are values too."""
+    becomes(
+        """g (float[4] x, float[3,4] xs) => (float[4] y, float[3,4] ys) <float[4,4] w> {
+            y, ys = Scan (x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
+                => (float[4] t, float[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+        }""",
+        """g (float[4] x, float[3,4] xs) => (float[4] y, float[3,4] ys) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [xs__float16] xs__float16 = Cast <to = 10> (xs)
+            y__float16, ys__float16 = Scan (x__float16, xs__float16) <num_scan_inputs = 1, body = b
+                (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+            [ys__float32] ys = Cast <to = 1> (ys__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    )
+
+
+def test_a_scan_of_opset_8():
+    """The first Scan has sequence lengths in front of its values, and a batch around them."""
+    becomes(
+        """<ir_version: 8, opset_import: ["" : 8]>
+        g (float[1,4] x, float[1,3,4] xs) => (float[1,4] y, float[1,3,4] ys) <float[4,4] w> {
+            y, ys = Scan ( , x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
+                => (float[4] t, float[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+        }""",
+        """g (float[1,4] x, float[1,3,4] xs) => (float[1,4] y, float[1,3,4] ys) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [xs__float16] xs__float16 = Cast <to = 10> (xs)
+            y__float16, ys__float16 = Scan ("", x__float16, xs__float16) <num_scan_inputs = 1, body = b
+                (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+            [ys__float32] ys = Cast <to = 1> (ys__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    )
+
+
+# ---- sequences
+
+
+def test_a_sequence_moves_as_one():
+    """What makes a sequence and what reads it change together; no Cast can stand between them."""
+    becomes(
+        """g (float[4,4] x, int64 n) => (float[4,4] y, float[12,4] z) <float[4,4] w> {
+            m = MatMul (x, w)
+            s = SequenceConstruct (m, m)
+            t = SequenceInsert (s, x)
+            a = SequenceAt (t, n)
+            z = ConcatFromSequence <axis = 0> (t)
+            y = MatMul (a, w)
+        }""",
+        """g (float[4,4] x, int64 n) => (float[4,4] y, float[12,4] z) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            m = MatMul (x__float16, w)
+            s = SequenceConstruct (m, m)
+            t = SequenceInsert (s, x__float16)
+            a = SequenceAt (t, n)
+            z__float16 = ConcatFromSequence <axis = 0> (t)
+            [z__float32] z = Cast <to = 1> (z__float16)
+            y__float16 = MatMul (a, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    )
+
+
+def test_a_sequence_at_the_border_stays_as_one():
+    """A sequence that is an output of the model keeps its type, and with it all that makes it."""
+    becomes(
+        """g (float[4,4] x) => (float[8,4] y, seq(float[4,4]) s) <float[4,4] w> {
+            m = MatMul (x, w)
+            s = SequenceConstruct (m, m)
+            b = ConcatFromSequence <axis = 0> (s)
+            y = MatMul (b, w)
+        }""",
+        """g (float[4,4] x) => (float[8,4] y, seq(float[4,4]) s) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            m = MatMul (x__float16, w)
+            [m__float32] m__float32 = Cast <to = 1> (m)
+            s = SequenceConstruct (m__float32, m__float32)
+            b = ConcatFromSequence <axis = 0> (s)
+            [b__float16] b__float16 = Cast <to = 10> (b)
+            y__float16 = MatMul (b__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        runs=False,  # sequences are not compared
+    )
+
+
+def test_an_empty_sequence_takes_the_type_of_what_is_put_in():
+    """SequenceEmpty names its new type; a loop that fills it carries a half sequence."""
+    text = """g (float[4,4] x, int64 n, bool c) => (float[k,4] y) <float[4,4] w> {
+        e = SequenceEmpty ()
+        s = Loop (n, c, e) <body = b (int64 i, bool ci, seq(float[4,4]) r)
+            => (bool co, seq(float[4,4]) t) {
+            co = Identity (ci)
+            m = MatMul (x, w)
+            t = SequenceInsert (r, m)
+        }>
+        f = ConcatFromSequence <axis = 0> (s)
+        y = MatMul (f, w)
+    }"""
+    assert in_half(text) == {"e", "s", "m", "t", "f", "y"}
+    proto = model(text)
+    result = rewritten(proto)
+    empty = next(node for node in result.model.graph.node if node.op_type == "SequenceEmpty")
+    assert [(a.name, a.i) for a in empty.attribute] == [("dtype", 10)]
+    agree(proto, result.model)
+
+
+def test_a_sequence_in_bfloat16_stays():
+    """Sequences have no bfloat16 in ONNX: they stay float32 altogether."""
+    text = """g (float[4,4] x) => (float[8,4] y) <float[4,4] w> {
+        m = MatMul (x, w)
+        s = SequenceConstruct (m, m)
+        b = ConcatFromSequence <axis = 0> (s)
+        y = MatMul (b, w)
+    }"""
+    assert in_half(text, Options(half=BFLOAT16)) == {"m", "y"}
+
+
+# ---- what a border is
+
+
+def borders(text):
+    """The borders of the first control-flow node of a graph, as their ports."""
+    graph = _graph(text)
+    node = next(node for node in graph if node.op_type in ("If", "Loop", "Scan", "SequenceMap"))
+    found = control_flow.borders(node)
+    assert found is not None
+    return [
+        (str(b.var), b.inputs, b.outputs, [i for _, i in b.enters], [i for _, i in b.leaves]) for b in found
+    ]
+
+
+def _graph(text):
+    return ir.from_proto(model(text)).graph
+
+
+def test_the_borders_of_a_loop():
+    """Trip count and condition are no borders; a scan output has no input."""
+    assert borders(LOOP) == [("V[0]", (2,), (0,), [2], [1]), ("V[1]", (), (1,), [], [2])]
+
+
+def test_the_borders_of_a_branch():
+    """A branch result leaves both branches at one place."""
+    text = """g (bool c, float[1] x) => (float[1] y) {
+        y = If (c) < then_branch = t () => (float[1] p) { p = Neg (x) },
+                     else_branch = f () => (float[1] q) { q = Abs (x) } >
+    }"""
+    assert borders(text) == [("V[0]", (), (0,), [], [0, 0])]
+
+
+@pytest.mark.parametrize("scanned", [-(2**63), -1, 3, 2**31, 2**63 - 1])
+def test_a_scan_that_does_not_fit_its_body_has_no_borders(scanned):
+    """Whatever it says of its inputs, that is known at once."""
+    proto = unchecked(
+        f"""g (float[4] s, float[3,4] x) => (float[4] y) {{
+            y = Scan (s, x) <num_scan_inputs = {scanned}, body = b (float[4] t, float[4] e)
+                => (float[4] u) {{ u = Add (t, e) }}>
+        }}"""
+    )
+    assert control_flow.borders(ir.from_proto(proto).graph[0]) is None
+
+
+def test_other_nodes_have_no_borders():
+    """A node of another domain, or of no control flow, has none, even if it has a body."""
+    graph = _graph(
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[4] x) => (float[4] y) {
+            a = Relu (x)
+            y = my.Loop (a) <body = b (float[4] s) => (float[4] t) { t = Neg (s) }>
+        }"""
+    )
+    assert [control_flow.borders(node) for node in graph] == [None, None]
+    assert [len(list(control_flow.bodies(node))) for node in graph] == [0, 1]
+
+
+def test_a_foreign_body_keeps_its_types_at_the_border():
+    """What enters and leaves the body of an unknown operator is float32; between them half may be."""
+    becomes(
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, w) }>
+        }""",
+        """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t__float32) {
+                [s__float16] s__float16 = Cast <to = 10> (s)
+                t = MatMul (s__float16, w)
+                [t__float32] t__float32 = Cast <to = 1> (t)
+            }>
+        }""",
+        runs=False,
+    )
+
+
+def test_no_other_operator_of_the_default_domain_has_bodies():
+    """`bodies` looks at no other operator of the default domain: none has a graph attribute."""
+    kinds = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
+    holding = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and any(a.type in kinds for a in schema.attributes.values())
+    }
+    assert holding == {"If", "Loop", "Scan", "SequenceMap"}

@@ -1,0 +1,461 @@
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import onnx
+import pytest
+
+from amp_rewrite.errors import ListError
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.operator_lists import ASKED, Kind
+from amp_rewrite.policy.yaml_fields import LARGEST
+
+LONGEST_REASON = 90  # one line of `explain`
+
+MODULE = "amp_rewrite/policy/operator_lists.py"
+
+
+def _written(folder: Path, text: str, name: str = "mine.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _refusal(path: Path) -> str:
+    with pytest.raises(ListError) as caught:
+        operator_lists.load(path)
+    return str(caught.value).replace(f"{path.parent}/", "")
+
+
+def _kind_of(name: str, operator: str) -> tuple[Kind, bool]:
+    domain, _, op_type = operator.rpartition(":")
+    entry = operator_lists.load(name).find(domain, op_type)
+    assert entry, f"{operator} is on no list of {name}"
+    return entry.kind, entry.follow
+
+
+# ---- the shipped lists
+
+
+def test_shipped_names() -> None:
+    """Three lists are shipped; each has its file's name, a description, and is loaded once."""
+    assert operator_lists.shipped() == ("bfloat16", "default", "tensorflow")
+    for name in operator_lists.shipped():
+        found = operator_lists.load(name)
+        assert found.name == name
+        assert found.description
+        assert found is operator_lists.load(name)
+
+
+@pytest.mark.parametrize("name", ["default", "bfloat16"])
+def test_every_onnx_operator_is_listed(name: str) -> None:
+    """Every operator of ONNX's default domain, of any version, is on a list."""
+    found = operator_lists.load(name)
+    schemas = onnx.defs.get_all_schemas_with_history()
+    names = {s.name for s in schemas if s.domain == ""}
+    assert len(names) > 150
+    assert sorted(n for n in names if not found.find("", n)) == []
+
+
+@pytest.mark.parametrize("name", ["default", "bfloat16"])
+def test_every_onnxruntime_operator_with_a_float_is_listed(name: str) -> None:
+    """Every operator that onnxruntime knows there or in its own domain, if it may carry a float."""
+    found = operator_lists.load(name)
+    names = {(s.domain, s.name) for s in _onnxruntime_schemas() if _has_float(s)}
+    assert len(names) > 250
+    assert sorted(key for key in names if not found.find(*key)) == []
+
+
+def _onnxruntime_schemas() -> list:
+    state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    schemas = state.get_all_operator_schema()
+    return [s for s in schemas if s.domain in ("", "com.microsoft")]
+
+
+def _has_float(operator) -> bool:
+    allowed = {c.type_param_str: c.allowed_type_strs for c in operator.type_constraints}
+    ports = [*operator.inputs, *operator.outputs]
+    types = [t for port in ports for t in allowed.get(port.typeStr, [port.typeStr])]
+    return any("tensor(float)" in t for t in types)  # in a sequence or an optional, too
+
+
+@pytest.mark.parametrize("name", operator_lists.shipped())
+def test_no_shipped_name_is_misspelt(name: str) -> None:
+    """Every operator on a shipped list exists in onnx or in onnxruntime's schemas."""
+    for domain, op_type in operator_lists.load(name).entries:
+        assert op_type in {*schema.known_operators(domain), "Mul(x,x)"}, op_type
+
+
+@pytest.mark.parametrize("name", operator_lists.shipped())
+def test_reasons_are_short(name: str) -> None:
+    """A reason fits on a line of a report and ends without a full stop."""
+    for operator, entry in operator_lists.load(name).entries.items():
+        assert len(entry.reason) <= LONGEST_REASON, operator
+        assert not entry.reason.endswith("."), operator
+
+
+def test_bfloat16_inherits_no_float16_figure() -> None:
+    """A reason that quotes a figure of float16 is written anew; 0, 1, 2 and bits are neutral."""
+    figure = re.compile(r"(?<![\w.-])(?:[3-9]|\d{2,}|\d+\.\d+|\d+e-?\d+)(?![\w-]| bits)")
+    inherited = [
+        f"{operator}: {entry.reason}"
+        for operator, entry in operator_lists.load("bfloat16").entries.items()
+        if entry.source == "default" and figure.search(entry.reason)
+    ]
+    assert inherited == []
+
+
+DECIDED = {
+    Kind.ALLOW: "MatMul Gemm Conv ConvTranspose Einsum LSTM GRU RNN Attention DeformConv"
+    " com.microsoft:FusedMatMul com.microsoft:GroupQueryAttention com.microsoft:MatMulNBits",
+    Kind.CLEAR: "Relu Reshape Transpose Concat Gather Max Min MaxPool Clip Where Equal Shape TopK"
+    " ReduceMax Loop If Scan SequenceMap SequenceAt OptionalGetElement ScatterND",
+    Kind.DENY: "Exp Pow ReduceSum ReduceSumSquare ReduceL2 ReduceLogSumExp CumSum Sinh Cosh LpPool"
+    " SoftmaxCrossEntropyLoss MeanVarianceNormalization",
+    Kind.FIXED: "Cast CastLike Constant Range QuantizeLinear DequantizeLinear QLinearConv"
+    " RandomNormal Bernoulli NonMaxSuppression STFT RoiAlign com.microsoft:BeamSearch",
+}
+FOLLOWING = (
+    "Add Sub Mul Div Sum Mean Sigmoid Tanh Gelu Erf LeakyRelu PRelu HardSwish BatchNormalization"
+    " LayerNormalization RMSNormalization AveragePool GlobalAveragePool ReduceMean Resize"
+    " com.microsoft:BiasGelu com.microsoft:SkipLayerNormalization"
+)
+STAYING = "Softmax LogSoftmax Log Sqrt Reciprocal Sin Cos Tan ReduceProd GridSample"
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind", "follow"),
+    [(operator, kind, False) for kind, row in DECIDED.items() for operator in row.split()]
+    + [(operator, Kind.INFER, True) for operator in FOLLOWING.split()]
+    + [(operator, Kind.INFER, False) for operator in STAYING.split()],
+)
+def test_default_decisions(operator: str, kind: Kind, follow: bool) -> None:
+    """The operators that models are made of are where the design puts them in float16."""
+    assert _kind_of("default", operator) == (kind, follow)
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    [
+        ("ReduceSum", Kind.INFER),  # overflow was the danger
+        ("ReduceL1", Kind.INFER),
+        ("ReduceLogSumExp", Kind.INFER),
+        ("Exp", Kind.DENY),  # precision is
+        ("Pow", Kind.DENY),
+        ("ReduceL2", Kind.DENY),
+        ("CumSum", Kind.DENY),
+        ("Cos", Kind.FIXED),
+        ("MatMul", Kind.ALLOW),
+    ],
+)
+def test_bfloat16_decisions(operator: str, kind: Kind) -> None:
+    """With float32's range sums are safe; what needs precision is no safer than before."""
+    assert _kind_of("bfloat16", operator)[0] is kind
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    [
+        ("Sum", Kind.INFER),  # TF AddN
+        ("ReduceSum", Kind.DENY),  # TF Sum
+        ("ReduceMean", Kind.DENY),  # TF Mean
+        ("GlobalAveragePool", Kind.DENY),
+        ("ReduceProd", Kind.INFER),  # TF Prod
+        ("Max", Kind.CLEAR),  # TF Maximum
+        ("ReduceMax", Kind.CLEAR),  # TF Max
+        ("Where", Kind.CLEAR),  # TF Select
+        ("NonZero", Kind.CLEAR),  # TF Where
+        ("ConvTranspose", Kind.ALLOW),  # TF Conv2DBackpropInput
+        ("Loop", Kind.CLEAR),
+        ("SequenceInsert", Kind.CLEAR),
+    ],
+)
+def test_tensorflow_names(operator: str, kind: Kind) -> None:
+    """TensorFlow's lists go by what its operators do, not by what they are called."""
+    assert _kind_of("tensorflow", operator) == (kind, False)
+
+
+@pytest.mark.parametrize("operator", ["Cast", "Constant", "Resize", "Sin", "CumSum", "Gelu"])
+def test_tensorflow_leaves_the_rest_out(operator: str) -> None:
+    """What Grappler does not list is on no list; and nothing there follows."""
+    found = operator_lists.load("tensorflow")
+    assert found.find("", operator) is None
+    assert not any(entry.follow for entry in found.entries.values())
+
+
+# ---- reading a file
+
+
+def test_a_list_is_read(tmp_path: Path) -> None:
+    """Both forms of an entry are read, sections may be empty, the file names the list."""
+    text = """
+        description: two operators
+        allow:
+          MatMul: tensor
+            cores
+        infer:
+          ai.onnx:Add: {reason: one rounding, follow: yes}
+          com.microsoft:BiasGelu: {reason: fused}
+          my.domain:Anything: ours
+        deny:
+    """
+    found = operator_lists.load(_written(tmp_path, text))
+    assert (found.name, found.description) == ("mine", "two operators")
+    assert found.entries == {
+        ("", "MatMul"): operator_lists.Entry(Kind.ALLOW, "tensor cores", source="mine"),
+        ("", "Add"): operator_lists.Entry(Kind.INFER, "one rounding", follow=True, source="mine"),
+        ("com.microsoft", "BiasGelu"): operator_lists.Entry(Kind.INFER, "fused", source="mine"),
+        ("my.domain", "Anything"): operator_lists.Entry(Kind.INFER, "ours", source="mine"),
+    }
+
+
+def test_the_default_domain_has_two_names() -> None:
+    """`ai.onnx` and the empty domain are one; an operator of another domain is another operator."""
+    found = operator_lists.load("default")
+    assert found.find("ai.onnx", "MatMul") is found.find("", "MatMul") is not None
+    assert found.find("com.example", "MatMul") is None
+
+
+def test_entries_cannot_be_changed() -> None:
+    """A loaded list is shared by all who load it, so nobody can write into it."""
+    with pytest.raises(TypeError):
+        operator_lists.load("default").entries[("", "Exp")] = None  # type: ignore[index]
+
+
+def test_an_extending_list_says_what_differs(tmp_path: Path) -> None:
+    """An operator that is named leaves the base's list; the others stay, and keep their source."""
+    found = operator_lists.load(
+        _written(tmp_path, "name: mine\nextends: default\nallow:\n  Exp: ours is safe\n")
+    )
+    base = operator_lists.load("default")
+    assert found.find("", "Exp") == operator_lists.Entry(Kind.ALLOW, "ours is safe", source="mine")
+    assert found.find("", "Pow") == base.find("", "Pow")
+    assert found.entries.keys() == base.entries.keys()
+    assert base.entries["", "Exp"].kind is Kind.DENY
+
+
+def test_a_list_extends_its_neighbour(tmp_path: Path) -> None:
+    """A path is relative to the file that extends, and what the neighbour extends comes along."""
+    (tmp_path / "sub").mkdir()
+    _written(tmp_path, "extends: default\ndeny:\n  Relu: never\n", "base.yaml")
+    top = _written(tmp_path / "sub", "extends: ../base.yaml\nclear:\n  Exp: why not\n")
+    found = operator_lists.load(str(top))
+    kinds = [found.entries["", op].kind for op in ("Relu", "Exp", "MatMul")]
+    assert kinds == [Kind.DENY, Kind.CLEAR, Kind.ALLOW]
+
+
+BOMB = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghijkl"))
+"""Aliases of aliases: ten to the eleventh values in 400 bytes."""
+
+WRONG = {
+    "not YAML": (
+        "allow:\n  MatMul: fast: very\n",
+        "mine.yaml:2: is not YAML: mapping values are not allowed here; a reason that holds",
+    ),
+    "nested beyond reason": ("[" * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
+    "nested beyond reason, as keys": ("? " * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
+    "alias": (f"a: &a [x]\n{BOMB}", "mine.yaml:1: has an anchor or an alias (&name, *name); write every"),
+    "alias as a key": ("? &a [x]\n: y\n? *a\n: z\n", "mine.yaml:1: has an anchor or an alias"),
+    "alias of itself": ("\na: &a [*a]\n", "mine.yaml:2: has an anchor or an alias"),
+    "alias of nothing": ("allow:\n  MatMul: *secret\n", "mine.yaml:2: has an anchor or an alias"),
+    "too large": ("#" * (LARGEST + 1), "mine.yaml: is larger than 262,144 bytes; give a smaller file"),
+    "a control character": ("name: x\ndeny: \x1b\n", "mine.yaml:2: is not YAML: a control character"),
+    "a key that is a mapping": ("? {a: b}\n: c\n", "mine.yaml:1: a key is not text"),
+    "a long key": (f"? {'k' * 200_000}\n: c\n", "mine.yaml:1: an unknown key; it can be name,"),
+    "empty": ("", "mine.yaml:1: the top level is not a mapping; it can be name, description,"),
+    "a list": ("\n- MatMul\n", "mine.yaml:2: the top level is not a mapping; it can be name,"),
+    "unknown key": ("alow:\n  MatMul: x\n", "mine.yaml:1: unknown key alow; did you mean allow?"),
+    "far from any key": ("precision: x\n", "mine.yaml:1: an unknown key; it can be name,"),
+    "a key that is a number": ("allow:\n  12: x\n", "mine.yaml:2: a key is not text"),
+    "a name that is no text": ("\nname: [x]\n", "mine.yaml:2: the name is not text"),
+    "a section that is a list": (
+        "deny:\n  - Exp\n",
+        "mine.yaml:1: the list deny is not a mapping; write each operator as MatMul: the reason",
+    ),
+    "no reason": ("deny:\n\n  Exp:\n", "mine.yaml:3: Exp gives no reason; write Exp: the reason"),
+    "empty reason": ("deny:\n  Exp: ' '\n", "mine.yaml:2: Exp gives no reason"),
+    "reason that is a number": ("deny:\n  Exp: 11.09\n", "mine.yaml:2: Exp gives no reason"),
+    "reason that is a list": ("deny:\n  Exp: [a]\n", "mine.yaml:2: Exp gives no reason"),
+    "follow alone": ("infer:\n  Add: {follow: true}\n", "mine.yaml:2: Add gives no reason"),
+    "unknown key of an entry": (
+        "infer:\n  Add:\n    reason: x\n    folow: true\n",
+        "mine.yaml:4: unknown key folow; did you mean follow?",
+    ),
+    "follow that is no truth value": (
+        "infer:\n  Add: {reason: x, follow: maybe}\n",
+        "mine.yaml:2: follow of Add is not a truth value; write true or false",
+    ),
+    "follow on allow": (
+        "allow:\n  MatMul: {reason: x, follow: true}\n",
+        "mine.yaml:2: MatMul is on allow and says follow; only operators on infer can follow",
+    ),
+    "same key twice": (
+        "infer:\n  Add: x\n  Mul: y\n  Add: z\n",
+        "mine.yaml:4: Add is here and on line 2; keep one of them",
+    ),
+    "same section twice": (
+        "deny:\n  Exp: x\ndeny:\n  Pow: y\n",
+        "mine.yaml:3: deny is here and on line 1",
+    ),
+    "on two lists": (
+        "deny:\n  Exp: x\nallow:\n  Exp: y\n",
+        "mine.yaml:4: Exp is on two lists: deny on line 2 and allow here; keep one of them",
+    ),
+    "two names of one operator": (
+        "deny:\n  Exp: x\n  ai.onnx:Exp: y\n",
+        "mine.yaml:3: ai.onnx:Exp is on two lists: deny on line 2 and deny here; keep one of them",
+    ),
+    "misspelt": (
+        "allow:\n  MatMull: x\n",
+        "mine.yaml:2: there is no operator MatMull; did you mean MatMul?",
+    ),
+    "case": (
+        "allow:\n  matmul: x\n",
+        "mine.yaml:2: there is no operator matmul; did you mean MatMul?",
+    ),
+    "misspelt in onnxruntime's domain": (
+        "allow:\n  com.microsoft:FusedMatmul: x\n",
+        "there is no operator com.microsoft:FusedMatmul; did you mean com.microsoft:FusedMatMul?",
+    ),
+    "domain left out": (
+        "allow:\n  FusedMatMul: x\n",
+        "there is no operator FusedMatMul; did you mean com.microsoft:FusedMatMul?",
+    ),
+    "nothing like it": ("allow:\n  Zzyzx: x\n", "no operator Zzyzx; operators are case-sensitive"),
+    "no domain": ("allow:\n  ':MatMul': x\n", "operator :MatMul; write it as MatMul, or as domain"),
+    "extends nothing": (
+        "\nextends: defualt\n",
+        "mine.yaml:2: there is no list defualt to extend; did you mean default?; anything else is",
+    ),
+    "extends itself": (
+        "extends: mine.yaml\n",
+        "mine.yaml:1: the list extends itself: mine.yaml -> mine.yaml",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    """Whatever is wrong in a file is one line with the file, the line, and what would help."""
+    assert message in _refusal(_written(tmp_path, text))
+
+
+def test_the_error_carries_its_place(tmp_path: Path) -> None:
+    """File and line are fields of the error, for who wants to point there."""
+    path = _written(tmp_path, "allow:\n  MatMull: x\n")
+    with pytest.raises(ListError) as caught:
+        operator_lists.load(path)
+    assert (caught.value.file, caught.value.line) == (str(path), 2)
+
+
+def test_a_circle_of_lists(tmp_path: Path) -> None:
+    """Lists that extend each other are told as the circle they are."""
+    _written(tmp_path, "extends: mine.yaml\n", "other.yaml")
+    message = _refusal(_written(tmp_path, "extends: other.yaml\n"))
+    circle = "mine.yaml -> other.yaml -> mine.yaml"
+    assert message == f"other.yaml:1: the list extends itself: {circle}"
+
+
+def test_an_error_in_the_base_is_told_there(tmp_path: Path) -> None:
+    """What is wrong in an extended file is told with that file's name."""
+    _written(tmp_path, "allow:\n  Exp:\n", "base.yaml")
+    assert _refusal(_written(tmp_path, "extends: base.yaml\n")).startswith("base.yaml:2: Exp gives")
+
+
+def test_a_list_that_is_not_there(tmp_path: Path) -> None:
+    """Neither a shipped name nor a file: the shipped names are told."""
+    assert _refusal(tmp_path / "x.yaml").startswith("x.yaml: there is no such list; it can be bf")
+    with pytest.raises(ListError, match=r"^tensorfow: .* did you mean tensorflow\?"):
+        operator_lists.load("tensorfow")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """A folder, or bytes that are no text, are refused as such."""
+    assert "is a folder, not a file; name a file in it" in _refusal(tmp_path)
+    path = tmp_path / "bytes.yaml"
+    path.write_bytes(b"name: \xff\n")
+    assert _refusal(path) == "bytes.yaml: is not UTF-8 text; save it as UTF-8"
+
+
+# ---- the user's flags
+
+
+def test_override_moves_operators() -> None:
+    """Named operators move, others and the original stay; the entry says that a user asked."""
+    base = operator_lists.load("default")
+    found = base.override(Kind.ALLOW, ["Exp", "com.microsoft:BiasGelu", "my:Own"], "--allow")
+    asked = operator_lists.Entry(Kind.ALLOW, ASKED, source="--allow")
+    assert found.find("", "Exp") == asked
+    assert found.find("com.microsoft", "BiasGelu") == asked
+    assert found.find("my", "Own") == asked
+    assert found.find("", "Pow") is base.find("", "Pow")
+    assert base.entries["", "Exp"].kind is Kind.DENY
+    assert base.find("my", "Own") is None
+
+
+@pytest.mark.parametrize(("operator", "follow"), [("Add", True), ("Softmax", False), ("Exp", False)])
+def test_override_keeps_follow(operator: str, follow: bool) -> None:
+    """An operator asked onto infer follows if it did; on another list nothing follows."""
+    base = operator_lists.load("default")
+    assert base.override(Kind.INFER, [operator], "--infer").entries["", operator].follow is follow
+    assert not base.override(Kind.DENY, [operator], "--deny").entries["", operator].follow
+
+
+def test_override_refuses_what_does_not_exist() -> None:
+    """A misspelt operator is refused by the name of the flag, with a suggestion."""
+    with pytest.raises(ListError) as caught:
+        operator_lists.load("default").override(Kind.DENY, ["Softmx"], "--deny")
+    assert str(caught.value) == "--deny: there is no operator Softmx; did you mean Softmax?"
+
+
+# ---- an older onnx
+
+
+def test_shipped_lists_load_with_an_older_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shipped list may name operators that the installed onnx is too old for; so may a user."""
+    monkeypatch.setattr(schema, "known_operators", lambda _: frozenset({"MatMul"}))
+    operator_lists._load_shipped.cache_clear()
+    operator_lists._known.cache_clear()
+    try:
+        found = operator_lists.load("default").override(Kind.FIXED, ["LinearAttention"], "--fixed")
+    finally:
+        operator_lists._known.cache_clear()
+    assert found.entries["", "LinearAttention"].kind is Kind.FIXED
+
+
+# ---- where the lists are
+
+
+@pytest.mark.parametrize("place", ["amp_rewrite/oplists", "oplists"])
+def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The lists are found inside an installed package, and beside it in a checkout."""
+    (tmp_path / place).mkdir(parents=True)
+    _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
+    monkeypatch.setattr(
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
+    )
+    assert operator_lists.folder() == tmp_path / place
+    assert operator_lists.shipped() == ("default",)
+    assert operator_lists.load("default").entries.keys() == {("", "Exp")}
+
+
+def test_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside an installed package the folder may be anybody's: the package's own wins."""
+    for place in ("amp_rewrite/oplists", "oplists"):
+        (tmp_path / place).mkdir(parents=True)
+        _written(tmp_path / place, "name: x\n", "default.yaml")
+    monkeypatch.setattr(
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
+    )
+    assert operator_lists.folder() == tmp_path / "amp_rewrite" / "oplists"
+
+
+def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without lists anywhere both places are told; a stranger's `oplists` is not taken for ours."""
+    (tmp_path / "oplists").mkdir()
+    monkeypatch.setattr(
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
+    )
+    with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
+        operator_lists.load("default")

@@ -1,0 +1,237 @@
+"""What runtimes read and onnx-ir does not."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amp_rewrite import rewrite
+from amp_rewrite.errors import ModelError
+from amp_rewrite.policy.options import Borders, Level, Options
+from tests import text
+
+PRODUCT = "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul(x, w)  y = Relu(h) }"
+UNCHECKED = Options(check=False, metadata=False)
+
+
+def damaged(change):
+    """A model of two nodes after a change, rewritten without the checker."""
+    proto = text.model(PRODUCT)
+    change(proto)
+    return rewrite(proto, UNCHECKED)
+
+
+def test_a_type_that_is_none_says_nothing():
+    """An element type that ONNX does not have is no reason to refuse a model that says it in passing."""
+
+    def change(proto):
+        proto.graph.value_info.add(name="h").type.tensor_type.elem_type = 99
+
+    assert damaged(change).report.nodes.half == 2
+
+
+def test_a_reference_outside_of_a_function_is_none():
+    """Such an attribute counts by what it holds."""
+
+    def change(proto):
+        proto.graph.node.add(op_type="Cast", input=["y"], output=["z"]).attribute.append(
+            onnx.AttributeProto(
+                name="to", type=onnx.AttributeProto.INT, i=TensorProto.FLOAT16, ref_attr_name="r"
+            )
+        )
+        proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT16, [4, 4]))
+
+    cast = next(n for n in damaged(change).model.graph.node if n.output[0] == "z")
+    assert (cast.attribute[0].i, cast.attribute[0].ref_attr_name) == (TensorProto.FLOAT16, "")
+
+
+@pytest.mark.parametrize("place", ["node", "value", "domain", "producer"])
+def test_names_that_are_no_utf_8(place):
+    """They are read as Latin-1, which is said; what refers to them still does."""
+    data = text.model(PRODUCT)
+    data.producer_name = "producer"
+    data.graph.node[0].name, data.graph.node[0].output[0] = "node", "value"
+    data.graph.node[1].input[0] = "value"
+    data.opset_import.add(domain="domain", version=1)
+    raw = data.SerializeToString().replace(place.encode(), place.encode()[:-1] + b"\xe9")
+    result = rewrite(raw, Options(metadata=False))
+    assert result.report.warnings == ("names that are no UTF-8 were read as Latin-1",)
+    assert place[:-1] + "é" in str(onnx.ModelProto.FromString(result.model))
+    assert result.report.nodes.half == 2
+
+
+def test_the_last_of_several_imports_counts():
+    """A domain that is imported twice, also under its other name, has the version that is said last."""
+
+    def change(proto):
+        proto.opset_import[0].version = 5
+        proto.opset_import.add(domain="ai.onnx", version=17)
+
+    made = damaged(change).model
+    assert [o.version for o in made.opset_import if o.domain in ("", "ai.onnx")] == [17]
+
+
+def test_data_that_is_there_twice():
+    """Of two fields with numbers, the one for the type counts."""
+
+    def change(proto):
+        tensor = proto.graph.initializer[0]
+        array = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [4, 4], array.ravel()))
+        tensor.int64_data.append(7)
+
+    expected = text.stored(text.model(PRODUCT))["w"].astype(np.float16)
+    np.testing.assert_array_equal(text.stored(damaged(change).model)["w"], expected)
+
+
+def test_data_that_does_not_fit_its_shape():
+    """Too few numbers are the model's fault, and said in one line."""
+
+    def change(proto):
+        proto.graph.initializer[0].dims[0] = 3
+
+    with pytest.raises(ModelError, match="what 'w' holds does not fit its type and shape"):
+        damaged(change)
+
+
+@pytest.mark.parametrize("keep_functions", [True, False])
+def test_sparse_constants_stay(keep_functions):
+    """A Constant that holds a sparse tensor is left as it is, in functions too; its readers stay float32."""
+    values = helper.make_tensor("v", TensorProto.FLOAT, [2], [1, 2])
+    indices = helper.make_tensor("i", TensorProto.INT64, [2], [0, 3])
+    sparse = helper.make_sparse_tensor(values, indices, [4])
+    proto = text.model(text.FUNCTIONS)
+    for nodes in (proto.graph.node, proto.functions[0].node):
+        nodes.append(helper.make_node("Constant", [], ["s"], sparse_value=sparse))
+        nodes.append(helper.make_node("Add", [nodes[0].output[0], "s"], ["unread"]))
+    made = rewrite(proto, Options(check=False, keep_functions=keep_functions)).model
+    nodes = [*made.graph.node, *(node for function in made.functions for node in function.node)]
+    found = [a.sparse_tensor for node in nodes for a in node.attribute if a.name == "sparse_value"]
+    assert found == [sparse, sparse]
+
+
+def sparse_initializer(name):
+    """A sparse 4 x 4 with two numbers."""
+    values = numpy_helper.from_array(np.array([0.5, 0.25], np.float32), name)
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 6])), [4, 4])
+
+
+BRANCHES = """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+    h = MatMul (x, w)
+    y = If (c) <
+        then_branch = t () => (float[4,4] p) { p = Add (h, k) },
+        else_branch = e () => (float[4,4] q) { q = MatMul (h, w) }
+    >
+}"""
+
+
+def test_the_sparse_initializers_of_a_body_stay():
+    """A branch keeps what it stores, and its readers stay float32."""
+    proto = onnx.parser.parse_model(f"{text.HEADER} {BRANCHES}")
+    del proto.graph.value_info[:]
+    proto.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    branch = proto.graph.node[1].attribute[0].g
+    branch.sparse_initializer.append(sparse_initializer("k"))
+    made = rewrite(proto, UNCHECKED).model
+    (node,) = (node for node in made.graph.node if node.op_type == "If")
+    assert node.attribute[0].g.sparse_initializer == branch.sparse_initializer
+    assert not node.attribute[0].g.metadata_props
+    text.agree(proto, made)
+
+
+def test_the_names_of_sparse_initializers_are_taken():
+    """No Cast gets the name of one."""
+    proto = text.model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul(x, w)  y = Exp(h) }")
+    proto.graph.node.add(op_type="MatMul", input=["h", "h__float32"], output=["z"])
+    proto.graph.sparse_initializer.append(sparse_initializer("h__float32"))
+    made = rewrite(proto, UNCHECKED).model
+    assert "h__float32" not in {name for node in made.graph.node for name in node.output}
+
+
+LEFT_OUT = [
+    """g (float[6,4] x) => (float[2,4] a, float[2,4] b) <float[4,4] w> {
+        m = MatMul (x, w)
+        a, b, "" = Split <axis = 0> (m)
+    }""",
+    """g (float[4,4] x, int64 n) => (float[4,4] y) <float[4,4] w> {
+        y, "" = Loop (n, "", x) <
+            body = b (int64 i, bool c, float[4,4] s) => (bool d, float[4,4] t, float[4,4] u) {
+            d = Identity (c)
+            t = MatMul (s, w)
+            u = Relu (t)
+        }>
+    }""",
+]
+
+
+@pytest.mark.parametrize("body", LEFT_OUT)
+def test_outputs_that_are_left_out_at_the_end_stay(body):
+    """A Split has as many parts as it has outputs, and a Loop as many outputs as its body, read or not."""
+    made = text.rewritten(text.model(body)).model
+    (node,) = (node for node in made.graph.node if node.op_type in ("Split", "Loop"))
+    assert node.output[-1] == ""
+
+
+def test_what_a_kept_function_leaves_out_stays():
+    """In the bodies of functions too."""
+    proto = text.model(
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[6,4] x) => (float[2,4] a, float[4,4] y) <float[4,4] w> { a = my.first(x)  y = MatMul(w, w) }
+        <domain: "my", opset_import: ["" : 17]> first (v) => (a) { a, "", "" = Split <axis = 0> (v) }"""
+    )
+    made = rewrite(proto, Options(keep_functions=True)).model
+    assert made != proto
+    assert made.functions[0].node[0].output == ["a", "", ""]
+
+
+def test_a_function_without_a_domain_stays_valid():
+    """An empty domain is still said."""
+    proto = text.model(text.FUNCTIONS)
+    proto.functions[0].domain = proto.graph.node[1].domain = ""
+    made = rewrite(proto, Options(check=False, keep_functions=True)).model
+    assert made.functions[0].HasField("domain")
+
+
+def test_ir_version_zero():
+    """A model that says 0 is one of an old version, for runtimes as for us."""
+
+    def change(proto):
+        proto.ir_version = 0
+
+    assert damaged(change).report.nodes.half == 2
+
+
+@pytest.mark.parametrize("borders", Borders)
+def test_before_opset_6_nothing_changes(borders):
+    """Runtimes have no Cast for such models: nothing changes, and a warning says why."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 3, opset_import: ["" : 5]> g (float[4,4] x, float[4,4] w)
+        => (float[4,4] y, float[4,4] f) { i = Cast <to = "INT32"> (x)  f = Cast <to = "FLOAT"> (i)
+        a = MatMul(x, w)  y = MatMul(a, f) }"""
+    )
+    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, borders=borders))
+    assert result.model == proto
+    assert result.report.warnings == ("float16 needs opset 6, and the model has 5: nothing can change",)
+
+
+def test_no_import_for_casts_where_nodes_have_none():
+    """Runtimes take the newest opset for nodes whose domain is not imported, and so for our Casts."""
+
+    def change(proto):
+        del proto.opset_import[0]
+
+    assert [o.domain for o in damaged(change).model.opset_import] == ["com.microsoft"]
+
+
+def test_a_body_that_does_not_fit_its_node():
+    """A loop whose body lacks outputs is opaque."""
+    proto = text.model(
+        """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, int64 n = {2}, bool c = {1}> {
+            h = MatMul (x, w)
+            y = Loop (n, c, h) <body = b (int64 i, bool going, float[4,4] s) => (bool on, float[4,4] t) {
+                on = Identity (going)  t = MatMul (s, w) }>
+        }"""
+    )
+    del proto.graph.node[1].attribute[0].g.output[:]
+    made = rewrite(proto, UNCHECKED).model
+    assert "y = Loop(n, c, h__float32)" in text.nodes(made)

@@ -1,0 +1,155 @@
+"""onnx in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from amp_rewrite import rewrite
+from amp_rewrite.onnx_types import worker, worker_process
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+VALID = onnx.parser.parse_model(
+    f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Relu (x) }}"
+).SerializeToString()
+DEADLY = [
+    """g (float[2,2,2] x, int64[2,1] i) => (float[2,2] y) {
+      w = Constant <value = float[2,2] {1, 2, 3, 4}> () h = MatMul (x, w)
+      y = GatherND <batch_dims = -100> (h, i)
+    }""",
+    """g (float[2,2] x, float[2] s) => (float[2,2] y) {
+      w = Constant <value = float[2,2] {1, 2, 3, 4}> () h = MatMul (x, w)
+      y, m, d = LayerNormalization <axis = 2147483648> (h, s)
+    }""",
+]
+deadly = pytest.mark.parametrize("body", DEADLY, ids=["GatherND", "LayerNormalization"])
+
+
+def model(body):
+    """A model that kills whoever infers its shapes."""
+    return onnx.parser.parse_model(f"{HEADER} {body}")
+
+
+@deadly
+def test_a_question_that_kills_has_no_answer_and_the_next_one_has(body):
+    """The process dies alone, and another one takes its place."""
+    assert worker.ask(worker_process.complaint, model(body).SerializeToString(), full=True) is None
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+
+
+@deadly
+def test_a_model_that_kills_the_checker_is_rewritten_with_a_warning(body):
+    """The checker dies of the original as well: a word about it, and the result is there."""
+    result = rewrite(model(body))
+    assert result.report.changed
+    assert result.report.warnings == ("onnx's checker refuses this model: onnx's checker crashed",)
+    assert not result.report.broken
+
+
+def test_what_the_checker_says_arrives():
+    """A complaint crosses over as text, and a path does as a path."""
+    unknown = onnx.parser.parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Relue (x) }}")
+    assert "Relue" in worker.ask(worker_process.complaint, unknown.SerializeToString(), full=True)
+    assert "/no/such/file" in worker.ask(worker_process.complaint, "/no/such/file", full=True)
+
+
+def test_one_process_answers_all():
+    """It starts once, ahead of the first question where that is asked for."""
+    worker.start()
+    first = worker._own()._process.pid
+    for _ in range(3):
+        assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    worker.start()
+    assert worker._own()._process.pid == first != os.getpid()
+
+
+@pytest.mark.parametrize("executable", ["", "/no/such/python"])
+def test_where_no_process_starts_ours_answers(executable, monkeypatch):
+    """An interpreter inside another program has no file that could be started."""
+    worker._own().end()
+    monkeypatch.setattr(sys, "executable", executable)
+    worker.start()
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    assert worker._own()._process is None
+
+
+def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
+    """Who is interrupted while waiting does not get that answer to the next question."""
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.pickle, "load", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.ask(worker_process.complaint, b"no model", full=True)
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+
+
+def test_one_that_died_since_is_replaced():
+    """The system may end an idle process: that is no answer to the question that comes next."""
+    worker.start()
+    idle = worker._own()._process
+    idle.kill()
+    idle.wait()
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+
+
+def test_an_interrupt_for_all_does_not_end_it():
+    """Ctrl-C reaches every process of a terminal; who survives it finds the other one still there."""
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    idle = worker._own()._process
+    idle.send_signal(signal.SIGINT)
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    assert worker._own()._process is idle
+
+
+@pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
+def test_where_another_program_starts_ours_answers(program, tmp_path, monkeypatch):
+    """The interpreter's file may be that of a host program, or the new process may lack onnx."""
+    host = tmp_path / "host"
+    host.write_text(program)
+    host.chmod(0o755)
+    worker._own().end()
+    monkeypatch.setattr(sys, "executable", str(host))
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_while_another_thread_asks():
+    """Its child asks a process of its own, and finds no lock that nobody opens."""
+    code = FORKS.format(root=str(Path(__file__).parents[1]), valid=VALID)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "in the child: ''\nin the parent: ''\n", "")
+
+
+FORKS = """
+import os, signal, sys, threading
+sys.path.insert(0, {root!r})
+from amp_rewrite.onnx_types import worker, worker_process
+ask = lambda: worker.ask(worker_process.complaint, {valid!r}, full=True)
+ask()
+process = worker._own()._process
+process.send_signal(signal.SIGSTOP)
+asking = threading.Thread(target=ask)
+asking.start()
+while not worker._own()._lock.locked():
+    pass
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    print("in the child:", repr(ask()), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+process.send_signal(signal.SIGCONT)
+asking.join()
+print("in the parent:", repr(ask()))
+"""
+"""Forks while another thread waits for an answer."""
