@@ -6,7 +6,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "amp_rewrite"
 
-# Each imports only from what stands before it: modules, and folders as wholes. It is the reading order as well.
+# Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
     escaping version errors console process arguments files
     numerics onnx_types policy model flops
