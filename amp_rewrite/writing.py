@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from amp_rewrite import data_files, destination, external, locking, sources, staging, superseded
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
-from amp_rewrite.model_io import Loaded, Source, root_cause, surgeon
+from amp_rewrite.model_io import Loaded, Source, exported, root_cause, surgeon
 from amp_rewrite.names import graphs
 from amp_rewrite.oddities import kept, left_out
 from amp_rewrite.options import Beside, ExternalData
@@ -110,28 +110,32 @@ def checkable(source: Source) -> Checkable:
     if isinstance(source, bytes):
         return source
     if isinstance(source, ir.Model):
-        return ir.to_proto(source)
-    return source if isinstance(source, onnx.ModelProto) else surgeon().export_onnx(source)
+        return _serialised(source)
+    return source if isinstance(source, onnx.ModelProto) else exported(source)
 
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
     """The model as a ModelProto, with what was taken out on the way in."""
     if loaded.kept is not None:
         _forget_undeclared(loaded.model, loaded.kept.declared)
-    try:
-        proto = ir.to_proto(loaded.model)
-    except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
-        raise ModelError(
-            f"cannot be written as ONNX ({root_cause(error)})",
-            where="the given model",
-            remedy=EXPORT_AGAIN,
-        ) from error
+    proto = _serialised(loaded.model)
     left_out.put_back(loaded.model, proto)
     if loaded.kept is not None:
         kept.put_back(loaded.kept, proto)
     for function in proto.functions:
         function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
     return proto
+
+
+def _serialised(model: ir.Model) -> onnx.ModelProto:
+    try:
+        return ir.to_proto(model)
+    except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
+        raise ModelError(
+            f"cannot be written as ONNX ({root_cause(error)})",
+            where="the given model",
+            remedy=EXPORT_AGAIN,
+        ) from error
 
 
 def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
