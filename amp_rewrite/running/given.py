@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -57,7 +58,18 @@ def _sample(at: int, given: object) -> Feeds:
     for name in given:
         if not isinstance(name, str):
             raise FeedError(f"{arguments.shown(name)} names no input", where=where, remedy=_ARRAYS)
+        if _hides_something(given[name]):
+            raise FeedError(
+                "is an array with a mask or with fields, which no model takes",
+                where=f'{where}["{name}"]',
+                remedy="give a plain array",
+            )
     return given
+
+
+def _hides_something(array: Any) -> bool:
+    """Whether plain numbers are not all that an array says: a mask would be lost, and so would fields."""
+    return isinstance(array, np.ma.MaskedArray) or bool(getattr(getattr(array, "dtype", None), "names", None))
 
 
 def device(given: Device | str | None) -> Device:
