@@ -52,8 +52,8 @@ def refuse_data(target: Path, read: Iterable[Path]) -> None:
 def is_same(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, whatever their spelling; False where one of them leads nowhere."""
     try:
-        return one.samefile(other)
-    except (OSError, ValueError):
+        return one.resolve().samefile(other.resolve())
+    except (OSError, RuntimeError, ValueError):  # a circle of links is a RuntimeError
         return False
 
 
