@@ -1,5 +1,7 @@
 """Slips that a stranger made with the library and the command line: one line that says what would help."""
 
+from collections import UserDict
+
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -191,3 +193,45 @@ def test_what_both_pins_name_is_forced(model):
     report = amp_rewrite.rewrite(model, Options(pins=pins)).report
     assert (report.nodes.half, report.nodes.full) == (1, 1)
     assert [(found.by, found.nodes) for found in report.matched] == [("keep_full", 2), ("force_half", 1)]
+
+
+@pytest.mark.parametrize("spelling", ["none/../m.onnx", "link"])
+def test_a_way_through_a_folder_that_is_not_there_leads_nowhere(model, tmp_path, monkeypatch, spelling):
+    """As for the system; what is left of it without `none/..` is the input, which was overwritten."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model, "m.onnx")
+    (tmp_path / "link").symlink_to("none/../m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    assert "there is no folder" in refusal(amp_rewrite.rewrite, "m.onnx", output=spelling)
+    for words in (
+        ["-o", spelling],
+        ["-o", "out.onnx", "--json", spelling],
+        ["--dry-run", "--html", spelling],
+    ):
+        assert CliRunner().invoke(main, ["m.onnx", *words]).exit_code == 2, words
+    assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+def test_plots_go_to_no_folder_that_is_made_on_the_way_to_the_input(tmp_path, monkeypatch):
+    """--plots makes its folder: the pictures in it are told from the input whatever it is called."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(text.model(MODEL), "errors.svg")
+    before = (tmp_path / "errors.svg").read_bytes()
+    assert CliRunner().invoke(main, ["errors.svg", "-o", "o.onnx", "--plots", "none/.."]).exit_code == 2
+    assert (tmp_path / "errors.svg").read_bytes() == before
+
+
+def test_a_sample_is_read_once(model):
+    """What decompresses an array whenever it is asked for it, as NumPy's files do, is asked once."""
+
+    class Counting(dict):
+        asked = 0
+
+        def __getitem__(self, name):
+            self.asked += 1
+            return super().__getitem__(name)
+
+    sample = UserDict(SAMPLE)
+    sample.data = Counting(SAMPLE)
+    amp_rewrite.observe(model, sample)
+    assert sample.data.asked == 1

@@ -55,16 +55,17 @@ def _sample(at: int, given: object) -> Feeds:
     where = f"samples[{at}]"
     if not isinstance(given, Mapping):
         raise FeedError(f"{arguments.shown(given)} is no sample", where=where, remedy=_ARRAYS)
-    for name in given:
+    held = dict(given)  # once: an npz file reads an array whenever it is asked for it
+    for name, array in held.items():
         if not isinstance(name, str):
             raise FeedError(f"{arguments.shown(name)} names no input", where=where, remedy=_ARRAYS)
-        if _hides_something(given[name]):
+        if _hides_something(array):
             raise FeedError(
                 "is an array with a mask or with fields, which no model takes",
                 where=f'{where}["{name}"]',
                 remedy="give a plain array",
             )
-    return given
+    return held
 
 
 def _hides_something(array: Any) -> bool:
