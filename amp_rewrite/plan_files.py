@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite import crossings, plan_schema, reading, schema, targets
+from amp_rewrite import arguments, crossings, plan_schema, reading, schema, targets
 from amp_rewrite import half as halves
 from amp_rewrite.arithmetic.work import Flops
 from amp_rewrite.colours import Colour, Paint, Painting, Rule
@@ -207,8 +207,9 @@ def entry(row: Mapping[str, Any]) -> Entry:
 
 def load(path: str | Path) -> SavedPlan:
     """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
+    file = arguments.path("path", path)
     try:
-        content = json.loads(reading.read(Path(path)).decode())
+        content = json.loads(reading.read(file).decode())
     except OSError as error:
         raise PlanError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     except (ValueError, RecursionError) as error:

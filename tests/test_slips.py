@@ -1,5 +1,7 @@
 """Slips that a stranger made with the library and the command line: one line that says what would help."""
 
+import copy
+import pickle
 from collections import UserDict
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import Options, Pins, demo
+from amp_rewrite import Options, Pins, demo, lists, plan_files
 from amp_rewrite.cli import main
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.options import ExternalData
@@ -202,13 +204,9 @@ def test_a_way_through_a_folder_that_is_not_there_leads_nowhere(model, tmp_path,
     onnx.save(model, "m.onnx")
     (tmp_path / "link").symlink_to("none/../m.onnx")
     before = (tmp_path / "m.onnx").read_bytes()
-    assert "there is no folder" in refusal(amp_rewrite.rewrite, "m.onnx", output=spelling)
-    for words in (
-        ["-o", spelling],
-        ["-o", "out.onnx", "--json", spelling],
-        ["--dry-run", "--html", spelling],
-    ):
-        assert CliRunner().invoke(main, ["m.onnx", *words]).exit_code == 2, words
+    assert spelling in refusal(amp_rewrite.rewrite, "m.onnx", output=spelling)
+    for flag in ("-o", "--json", "--save-plan", "--html"):
+        assert CliRunner().invoke(main, ["m.onnx", flag, spelling]).exit_code == 2, flag
     assert (tmp_path / "m.onnx").read_bytes() == before
 
 
@@ -235,3 +233,15 @@ def test_a_sample_is_read_once(model):
     sample.data = Counting(SAMPLE)
     amp_rewrite.observe(model, sample)
     assert sample.data.asked == 1
+
+
+def test_a_plan_and_a_list_are_read_from_paths():
+    """What is no path is an error of ours, as everywhere else."""
+    assert refusal(plan_files.load, 3) == "path: 3 is no path"
+    assert refusal(lists.load, 3) == "name_or_path: 3 is no path"
+
+
+def test_options_go_to_another_process():
+    """Lists are pickled with the options that hold them, also those that flags have changed."""
+    options = Options(lists=lists.load("tensorflow").override(lists.Kind.DENY, ["Conv"], "--deny"))
+    assert pickle.loads(pickle.dumps(options)) == options == copy.deepcopy(options)
