@@ -245,3 +245,15 @@ def test_options_go_to_another_process():
     """Lists are pickled with the options that hold them, also those that flags have changed."""
     options = Options(lists=lists.load("tensorflow").override(lists.Kind.DENY, ["Conv"], "--deny"))
     assert pickle.loads(pickle.dumps(options)) == options == copy.deepcopy(options)
+
+
+def test_looking_at_nothing_but_nan_shows_nothing(model, tmp_path):
+    """What was seen would hold nothing in float32, as if all were small enough; --data is named."""
+    sample = {"x": np.full((2, 3), np.nan, np.float32)}
+    line = refusal(amp_rewrite.observe, model, sample)
+    assert line == "no float of a run is finite and not zero; give other inputs with `samples`"
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "nan.npz", **sample)
+    flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "nan.npz")]
+    done = CliRunner().invoke(main, [str(tmp_path / "m.onnx"), *flags])
+    assert (done.exit_code, done.stderr) == (2, f"amp-rewrite: {line.replace('`samples`', '--data')}\n")
