@@ -34,6 +34,8 @@ def refused(name: str, problem: str, remedy: str = "") -> OptionError:
 
 def shown(given: object) -> str:
     """What was given, in a few words: a text or a number itself, of anything else the type."""
+    if isinstance(given, np.generic):
+        given = given.item()
     if isinstance(given, (str, bytes, int, float, enum.Enum)) or given is None:
         return reprlib.repr(given)
     if inspect.isclass(given):
@@ -42,8 +44,8 @@ def shown(given: object) -> str:
 
 
 def is_path(given: object) -> TypeGuard[PathLike]:
-    """Whether this is a path, or the text of one; bytes are none here."""
-    return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str)
+    """Whether this is a path, or the text of one; bytes are none here, and no text is the path of nothing."""
+    return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str) and given != ""
 
 
 def flaw_of(path: PathLike) -> str:
@@ -73,18 +75,18 @@ def instance(name: str, given: object, kind: type[T], remedy: str = "") -> T:
     return given
 
 
-def choice(name: str, given: E | str, kind: type[E]) -> E:
+def choice(name: str, given: E | str, kind: type[E], remedy: str = "") -> E:
     """A member of an enum, which may be given by its value in any case."""
-    return named(name, given, kind, {str(member.value): member for member in kind})
+    return named(name, given, kind, {str(member.value): member for member in kind}, remedy)
 
 
-def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T]) -> T:
+def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], remedy: str = "") -> T:
     """One of a class, which may be given by the name under which it is known, in any case."""
     if isinstance(given, kind):
         return given
     by_name = {key.lower(): value for key, value in known.items()}
     if not isinstance(given, str) or given.lower() not in by_name:
-        raise refused(name, f"{shown(given)} is not one of {', '.join(by_name)}")
+        raise refused(name, f"{shown(given)} is not one of {', '.join(by_name)}", remedy)
     return by_name[given.lower()]
 
 

@@ -91,6 +91,7 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
     options, replay = given.options, given.replay
     half = options.half
     with clock.stage("analyse"):
+        observed.refuse_foreign(loaded.model.graph, given.seen)
         warning = _settle_functions(loaded.model, options)
         unfusing.split(loaded.model, options.target, half)
         types = shape_inference.types(loaded.model)

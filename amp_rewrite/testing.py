@@ -37,7 +37,7 @@ def assert_coverage(
     0 to 1; `require` has them by operator, `forbid_half` names one operator or several. `dims` gives open
     dimensions a size, others count as 1, and a share may fall below that of a `baseline` (the path of a file)
     by `tolerance` (0.01 if not given). Raises AssertionError with each broken rule and the nodes that break
-    it, ModelError for what is no model, and OptionError for what is no rule.
+    it, ModelError for what is no model, and OptionError for what is no rule, or for none at all.
     """
     __tracebackhide__ = True
     rules = Rules(
@@ -53,6 +53,8 @@ def assert_coverage(
     if tolerance is not None and baseline is None:
         raise OptionError("tolerance is for a baseline", remedy="give a baseline, or leave it out")
     found = measure(model, dims)
+    if rules == Rules(tolerance=rules.tolerance):
+        raise OptionError("there is no rule to keep", remedy="give one, such as min_flops=0.95")
     broken = [held for held in check(found, rules) if not held.ok]
     if broken:
         raise AssertionError("\n".join(map(_told, broken)))

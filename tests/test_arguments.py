@@ -93,7 +93,7 @@ OPTIONS = [
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
     ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, any"),
     ({"lists": ["MatMul"]}, "Options.lists: list is no operator list; give an OpLists, one of"),
-    ({"lists": ""}, ".: is a folder, not a file"),
+    ({"lists": ""}, "Options.lists: '' is no operator list"),
     ({"lists": "tensorflo"}, "tensorflo: there is no such list; did you mean tensorflow?"),
     ({"follow": "no"}, "Options.follow: 'no' is neither True nor False"),
     ({"check": None}, "Options.check: None is neither True nor False"),

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.findings import BY_OBSERVATION, Finding
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_at
+from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import Half
 
 HEADROOM = 2.0
@@ -42,6 +44,15 @@ def magnitudes(array: NDArray[Any]) -> Magnitudes | None:
     """Of an array of floats; None where nothing in it is finite and not zero."""
     sizes = np.abs(array[np.isfinite(array) & (array != 0)])
     return Magnitudes(float(sizes.min()), float(sizes.max())) if sizes.size else None
+
+
+def refuse_foreign(graph: ir.Graph, observed: Observed) -> None:
+    """OptionError for what was seen of another model: it would hold nothing, and nobody would know."""
+    made = (value for node in graph for value in node.outputs)
+    if observed and all(value.name not in observed for value in (*graph.inputs, *made)):
+        raise OptionError(
+            "holds no value of this model", where="seen", remedy="observe the model that is rewritten"
+        )
 
 
 def check(graph: UnitGraph, observed: Observed, found: Ranges, half: Half) -> dict[int, Finding]:

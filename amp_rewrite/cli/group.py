@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class DefaultGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts the default command in front where none is named."""
+        _refuse_empty(args)
         if args and args[0] not in self.commands and args[0] not in OWN_FLAGS:
             self._refuse_a_slip(args[0])
             args = [DEFAULT, *args]
@@ -77,6 +78,15 @@ class DefaultGroup(click.Group):
                 f"this is a fault of amp-rewrite's own ({what}); please report it with what "
                 f"{TRACEBACK}=1 prints"
             ) from error
+
+
+def _refuse_empty(args: Sequence[str]) -> None:
+    """An argument without a character is a variable of the shell that was not set: as a path, the folder."""
+    for before, arg in zip(("", *args), args, strict=False):
+        empty = before if arg == "" else arg[:-1] if arg.startswith("--") and arg.endswith("=") else None
+        if empty is not None:
+            what = empty if empty.startswith("-") else "an argument"
+            raise _OneLine(f"{what} is empty; give it a value, or leave it out")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli.feed_flags import feed_flags
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
-from amp_rewrite.cli.job import Job, original
+from amp_rewrite.cli.job import NOTHING_CHANGED, Job, original
 from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.judging import Judging, judging_flags
 from amp_rewrite.cli.progress import shown_progress
@@ -204,6 +204,8 @@ def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging:
         _write_json(json_, report, judged, reason, explanation.advise(proof.result.model, report.half))
     terminal.print_summary(console, report, str(proof.result.model))
     _print_verdict(console, judged, judging)
+    if reason == NOTHING_CHANGED:
+        console.print(f"not compared with the original: {reason}")
     if not (isinstance(judged, Verdict) and reason):  # else the verdict has said what to do next
         terminal.print_next(console, _hints(job.model, proof.result))
     if not report.ok or (reason and (job.required or isinstance(judged, Verdict))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +64,12 @@ def written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Ite
 
 
 def _takes_default_name(values: Mapping[str, Any]) -> bool:
-    """Whether it is a rewrite whose result is named after its model, which has a name."""
+    """Whether it is a rewrite whose result is named after its model, which is there and has a name."""
     named = values.get("output") or values.get("in_place") or values.get("dry_run")
-    return "in_place" in values and not named and bool(values["model"].name)
+    if "in_place" not in values or named:
+        return False
+    model: Path = values["model"]
+    return bool(model.name) and os.path.exists(model)  # noqa: PTH110 - False for what no file can be called
 
 
 def _paths(

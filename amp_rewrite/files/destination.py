@@ -32,6 +32,12 @@ def resolve(path: Path) -> Path:
 def _behind_links(path: Path) -> Path:
     target = path
     for _ in range(_MOST_LINKS):
+        if not target.parent.is_dir():  # before it is resolved: of `none/..` nothing would be left to miss
+            raise OutputError(
+                f"cannot be written: there is no folder {target.parent.absolute()}",
+                where=path,
+                remedy="choose another place, or make it",
+            )
         target = target.parent.resolve() / target.name
         if _OPEN_FILE.fullmatch(str(target)):
             raise OutputError("is an open file of a process", where=path, remedy="name a file")
@@ -44,12 +50,6 @@ def _behind_links(path: Path) -> Path:
 def _refuse_other_than_file(path: Path, target: Path) -> None:
     if target.is_dir():
         raise OutputError("is a folder", where=path, remedy="name a file in it")
-    if not target.parent.is_dir():
-        raise OutputError(
-            f"cannot be written: there is no folder {target.parent}",
-            where=path,
-            remedy="choose another place, or make it",
-        )
     if not target.exists():
         return
     if not target.is_file():

@@ -52,16 +52,23 @@ def _in_graph(graph: ir.Graph, *, overridable: bool) -> Iterator[Stored]:
 
 
 def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
-    """What a tensor holds; ModelError where that does not fit its type and shape."""
+    """What a tensor holds; ModelError where that does not fit its type and shape, or cannot be read."""
     try:
-        return tensor.numpy()
+        array = tensor.numpy()
     except (AssertionError, TypeError, ValueError) as error:
-        what = f"'{tensor.name}'" if tensor.name else "a tensor without a name"
-        raise ModelError(
-            f"what {what} holds does not fit its type and shape ({error})",
-            where="the given model",
-            remedy=EXPORT_AGAIN,
-        ) from error
+        raise _damaged(tensor, f"does not fit its type and shape ({error})") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # a lazy tensor calls what its maker gave it
+        raise _damaged(tensor, f"cannot be read ({type(error).__name__}: {error})") from error
+    if array.shape != tensor.shape.numpy():  # nobody else looks at what a lazy tensor makes
+        raise _damaged(tensor, f"does not fit its type and shape (it has the shape {array.shape})")
+    return array
+
+
+def _damaged(tensor: ir.TensorProtocol, problem: str) -> ModelError:
+    what = f"'{tensor.name}'" if tensor.name else "a tensor without a name"
+    return ModelError(f"what {what} holds {problem}", where="the given model", remedy=EXPORT_AGAIN)
 
 
 def constant(node: ir.Node) -> ir.TensorProtocol | None:

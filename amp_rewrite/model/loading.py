@@ -64,7 +64,7 @@ def load(source: Source) -> Loaded:
     if isinstance(source, (str, os.PathLike)):
         return _from_path(Path(source))
     if is_surgeon(source):
-        proto = surgeon().export_onnx(source)
+        proto = exported(source)
         return _complete(_from_proto(proto, proto.ByteSize()))
     raise ModelError(
         f"{type(source).__name__} is no model",
@@ -133,10 +133,29 @@ def surgeon() -> Any:
         ) from error
 
 
+def exported(graph: Any) -> onnx.ModelProto:
+    """An onnx_graphsurgeon.Graph as a ModelProto; ModelError where onnx-graphsurgeon cannot make one."""
+    export = surgeon().export_onnx
+    try:
+        return export(graph)
+    except Exception as error:  # it raises whatever it meets
+        raise ModelError(
+            f"cannot be exported ({root_cause(error)})",
+            where="the given graph",
+            remedy="change it until onnx_graphsurgeon.export_onnx takes it",
+        ) from error
+
+
 def refuse_folder(path: Path) -> None:
     """Raises ModelError where a folder stands in the place of a model."""
     if os.path.isdir(path):  # noqa: PTH112 - False, not an error, for a path that no file can have
         raise ModelError("is a folder", where=path, remedy="name the model in it")
+
+
+def refuse_missing(path: Path) -> None:
+    """Raises ModelError, as `open_file` does, for what is not there or can be no model."""
+    with open_file(path):
+        return
 
 
 def _from_path(path: Path) -> Loaded:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import destination
-from amp_rewrite.model.loading import Source, refuse_folder
+from amp_rewrite.model.loading import Source, refuse_missing
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import ExternalData, Options
 
@@ -19,7 +19,7 @@ def choose(
     """Where the rewrite of a model at a path goes; None for a model of another kind, which is returned.
 
     Raises OptionError for a request that contradicts itself, OutputError where no file can be, and
-    ModelError for a source that is a folder.
+    ModelError for a source that is not there, or no file.
     """
     if not isinstance(source, (str, os.PathLike)):
         if output is not None:
@@ -28,7 +28,7 @@ def choose(
             raise OptionError("external_data is for a path; other models keep their weights")
         return None
     given = Path(source)
-    refuse_folder(given)
+    refuse_missing(given)
     if in_place and output is not None:
         raise OptionError("output and in_place name two places", remedy="leave one of them out")
     if in_place:
@@ -52,8 +52,8 @@ def refuse_data(target: Path, read: Iterable[Path]) -> None:
 def is_same(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, whatever their spelling; False where one of them leads nowhere."""
     try:
-        return one.samefile(other)
-    except (OSError, ValueError):
+        return one.resolve().samefile(other.resolve())
+    except (OSError, RuntimeError, ValueError):  # a circle of links is a RuntimeError
         return False
 
 

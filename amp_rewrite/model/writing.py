@@ -19,7 +19,7 @@ from amp_rewrite.files.source_files import SourceFile
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import data_files, preserved_fields, superseded, trailing_outputs
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model.loading import Loaded, Source, root_cause, surgeon
+from amp_rewrite.model.loading import Loaded, Source, exported, root_cause, surgeon
 from amp_rewrite.model.names import graphs
 from amp_rewrite.policy.options import Beside, ExternalData
 
@@ -111,28 +111,32 @@ def checkable(source: Source) -> Checkable:
     if isinstance(source, bytes):
         return source
     if isinstance(source, ir.Model):
-        return ir.to_proto(source)
-    return source if isinstance(source, onnx.ModelProto) else surgeon().export_onnx(source)
+        return _serialised(source)
+    return source if isinstance(source, onnx.ModelProto) else exported(source)
 
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
     """The model as a ModelProto, with what was taken out on the way in."""
     if loaded.kept is not None:
         _forget_undeclared(loaded.model, loaded.kept.declared)
-    try:
-        proto = ir.to_proto(loaded.model)
-    except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
-        raise ModelError(
-            f"cannot be written as ONNX ({root_cause(error)})",
-            where="the given model",
-            remedy=EXPORT_AGAIN,
-        ) from error
+    proto = _serialised(loaded.model)
     trailing_outputs.put_back(loaded.model, proto)
     if loaded.kept is not None:
         preserved_fields.put_back(loaded.kept, proto)
     for function in proto.functions:
         function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
     return proto
+
+
+def _serialised(model: ir.Model) -> onnx.ModelProto:
+    try:
+        return ir.to_proto(model)
+    except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
+        raise ModelError(
+            f"cannot be written as ONNX ({root_cause(error)})",
+            where="the given model",
+            remedy=EXPORT_AGAIN,
+        ) from error
 
 
 def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:

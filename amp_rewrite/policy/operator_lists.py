@@ -23,9 +23,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import yaml
 
+from amp_rewrite import arguments
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.yaml_fields import (
@@ -87,6 +89,10 @@ class OpLists:
     files: tuple[Path, ...] = ()
     moved: Mapping[Operator, Entry | None] = dataclasses.field(default_factory=dict[Operator, "Entry | None"])
 
+    def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
+        entries, moved = dict(self.entries), dict(self.moved)  # the views of them cannot be pickled
+        return OpLists, (self.name, self.description, entries, self.files, moved)
+
     def find(self, domain: str, op_type: str) -> Entry | None:
         """What is said of an operator; None when it is on no list."""
         return self.entries.get((_domain(domain), op_type))
@@ -134,7 +140,7 @@ def load(name_or_path: str | Path) -> OpLists:
     """
     if name_or_path in shipped():
         return _load_shipped(folder() / f"{name_or_path}.yaml")
-    path = Path(name_or_path)
+    path = arguments.path("name_or_path", name_or_path)
     if not path.exists():
         raise ListError("there is no such list", file=path, remedy=_near_lists(str(path)))
     return _read(path, trail=())

@@ -70,7 +70,7 @@ class ExternalData:
 class Pins:
     """Nodes that the user decides, by name or by a regular expression that matches the whole name.
 
-    Each is one text or several. Raises OptionError for anything else.
+    Each is one text or several; what both name is forced. Raises OptionError for anything else.
     """
 
     keep_full: tuple[str, ...]
@@ -162,7 +162,8 @@ def _lists(given: OpLists | PathLike | None) -> OpLists | None:
 def _external_data(given: ExternalData | Beside | str) -> ExternalData:
     if isinstance(given, ExternalData):
         return given
-    return ExternalData(arguments.choice("Options.external_data", given, Beside))
+    remedy = "for a size, give ExternalData(largest=BYTES), which is in amp_rewrite.options"
+    return ExternalData(arguments.choice("Options.external_data", given, Beside, remedy))
 
 
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}

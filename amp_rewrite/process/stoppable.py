@@ -18,6 +18,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError, TimeLimitError
 
 T = TypeVar("T")
@@ -97,8 +98,8 @@ class Limit:
 
 
 def _checked(seconds: float, name: str) -> float:
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        if 0 < float(seconds) < math.inf:
+    with contextlib.suppress(OverflowError):  # of a whole number that is too large for a float
+        if arguments.is_number(seconds) and 0 < float(seconds) < math.inf:
             return float(seconds)
     raise OptionError(f"{name} is no number of seconds above 0", remedy="leave it out for no limit")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from amp_rewrite import arguments
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring.classification import BY_SCHEMA
 from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
@@ -210,8 +211,9 @@ def entry(row: Mapping[str, Any]) -> Entry:
 
 def load(path: str | Path) -> SavedPlan:
     """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
+    file = arguments.path("path", path)
     try:
-        content = json.loads(reading.read(Path(path)).decode())
+        content = json.loads(reading.read(file).decode())
     except OSError as error:
         raise PlanError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     except (ValueError, RecursionError) as error:

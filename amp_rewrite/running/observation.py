@@ -33,8 +33,9 @@ def observe(
     or "cpu"; where it is not given, CUDA where it works. Bodies of control flow are not looked into.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError when the model does not run or
-    what is given is no model or no sample, OutputError where the folder of a model with external data cannot
-    be written to, OptionError for other arguments, and TimeLimitError after `timeout` seconds.
+    what is given is no model or no sample, FeedError where no float is finite and not zero, OutputError where
+    the folder of a model with external data cannot be written to, OptionError for other arguments, and
+    TimeLimitError after `timeout` seconds.
     """
     runnable, runs = given.model("model", model), given.samples(samples)
     with Limit(timeout).running():
@@ -43,22 +44,25 @@ def observe(
 
 def _observe(model: Runnable, runs: Iterator[Feeds], device: Device) -> Observed:
     inside = Inside(model, device)
-    found: dict[str, Magnitudes] = {}
+    found: dict[str, Magnitudes | None] = {}
     first = next(runs, None)
     if first is None:
         raise FeedError("there is no sample to look at", remedy="give one with `samples`")
     for feeds in itertools.chain([first], runs):
         for name, seen in _seen(inside, feeds):
-            found[name] = seen.join(found.get(name, seen))
-    return found
+            before = found.get(name)
+            found[name] = seen.join(before) if seen and before else seen or before
+    known = {name: seen for name, seen in found.items() if seen is not None}
+    if found and not known:
+        raise FeedError("no float of a run is finite and not zero", remedy="give other inputs with `samples`")
+    return known
 
 
-def _seen(inside: Inside, feeds: Feeds) -> Iterator[tuple[str, Magnitudes]]:
+def _seen(inside: Inside, feeds: Feeds) -> Iterator[tuple[str, Magnitudes | None]]:
     for values in itertools.chain([feeds], inside.chunks(inside.made, feeds)):
         for name, value in values.items():
-            seen = magnitudes(value) if _is_floats(value) else None
-            if seen is not None:
-                yield name, seen
+            if _is_floats(value):
+                yield name, magnitudes(value)
 
 
 def _is_floats(value: Any) -> bool:

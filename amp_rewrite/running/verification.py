@@ -124,6 +124,7 @@ def verify(
     bounds = Tolerances() if bounds is None else bounds
     arguments.instance("bounds", bounds, Tolerances, "write Tolerances(relative_l2=0.02)")
     borders = arguments.choice("borders", borders, Borders)
+    arguments.instance("inputs", inputs, Origin, "leave it out")
     models = given.model("original", original), given.model("rewritten", rewritten)
     feeds, where = given.samples(samples), given.device(device)
     with Limit(timeout).running():

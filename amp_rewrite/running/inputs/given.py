@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -55,10 +56,22 @@ def _sample(at: int, given: object) -> Feeds:
     where = f"samples[{at}]"
     if not isinstance(given, Mapping):
         raise FeedError(f"{arguments.shown(given)} is no sample", where=where, remedy=_ARRAYS)
-    for name in given:
+    held = dict(given)  # once: an npz file reads an array whenever it is asked for it
+    for name, array in held.items():
         if not isinstance(name, str):
             raise FeedError(f"{arguments.shown(name)} names no input", where=where, remedy=_ARRAYS)
-    return given
+        if _hides_something(array):
+            raise FeedError(
+                "is an array with a mask or with fields, which no model takes",
+                where=f'{where}["{name}"]',
+                remedy="give a plain array",
+            )
+    return held
+
+
+def _hides_something(array: Any) -> bool:
+    """Whether plain numbers are not all that an array says: a mask would be lost, and so would fields."""
+    return isinstance(array, np.ma.MaskedArray) or bool(getattr(getattr(array, "dtype", None), "names", None))
 
 
 def device(given: Device | str | None) -> Device:

@@ -1,0 +1,263 @@
+"""Slips that a stranger made with the library and the command line: one line that says what would help."""
+
+import copy
+import pickle
+from collections import UserDict
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+import pytest
+from click.testing import CliRunner
+
+import amp_rewrite
+from amp_rewrite import Options
+from amp_rewrite import Pins
+from amp_rewrite import demo
+from amp_rewrite.policy import operator_lists as lists
+from amp_rewrite.rewriting import plan_files as plan_files
+from amp_rewrite.cli import main
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.testing import assert_coverage
+from tests import text
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+product (float[2, 3] x) => (float[2, 3] y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
+  [product] h = MatMul (x, w)
+  [root] y = Sqrt (h)
+}
+"""
+SAMPLE = {"x": np.ones((2, 3), np.float32)}
+
+
+def refusal(call, *arguments, **fields):
+    """The one line of the error of ours that a call ends with."""
+    with pytest.raises(AmpRewriteError) as caught:
+        call(*arguments, **fields)
+    return str(caught.value)
+
+
+@pytest.fixture
+def model():
+    """A product, whose weights are stored, and a root."""
+    return text.model(MODEL)
+
+
+def lazy(make):
+    """The model, with weights that are made when they are asked for."""
+    model = ir.from_proto(text.model(MODEL))
+    weights = ir.LazyTensor(make, dtype=ir.DataType.FLOAT, shape=ir.Shape((3, 3)), name="w")
+    model.graph.initializers["w"].const_value = weights
+    return model
+
+
+def test_weights_that_cannot_be_fetched_are_named():
+    """What the maker of a lazy tensor raises is said of that tensor, and is no error of onnx-ir's."""
+
+    def gone():
+        raise ConnectionError("the bucket is gone")
+
+    line = refusal(amp_rewrite.rewrite, lazy(gone))
+    assert "what 'w' holds cannot be read (ConnectionError: the bucket is gone)" in line
+
+
+def test_weights_that_come_in_another_shape_are_refused():
+    """A lazy tensor that makes another shape than it declares is damaged."""
+    line = refusal(amp_rewrite.rewrite, lazy(lambda: ir.tensor(np.ones(7, np.float32))))
+    assert "what 'w' holds does not fit its type and shape (it has the shape (7,))" in line
+
+
+def surgeon_graph(dtype=np.float32, **attrs):
+    """A Relu as a graph of onnx-graphsurgeon."""
+    x, y = (gs.Variable(name, dtype, (2, 3)) for name in "xy")
+    node = gs.Node("Relu", "relu", attrs=attrs, inputs=[x], outputs=[y])
+    return gs.Graph([node], [x], [y], opset=17)
+
+
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [
+        (lambda: surgeon_graph(dtype=None), "must include dtype information"),
+        (lambda: surgeon_graph(odd=object()), "is not an accepted attribute value"),
+    ],
+    ids=["no dtype", "no attribute value"],
+)
+def test_a_surgeon_graph_that_cannot_be_exported(graph, said):
+    """What onnx-graphsurgeon says comes as a ModelError, with what would help."""
+    line = refusal(amp_rewrite.rewrite, graph())
+    assert line.startswith("the given graph: cannot be exported")
+    assert said in line
+    assert "export_onnx" in line
+
+
+def test_what_was_seen_of_another_model_is_refused(model):
+    """Names that the model does not have would hold nothing in float32, and nobody would know."""
+    seen = amp_rewrite.observe(demo.network(), demo.feeds())
+    for call in (amp_rewrite.rewrite, amp_rewrite.analyze):
+        line = refusal(call, model, seen=seen)
+        assert line == "seen: holds no value of this model; observe the model that is rewritten"
+    assert amp_rewrite.rewrite(model, seen=amp_rewrite.observe(model, SAMPLE)).report.changed
+
+
+def test_where_inputs_come_from_is_no_text(model):
+    """`inputs` of verify is an Origin: a path is refused before anything runs."""
+    line = refusal(amp_rewrite.verify, model, model, SAMPLE, inputs="my.npz")
+    assert line == "inputs: 'my.npz' is no Origin; leave it out"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.ma.masked_array(SAMPLE["x"], mask=True), np.zeros((2, 3), [("a", "f4")])],
+    ids=["masked", "fields"],
+)
+def test_arrays_that_say_more_than_numbers_are_refused(model, array):
+    """A mask, or the fields of a record, would be dropped without a word."""
+    line = refusal(amp_rewrite.verify, model, model, {"x": array})
+    assert line.startswith('samples[0]["x"]: is an array with a mask or with fields')
+    assert line.endswith("give a plain array")
+
+
+def test_coverage_is_not_asserted_without_a_rule(model):
+    """An assertion that asserts nothing would always hold; a tolerance or sizes alone are no rule."""
+    for fields in ({}, {"require": {}}, {"forbid_half": ()}, {"dims": {}}):
+        line = refusal(assert_coverage, model, **fields)
+        assert line == "there is no rule to keep; give one, such as min_flops=0.95"
+
+
+def test_numbers_of_numpy_are_shown_as_numbers():
+    """The line says the number that was given, and not its type."""
+    assert refusal(Tolerances, relative_l2=np.float32("nan")).startswith("Tolerances.relative_l2: nan is")
+    assert refusal(ExternalData, largest=np.int64(-5)).startswith("ExternalData.largest: -5 is")
+
+
+def test_a_size_for_external_data_is_told_how_it_is_given():
+    """The command line takes 2GB: who writes that in Python reads what to write instead."""
+    line = refusal(Options, external_data="2GB")
+    assert "'2GB' is not one of auto, always, never; for a size, give ExternalData(largest=" in line
+
+
+@pytest.mark.parametrize("seconds", ["5", True])
+def test_a_time_limit_is_a_number(model, seconds):
+    """No text, which a slip of another argument may have left there, and no truth value."""
+    assert "no number of seconds" in refusal(amp_rewrite.observe, model, SAMPLE, timeout=seconds)
+
+
+def test_an_empty_path_is_not_the_current_folder(model, tmp_path):
+    """Said of what was given: nobody wrote a dot."""
+    onnx.save(model, tmp_path / "m.onnx")
+    assert refusal(amp_rewrite.rewrite, tmp_path / "m.onnx", output="") == "output: '' is no path"
+    assert refusal(Options, lists="").startswith("Options.lists: '' is no operator list")
+
+
+@pytest.mark.parametrize("flag", ["-o", "--list", "--data", "--plots", "--json", "--keep-full"])
+def test_an_empty_argument_is_refused(model, tmp_path, monkeypatch, flag):
+    """A variable of the shell that is not set stands for no list, and not for the current folder."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model, "m.onnx")
+    np.savez("stray.npz", **SAMPLE)
+    for words in ([flag, ""], [f"{flag}="])[: 2 if flag.startswith("--") else 1]:
+        done = CliRunner().invoke(main, ["m.onnx", *words])
+        assert done.exit_code == 2, words
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "stray.npz"]
+        assert done.stderr == f"amp-rewrite: {flag} is empty; give it a value, or leave it out\n"
+
+
+def test_an_empty_model_is_refused():
+    """The same without a flag."""
+    done = CliRunner().invoke(main, [""])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "amp-rewrite: an argument is empty; give it a value, or leave it out\n",
+    )
+
+
+def test_a_model_that_is_not_there_is_what_is_told(tmp_path):
+    """Not that its folder cannot be written to: the path of the model is what is wrong."""
+    missing = tmp_path / "nowhere" / "m.onnx"
+    told = f"{missing}: there is no such file; check the path"
+    assert refusal(amp_rewrite.rewrite, missing) == told
+    assert CliRunner().invoke(main, [str(missing)]).stderr == f"amp-rewrite: {told}\n"
+
+
+def test_a_model_that_did_not_change_is_not_compared_in_silence(tmp_path):
+    """The text says what JSON says in `not_verified`; under -q, where all is well, nothing is said."""
+    path = tmp_path / "m.onnx"
+    onnx.save(text.model(MODEL.replace("float[", "double[")), path)
+    done = CliRunner().invoke(main, [str(path)])
+    assert done.exit_code == 0
+    assert "not compared with the original: nothing changed\n" in done.stdout
+    assert CliRunner().invoke(main, [str(path), "-q"]).output == ""
+
+
+def test_what_both_pins_name_is_forced(model):
+    """So that a pattern can have an exception; both say how many nodes they match."""
+    pins = Pins(keep_full=".*", force_half="product")
+    report = amp_rewrite.rewrite(model, Options(pins=pins)).report
+    assert (report.nodes.half, report.nodes.full) == (1, 1)
+    assert [(found.by, found.nodes) for found in report.matched] == [("keep_full", 2), ("force_half", 1)]
+
+
+@pytest.mark.parametrize("spelling", ["none/../m.onnx", "link"])
+def test_a_way_through_a_folder_that_is_not_there_leads_nowhere(model, tmp_path, monkeypatch, spelling):
+    """As for the system; what is left of it without `none/..` is the input, which was overwritten."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model, "m.onnx")
+    (tmp_path / "link").symlink_to("none/../m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    assert spelling in refusal(amp_rewrite.rewrite, "m.onnx", output=spelling)
+    for flag in ("-o", "--json", "--save-plan", "--html"):
+        assert CliRunner().invoke(main, ["m.onnx", flag, spelling]).exit_code == 2, flag
+    assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+def test_plots_go_to_no_folder_that_is_made_on_the_way_to_the_input(tmp_path, monkeypatch):
+    """--plots makes its folder: the pictures in it are told from the input whatever it is called."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(text.model(MODEL), "errors.svg")
+    before = (tmp_path / "errors.svg").read_bytes()
+    assert CliRunner().invoke(main, ["errors.svg", "-o", "o.onnx", "--plots", "none/.."]).exit_code == 2
+    assert (tmp_path / "errors.svg").read_bytes() == before
+
+
+def test_a_sample_is_read_once(model):
+    """What decompresses an array whenever it is asked for it, as NumPy's files do, is asked once."""
+
+    class Counting(dict):
+        asked = 0
+
+        def __getitem__(self, name):
+            self.asked += 1
+            return super().__getitem__(name)
+
+    sample = UserDict(SAMPLE)
+    sample.data = Counting(SAMPLE)
+    amp_rewrite.observe(model, sample)
+    assert sample.data.asked == 1
+
+
+def test_a_plan_and_a_list_are_read_from_paths():
+    """What is no path is an error of ours, as everywhere else."""
+    assert refusal(plan_files.load, 3) == "path: 3 is no path"
+    assert refusal(lists.load, 3) == "name_or_path: 3 is no path"
+
+
+def test_options_go_to_another_process():
+    """Lists are pickled with the options that hold them, also those that flags have changed."""
+    options = Options(lists=lists.load("tensorflow").override(lists.Kind.DENY, ["Conv"], "--deny"))
+    assert pickle.loads(pickle.dumps(options)) == options == copy.deepcopy(options)
+
+
+def test_looking_at_nothing_but_nan_shows_nothing(model, tmp_path):
+    """What was seen would hold nothing in float32, as if all were small enough; --data is named."""
+    sample = {"x": np.full((2, 3), np.nan, np.float32)}
+    line = refusal(amp_rewrite.observe, model, sample)
+    assert line == "no float of a run is finite and not zero; give other inputs with `samples`"
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "nan.npz", **sample)
+    flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "nan.npz")]
+    done = CliRunner().invoke(main, [str(tmp_path / "m.onnx"), *flags])
+    assert (done.exit_code, done.stderr) == (2, f"amp-rewrite: {line.replace('`samples`', '--data')}\n")
