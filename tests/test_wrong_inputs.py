@@ -177,3 +177,12 @@ def test_data_that_may_not_be_read(model, monkeypatch):
 
     monkeypatch.setattr(blocks, "open", refuse, raising=False)
     assert "that you may read" in refusal(place)
+
+
+def test_another_folder_between_two_rewrites(tmp_path, monkeypatch):
+    """What checks the result is a process of its own: it finds the file all the same."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        (tmp_path / name / f"{name}.onnx").write_bytes(MODEL.SerializeToString())
+        assert run(f"{name}.onnx", "--no-verify").exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -114,7 +115,9 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
             model = model.SerializeToString()
         except ValueError as error:  # over 2 GiB
             return root_cause(error)
-    found = worker.ask(worker_process.complaint, model, full=full)
+    # the worker may have been started in another folder
+    known = os.path.abspath(model) if isinstance(model, str) else model  # noqa: PTH100 - any text is a path here
+    found = worker.ask(worker_process.complaint, known, full=full)
     return _CRASHES if found is None else found[:300]
 
 
