@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -116,7 +115,7 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
         except ValueError as error:  # over 2 GiB
             return root_cause(error)
     # the worker may have been started in another folder
-    known = os.path.abspath(model) if isinstance(model, str) else model  # noqa: PTH100 - any text is a path here
+    known = str(Path.cwd() / model) if isinstance(model, str) and model else model
     found = worker.ask(worker_process.complaint, known, full=full)
     return _CRASHES if found is None else found[:300]
 
