@@ -12,14 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import Options
-from amp_rewrite import Pins
-from amp_rewrite import demo
-from amp_rewrite.policy import operator_lists as lists
-from amp_rewrite.rewriting import plan_files as plan_files
+from amp_rewrite import Options, Pins, demo
 from amp_rewrite.cli import main
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.policy import operator_lists as lists
 from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.rewriting import plan_files as plan_files
 from amp_rewrite.running.metrics import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests import text

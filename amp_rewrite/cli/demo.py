@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
 
 from amp_rewrite import demo as networks
 from amp_rewrite import pipeline
-from amp_rewrite.cli.flag_words import in_flags
+from amp_rewrite.cli.flag_words import as_argument, in_flags
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import MissingPackageError, ModelError, OptionError
@@ -51,7 +50,7 @@ def demo(output: Path) -> None:
     else:
         terminal.print_verdict(console, verdict)
     if not isinstance(verdict, Verdict) or verdict.ok:
-        terminal.print_next(console, [f"amp-rewrite explain {shlex.quote(str(original))}"])
+        terminal.print_next(console, [f"amp-rewrite explain {as_argument(original)}"])
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
         raise click.exceptions.Exit(1)
 

@@ -7,6 +7,8 @@ in backticks, as in `Options.keep_io`; who calls by the command line reads the f
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 
 FLAGS = {
     "Data.dims": "--dim",
@@ -32,3 +34,9 @@ _IN_BACKTICKS = re.compile("`([^`]+)`")
 def in_flags(said: object) -> str:
     """A text, or the line of an error, with flags for the fields that it names; other backticks stay."""
     return _IN_BACKTICKS.sub(lambda match: FLAGS.get(match[1], match[0]), str(said))
+
+
+def as_argument(path: Path) -> str:
+    """A path as a word of a command that can be pasted: none that begins like a flag."""
+    name = str(path)
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)

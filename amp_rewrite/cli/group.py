@@ -69,7 +69,9 @@ class DefaultGroup(click.Group):
         except (MemoryError, RecursionError) as error:
             _reraise_if_asked()
             raise _OneLine(f"the model is too large for this machine ({type(error).__name__})") from error
-        except OSError as error:  # files are looked after where they are used: what is left is the terminal
+        except (
+            OSError
+        ) as error:  # most files are looked after where they are used: what is left is the terminal
             raise _unprintable(error) from error
         except Exception as error:
             _reraise_if_asked()
@@ -124,10 +126,15 @@ _BY_SIGNAL = 128
 
 
 def _unprintable(error: OSError) -> click.ClickException:
-    """The one line for what could not be printed; called from the except clause of the error."""
+    """The one line for what could not be printed, or a path that could not be followed.
+
+    Called from the except clause of the error.
+    """
     _reraise_if_asked()
     if error.errno == errno.EPIPE:
         raise error  # who reads has enough: click ends quietly
+    if error.filename is not None:
+        return _OneLine(f"{error.filename}: cannot be used ({error.strerror}); check the path")
     return _OneLine(f"the output cannot be written ({error})")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ import click
 from amp_rewrite import explanation
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli.feed_flags import feed_flags
-from amp_rewrite.cli.flag_words import in_flags
+from amp_rewrite.cli.flag_words import as_argument, in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.job import NOTHING_CHANGED, Job, original
 from amp_rewrite.cli.json_flag import json_flag
@@ -203,6 +202,8 @@ def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging:
     if json_ is not None:
         _write_json(json_, report, judged, reason, explanation.advise(proof.result.model, report.half))
     terminal.print_summary(console, report, str(proof.result.model))
+    if judged is None and reason == NOTHING_CHANGED:
+        console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
     _print_verdict(console, judged, judging)
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
@@ -246,6 +247,6 @@ def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
 def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
     """What to do next, as commands that can be pasted; what was observed, only the result knows."""
     report = result.report
-    name = shlex.quote(str(result.model if report.observed else model))
+    name = as_argument(Path(result.model) if report.observed else model)
     if report.nodes.full or report.nodes.mixed:
         yield f"amp-rewrite explain {name}   # why nodes stay float32"

@@ -99,7 +99,11 @@ def _checked(name: str, share: float | None) -> float | None:
 
 
 def _requirements(asked: Sequence[str]) -> dict[str, float]:
-    return dict(map(_requirement, asked))
+    made: dict[str, float] = {}
+    for name, share in map(_requirement, asked):
+        if made.setdefault(name, share) != share:
+            raise OptionError(f"--require gives {name} two shares", remedy="give it once")
+    return made
 
 
 def _requirement(text: str) -> tuple[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from amp_rewrite.coverage import rule_files
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.model import output_paths, superseded
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
@@ -20,7 +20,18 @@ from amp_rewrite.reporting.page import PICTURES
 
 
 class WrittenFile(click.Path):
-    """The type of a flag that names a file to write."""
+    """The type of a flag that names a file to write: `Path` would take `folder/` for a file of that name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; raises OptionError for what names standard output, a folder, or nothing."""
+        problem = _NO_FILE_NAMES.get(str(value)) or ("is a folder's name" if str(value).endswith("/") else "")
+        if problem:
+            by = max(param.opts, key=len) if param is not None else "the output"
+            raise OptionError(f"{by} {value}".strip() + f" {problem}", remedy="name a file")
+        return super().convert(value, param, ctx)
+
+
+_NO_FILE_NAMES = {"": "names nothing", "-": "is no file: nothing is written to standard output"}
 
 
 WRITTEN = WrittenFile(path_type=Path)

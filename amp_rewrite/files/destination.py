@@ -11,6 +11,9 @@ from amp_rewrite.errors import OutputError
 _OPEN_FILE = re.compile(r"/dev/(std(in|out|err)|fd/\d+)|/proc/[^/]+/(task/[^/]+/)?fd/\d+")
 """Names of a process's open files: what they lead to is in the hands of whoever opened it."""
 
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+"""How NumPy says that a disk is full."""
+
 _MOST_LINKS = 40
 """Links that follow each other, as Linux counts them."""
 
@@ -32,12 +35,7 @@ def resolve(path: Path) -> Path:
 def _behind_links(path: Path) -> Path:
     target = path
     for _ in range(_MOST_LINKS):
-        if not target.parent.is_dir():  # before it is resolved: of `none/..` nothing would be left to miss
-            raise OutputError(
-                f"cannot be written: there is no folder {target.parent.absolute()}",
-                where=path,
-                remedy="choose another place, or make it",
-            )
+        _refuse_missing_folder(path, target.parent)
         target = target.parent.resolve() / target.name
         if _OPEN_FILE.fullmatch(str(target)):
             raise OutputError("is an open file of a process", where=path, remedy="name a file")
@@ -45,6 +43,16 @@ def _behind_links(path: Path) -> Path:
             return target
         target = target.parent / target.readlink()
     raise OSError("its links lead in a circle")
+
+
+def _refuse_missing_folder(path: Path, folder: Path) -> None:
+    """Asks the system, which follows `..` from where it is; the name alone would lead out of nowhere."""
+    if not folder.is_dir():
+        raise OutputError(
+            f"cannot be written: there is no folder {folder.absolute()}",
+            where=path,
+            remedy="choose another place, or make it",
+        )
 
 
 def _refuse_other_than_file(path: Path, target: Path) -> None:
@@ -61,4 +69,6 @@ def _refuse_other_than_file(path: Path, target: Path) -> None:
 def unwritable(path: Path, error: OSError | ValueError) -> OutputError:
     """The error for a file that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if _SHORT_WRITE.fullmatch(reason):
+        reason = "the disk takes no more of it"
     return OutputError(f"cannot be written ({reason})", where=path, remedy="choose another place")

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import READABLE, ModelError
 from amp_rewrite.model import allocation, constants
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import CHUNK, Fit, Half
@@ -53,7 +53,8 @@ def _from_file(tensor: ir.ExternalTensor, start: int, stop: int) -> Iterator[Flo
                     raise _unreadable(tensor, "it ends too early")
                 yield block
     except OSError as error:
-        raise _unreadable(tensor, error.strerror or str(error)) from error
+        remedy = READABLE if isinstance(error, PermissionError) else _UNCHANGED
+        raise _unreadable(tensor, error.strerror or str(error), remedy) from error
 
 
 def _fill(block: Floats, file: io.FileIO) -> bool:
@@ -67,11 +68,14 @@ def _fill(block: Floats, file: io.FileIO) -> bool:
     return True
 
 
-def _unreadable(tensor: ir.ExternalTensor, why: str) -> ModelError:
+_UNCHANGED = "leave the file alone while it is rewritten"
+
+
+def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -> ModelError:
     return ModelError(
         f"the data of '{tensor.name}' cannot be read ({why})",
         where=tensor.path,
-        remedy="leave the file alone while it is rewritten",
+        remedy=remedy,
     )
 
 

@@ -17,8 +17,8 @@ from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.source_files import Identity, SourceFile
 from amp_rewrite.model import external_data as external
+from amp_rewrite.model import file_formats, topology, utf8_names
 from amp_rewrite.model import preserved_fields as oddities
-from amp_rewrite.model import topology, utf8_names
 from amp_rewrite.model.preserved_fields import Kept
 from amp_rewrite.process import fork_safe
 
@@ -184,12 +184,18 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except (DecodeError, ValueError) as error:
-        raise ModelError(
-            "is no ONNX model, or only a part of one", where=where, remedy=EXPORT_AGAIN
-        ) from error
+        raise _no_model(data, "is no ONNX model, or only a part of one", where) from error
     if not (proto.HasField("ir_version") and proto.HasField("graph")):
-        raise ModelError("is no ONNX model", where=where, remedy=EXPORT_AGAIN)
+        raise _no_model(data, "is no ONNX model", where)
     return proto
+
+
+def _no_model(data: bytes, problem: str, where: str | Path) -> ModelError:
+    """What is wrong with a file that does not parse: where it is known for something else, that."""
+    known = file_formats.recognise(data)
+    if known is None:
+        return ModelError(problem, where=where, remedy=EXPORT_AGAIN)
+    return ModelError(known.problem, where=where, remedy=known.remedy)
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
@@ -210,6 +216,8 @@ _ILLEGIBLE = "names that are no UTF-8 were read as Latin-1"
 
 def root_cause(error: BaseException) -> str:
     """What was at the bottom of an error, shortened."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (
+        cause := error.__cause__ or error.__context__
+    ) is not None:  # onnx-ir can fail as it tells of an error
+        error = cause
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -30,7 +30,7 @@ def choose(
     given = Path(source)
     refuse_missing(given)
     if in_place and output is not None:
-        raise OptionError("output and in_place name two places", remedy="leave one of them out")
+        raise OptionError("`output` and `in_place=True` name two places", remedy="leave one of them out")
     if in_place:
         return given
     target = Path(output) if output is not None else default(given, options.half)

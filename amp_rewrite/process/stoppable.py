@@ -16,10 +16,11 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from amp_rewrite import arguments
-from amp_rewrite.errors import OptionError, TimeLimitError
+from amp_rewrite.errors import OptionError, RunError, TimeLimitError
 
 T = TypeVar("T")
 
@@ -28,7 +29,8 @@ GRACE = 1.0
 
 
 def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
-    """What `work` returns; raises what it raises, and TimeLimitError where a `Limit` is reached.
+    """What `work` returns; raises what it raises, TimeLimitError where a `Limit` is reached, and
+    RunError where no thread can be started.
 
     `stop` is called from another thread to have the work end early.
     """
@@ -36,7 +38,7 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     if end is not None:
         end.refuse_to_begin()
     try:
-        threading.Thread(target=copy_context().run, args=(_settle, done, work), daemon=True).start()
+        _start(partial(copy_context().run, partial(_settle, done, work)))
         while not done.done():
             wait((done,), _SLICE if end is None else end.slice())
     except BaseException:
@@ -44,6 +46,16 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
         _part_from(done)
         raise
     return done.result()
+
+
+def _start(work: Callable[[], object]) -> None:
+    try:
+        threading.Thread(target=work, daemon=True).start()
+    except RuntimeError as error:
+        raise RunError(
+            f"the system starts no further thread ({error})",
+            remedy="allow this process more memory and more threads (ulimit -v, ulimit -u)",
+        ) from error
 
 
 _SLICE = 1.0

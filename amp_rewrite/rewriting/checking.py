@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -114,7 +115,10 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
             model = model.SerializeToString()
         except ValueError as error:  # over 2 GiB
             return root_cause(error)
-    found = worker.ask(worker_process.complaint, model, full=full)
+    # the worker may have been started in another folder
+    relative = isinstance(model, str) and bool(model) and not Path(model).is_absolute()
+    known = str(Path.cwd() / str(model)) if relative else model
+    found = worker.ask(worker_process.complaint, known, full=full)
     return _CRASHES if found is None else found[:300]
 
 

@@ -75,9 +75,18 @@ def _refuse_bound(name: str, bound: object) -> None:
 
 
 def tolerances(asked: tuple[str, ...]) -> Tolerances:
-    """The defaults with `name=bound` changed; `name=none` takes a bound away. Raises OptionError."""
-    bounds = dict(map(_bound, asked))
-    return Tolerances(**bounds)
+    """The defaults with `name=bound` changed; `name=none` takes a bound away.
+
+    Raises OptionError, also where one name gets two bounds, or no bound is left.
+    """
+    bounds: dict[str, Any] = {}
+    for name, bound in map(_bound, asked):
+        if bounds.setdefault(name, bound) != bound:
+            raise OptionError(f"the tolerance {name} has two bounds", remedy="give it once")
+    made = Tolerances(**bounds)
+    if all(getattr(made, field.name) is None for field in fields(made)):
+        raise OptionError("no tolerance is left: whatever comes would be close", remedy="keep one")
+    return made
 
 
 def _bound(text: str) -> tuple[str, Any]:

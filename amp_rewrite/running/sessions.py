@@ -108,7 +108,17 @@ def _opened(given: bytes | str, options: Any, device: Device) -> Any:
 def _path(model: str | Path) -> str:
     """The path as onnxruntime takes it, which would wait for a pipe; ModelError where no model can be."""
     with loading.open_file(Path(model)):
-        return str(model)
+        return _in_utf8(model)
+
+
+def _in_utf8(path: str | Path) -> str:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            "has a name that is no UTF-8, which onnxruntime does not take", where=path, remedy="rename it"
+        ) from error
+    return str(path)
 
 
 def run_session(

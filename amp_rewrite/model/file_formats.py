@@ -1,0 +1,45 @@
+"""Files that are often taken for ONNX models, by how they begin, and what would help."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a file is instead: `problem` finishes a sentence that begins with its path."""
+
+    problem: str
+    remedy: str
+
+
+def recognise(data: bytes) -> Known | None:
+    """What these bytes are, if they begin like something that is known not to be an ONNX model."""
+    return next((known for pattern, known in _FORMATS if pattern.match(data)), None)
+
+
+_UNPACK = "unpack it, and give the model in it"
+_FORMATS = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), Known(problem, remedy))
+    for pattern, problem, remedy in (
+        (
+            rb"version https://git-lfs",
+            "is a Git LFS pointer, not the model",
+            "fetch the model with git lfs pull",
+        ),
+        (rb"\x1f\x8b", "is compressed with gzip", _UNPACK),
+        (
+            rb"PK\x03\x04",
+            "is a zip archive, or a PyTorch checkpoint",
+            "unpack it, or export the model to ONNX",
+        ),
+        (rb"....ORTM", "is in onnxruntime's own format", "give the ONNX model that it was made from"),
+        (rb"\s*<(!doctype|html)", "is a web page, not the model", "download the model itself"),
+        (
+            rb"\s*(<\s*ir_version|\{|ir_version:)",
+            "is text; models are read in ONNX's binary format",
+            "convert it with onnx.save(onnx.load(FILE), NEW_FILE)",
+        ),
+    )
+)

@@ -1,0 +1,188 @@
+"""Wrong inputs of the command line, found by trying: each ends with one line that says what would help."""
+
+import errno
+import gzip
+import json
+import os
+import threading
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from amp_rewrite.cli import main
+from amp_rewrite.errors import RunError
+from amp_rewrite.files import destination
+from amp_rewrite.model import blocks
+from amp_rewrite.process import stoppable
+from tests import text
+
+_ONES = ", ".join("1" * 16)
+MODEL = text.model(f"g (float[4,4] x) => (float[4,4] y) <float[4,4] w = {{{_ONES}}}> {{ y = MatMul(x, w) }}")
+RAW = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+
+NO_BOUND = [f"--tolerance={name}=none" for name in ("relative_l2", "agreement", "non_finite")]
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A model in the current folder, which holds nothing else."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.onnx").write_bytes(MODEL.SerializeToString())
+    return tmp_path / "m.onnx"
+
+
+def run(*words):
+    """A run of the command line."""
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def refusal(*words):
+    """The one line with which a command refuses, exit code 2."""
+    done = run(*words)
+    assert done.exit_code == 2, done.output
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("flag", ["-o", "--json", "--html", "--save-plan"])
+@pytest.mark.parametrize("name", ["", "-", "new/", "missing/../file"])
+def test_names_of_no_file(model, flag, name):
+    """Nothing, standard output, a folder, and what leads through a folder that is not there."""
+    refusal(model, flag, name)
+    assert [file.name for file in model.parent.iterdir()] == ["m.onnx"]
+
+
+def test_a_way_through_a_link(model, tmp_path):
+    """`..` behind a link is followed as the system does."""
+    (tmp_path / "real" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/below")
+    assert run(model, "-o", "link/../out.onnx").exit_code == 0
+    assert (tmp_path / "real" / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
+        (gzip.compress(MODEL.SerializeToString()), "unpack it"),
+        (b"PK\x03\x04" + bytes(30), "unpack it, or export"),
+        (b"\x18\0\0\0ORTM" + bytes(30), "the ONNX model that it was made from"),
+        (b"<!DOCTYPE html><html>404</html>", "download the model itself"),
+        (onnx.printer.to_text(MODEL).encode(), "onnx.load"),
+        (b'{"irVersion": "8"}', "onnx.load"),
+        (b"ir_version: 8", "onnx.load"),
+    ],
+    ids=["lfs", "gzip", "zip", "ort", "html", "text", "json", "textproto"],
+)
+def test_what_is_taken_for_a_model(model, data, remedy):
+    """What the file is instead is said, with what to do about it."""
+    model.write_bytes(data)
+    assert remedy in refusal(model)
+
+
+@pytest.mark.parametrize(("key", "value"), [("offset", "-1"), ("length", "-64"), ("offset", "x")])
+def test_a_bad_place_of_data(model, key, value):
+    """What is wrong with it is said, not how onnx-ir failed as it told."""
+    bad = onnx.load(model)
+    held = bad.graph.initializer[0]
+    held.ClearField("raw_data")
+    held.ClearField("float_data")
+    held.data_location = onnx.TensorProto.EXTERNAL
+    for name, entry in {"location": "w.data", key: value}.items():
+        held.external_data.add(key=name, value=entry)
+    model.write_bytes(bad.SerializeToString())
+    assert "lambda" not in refusal(model)
+
+
+def test_a_path_that_cannot_be_followed(model):
+    """The path is at fault, not the output."""
+    assert "output cannot be written" not in refusal(model, "--list", "x/" * 3000)
+
+
+def test_two_places(model):
+    """The command line speaks of its flags."""
+    assert "-o and --in-place" in refusal(model, "-o", "out.onnx", "--in-place")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", "m.onnx", "m.onnx", "--tolerance", "max_abs=1", "--tolerance", "max_abs=2"),
+        ("verify", "m.onnx", "m.onnx", *NO_BOUND),
+        ("coverage", "m.onnx", "--require", "MatMul=0", "--require", "MatMul=1"),
+    ],
+    ids=["two bounds", "no bound", "two shares"],
+)
+@pytest.mark.usefixtures("model")
+def test_flags_that_take_each_other_back(words):
+    """None of them wins silently."""
+    refusal(*words)
+
+
+def test_nothing_changed(model):
+    """A model that is half already: that nothing became half is said, also that nothing was compared."""
+    assert run(model, "-o", "half.onnx", "--no-verify").exit_code == 0
+    assert "nothing changed" in run("half.onnx", "-o", "again.onnx", "--json", "r.json").stdout
+    assert json.loads(model.with_name("r.json").read_text())["verified"] is False
+
+
+def test_a_name_that_is_no_text(model, tmp_path):
+    """onnxruntime cannot take it: that is said of the name, not of its constructor's arguments."""
+    odd = tmp_path / os.fsdecode(b"a\xff.onnx")
+    try:
+        model.rename(odd)
+    except OSError:
+        pytest.skip("a file system of UTF-8 names only")
+    done = run(odd, "-o", "out.onnx")
+    assert done.exit_code == 0
+    assert "rename it" in done.stdout
+
+
+def test_a_name_like_a_flag(model):
+    """The next command can be pasted."""
+    model.rename(model.with_name("-m.onnx"))
+    done = run("-o", "out.onnx", "--no-verify", "--deny", "Exp", "--keep-full", ".*", "--", "-m.onnx")
+    assert "explain ./-m.onnx" in done.stdout
+
+
+def test_no_further_thread(monkeypatch):
+    """A process at its limit of threads or memory: an error that a user can mend."""
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RunError, match="ulimit"):
+        stoppable.call(int, int)
+
+
+def test_a_disk_that_takes_only_a_part(tmp_path):
+    """NumPy tells of a full disk in numbers of items; that is put into words."""
+    told = str(destination.unwritable(tmp_path, OSError("4096 requested and 0 written")))
+    assert "requested" not in told
+    assert "disk" in told
+
+
+def test_data_that_may_not_be_read(model, monkeypatch):
+    """What helps is leave to read it."""
+    place = model.with_name("e.onnx")
+    raw = onnx.load(model)
+    raw.graph.initializer[0].CopyFrom(RAW)  # what is not raw is not saved outside
+    onnx.save(raw, place, save_as_external_data=True, location="e.data", size_threshold=0)
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(blocks, "open", refuse, raising=False)
+    assert "that you may read" in refusal(place)
+
+
+def test_another_folder_between_two_rewrites(tmp_path, monkeypatch):
+    """What checks the result is a process of its own: it finds the file all the same."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        (tmp_path / name / f"{name}.onnx").write_bytes(MODEL.SerializeToString())
+        assert run(f"{name}.onnx", "--no-verify").exit_code == 0
