@@ -97,6 +97,7 @@ sys.stdout.buffer.write(rewrite(model(text)).model.SerializeToString())
 """
 
 
+@pytest.mark.slow
 def test_the_result_is_the_same_whatever_the_hash_seed():
     """Two processes with different hash seeds write the same bytes."""
     first, second = (_hashed(seed) for seed in ("1", "2"))
