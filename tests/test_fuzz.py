@@ -6,8 +6,8 @@ import pytest
 
 from tests import fuzz
 
-FEW = 600
-"""What fits into three minutes on two cores."""
+FEW = 100
+"""What fits into half a minute on two cores."""
 
 
 @pytest.mark.slow
