@@ -118,7 +118,7 @@ def path(name: str, given: object) -> Path:
     if not is_path(given):
         raise refused(name, f"{shown(given)} is no path")
     if flaw := flaw_of(given):
-        raise refused(name, f"{shown(os.fspath(given))} {flaw}")
+        raise refused(name, f"{shown(os.fspath(given))} {flaw}", "check the path")
     return Path(given)
 
 

@@ -52,6 +52,7 @@ def table(tmp_path):
     return heading, {name: rest for name, *rest in cells}
 
 
+@pytest.mark.slow
 def test_every_model_has_a_row(table):
     """What runs is measured and names its worst node; what fails says why; what does not run is left out."""
     heading, rows = table

@@ -1,5 +1,7 @@
 """If, Loop, Scan and SequenceMap are coloured through: one value, one type, inside and outside."""
 
+from functools import partial
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -19,9 +21,10 @@ LOOP = """g (float[4,4] x, int64 n, bool c) => (float[4,4] y, float[k,4,4] ys) <
 }"""
 
 
-def test_a_loop_carries_half():
-    """A carried value is half before, in and after the body; a scan output is as the body makes it."""
-    becomes(
+CONTROL_FLOW = {
+    # A carried value is half before, in and after the body; a scan output is as the body makes it.
+    "a loop carries half": partial(
+        becomes,
         LOOP,
         """g (float[4,4] x, int64 n, bool c) => (float[4,4] y, float[k,4,4] ys) <float16[4,4] w> {
             [x__float16] x__float16 = Cast <to = 10> (x)
@@ -35,12 +38,140 @@ def test_a_loop_carries_half():
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
         close=3e-2,
-    )
+    ),
+    # A Loop whose body gains nothing is left alone, and so is all that goes in and out.
+    "a loop without half inside stays": partial(stays, LOOP.replace("MatMul (s, w)", "Sub (s, w)")),
+    # Where one branch gives half and the other float32, the second has a Cast at its end.
+    "branches agree on a type": partial(
+        becomes,
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+            m = MatMul (x, w)
+            z = If (c) <
+                then_branch = t () => (float[4,4] p) { p = MatMul (m, w) },
+                else_branch = f () => (float[4,4] q) { q = Exp (x) }
+            >
+            y = MatMul (z, w)
+        }""",
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            m = MatMul (x__float16, w)
+            z = If (c) <
+                then_branch = t () => (float16[4,4] p) { p = MatMul (m, w) },
+                else_branch = f () => (float16[4,4] q__float16) {
+                    q = Exp (x)
+                    [q__float16] q__float16 = Cast <to = 10> (q)
+                }
+            >
+            y__float16 = MatMul (z, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    ),
+    # A value that comes out of a branch of a branch is half all the way.
+    "control flow within control flow": partial(
+        becomes,
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+            m = MatMul (x, w)
+            y = If (c) <
+                then_branch = t () => (float[4,4] p) {
+                    p = If (c) <
+                        then_branch = tt () => (float[4,4] a) { a = MatMul (m, w) },
+                        else_branch = tf () => (float[4,4] b) { b = Relu (m) }
+                    >
+                },
+                else_branch = f () => (float[4,4] q) { q = Neg (m) }
+            >
+        }""",
+        """g (float[4,4] x, bool c) => (float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            m = MatMul (x__float16, w)
+            y__float16 = If (c) <
+                then_branch = t () => (float16[4,4] p) {
+                    p = If (c) <
+                        then_branch = tt () => (float16[4,4] a) { a = MatMul (m, w) },
+                        else_branch = tf () => (float16[4,4] b) { b = Relu (m) }
+                    >
+                },
+                else_branch = f () => (float16[4,4] q) { q = Neg (m) }
+            >
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    ),
+    # A Scan's state is one value as a Loop's is; what it scans and what it collects are values too.
+    "a scan": partial(
+        becomes,
+        """g (float[4] x, float[3,4] xs) => (float[4] y, float[3,4] ys) <float[4,4] w> {
+            y, ys = Scan (x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
+                => (float[4] t, float[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+        }""",
+        """g (float[4] x, float[3,4] xs) => (float[4] y, float[3,4] ys) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [xs__float16] xs__float16 = Cast <to = 10> (xs)
+            y__float16, ys__float16 = Scan (x__float16, xs__float16) <num_scan_inputs = 1, body = b
+                (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+            [ys__float32] ys = Cast <to = 1> (ys__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    ),
+    # The first Scan has sequence lengths in front of its values, and a batch around them.
+    "a scan of opset 8": partial(
+        becomes,
+        """<ir_version: 8, opset_import: ["" : 8]>
+        g (float[1,4] x, float[1,3,4] xs) => (float[1,4] y, float[1,3,4] ys) <float[4,4] w> {
+            y, ys = Scan ( , x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
+                => (float[4] t, float[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+        }""",
+        """g (float[1,4] x, float[1,3,4] xs) => (float[1,4] y, float[1,3,4] ys) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [xs__float16] xs__float16 = Cast <to = 10> (xs)
+            y__float16, ys__float16 = Scan ("", x__float16, xs__float16) <num_scan_inputs = 1, body = b
+                (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
+                q = MatMul (e, w)
+                t = Add (s, q)
+                u = MatMul (t, w)
+            }>
+            [ys__float32] ys = Cast <to = 1> (ys__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+        close=3e-2,
+    ),
+    # What enters and leaves the body of an unknown operator is float32; between them half may be.
+    "a foreign body keeps its types at the border": partial(
+        becomes,
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, w) }>
+        }""",
+        """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t__float32) {
+                [s__float16] s__float16 = Cast <to = 10> (s)
+                t = MatMul (s__float16, w)
+                [t__float32] t__float32 = Cast <to = 1> (t)
+            }>
+        }""",
+        runs=False,
+    ),
+}
 
 
-def test_a_loop_without_half_inside_stays():
-    """A Loop whose body gains nothing is left alone, and so is all that goes in and out."""
-    stays(LOOP.replace("MatMul (s, w)", "Sub (s, w)"))
+@pytest.mark.parametrize("holds", CONTROL_FLOW.values(), ids=CONTROL_FLOW)
+def test_one_value_has_one_type_inside_and_outside(holds):
+    """A value that enters or leaves a body has one type on both sides, each value for itself."""
+    holds()
 
 
 def test_a_pinned_body():
@@ -77,128 +208,13 @@ def test_values_of_a_loop_change_one_by_one():
     )
 
 
-def test_branches_agree_on_a_type():
-    """Where one branch gives half and the other float32, the second has a Cast at its end."""
-    becomes(
-        """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
-            m = MatMul (x, w)
-            z = If (c) <
-                then_branch = t () => (float[4,4] p) { p = MatMul (m, w) },
-                else_branch = f () => (float[4,4] q) { q = Exp (x) }
-            >
-            y = MatMul (z, w)
-        }""",
-        """g (float[4,4] x, bool c) => (float[4,4] y) <float16[4,4] w> {
-            [x__float16] x__float16 = Cast <to = 10> (x)
-            m = MatMul (x__float16, w)
-            z = If (c) <
-                then_branch = t () => (float16[4,4] p) { p = MatMul (m, w) },
-                else_branch = f () => (float16[4,4] q__float16) {
-                    q = Exp (x)
-                    [q__float16] q__float16 = Cast <to = 10> (q)
-                }
-            >
-            y__float16 = MatMul (z, w)
-            [y__float32] y = Cast <to = 1> (y__float16)
-        }""",
-        close=3e-2,
-    )
-
-
-def test_control_flow_within_control_flow():
-    """A value that comes out of a branch of a branch is half all the way."""
-    becomes(
-        """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
-            m = MatMul (x, w)
-            y = If (c) <
-                then_branch = t () => (float[4,4] p) {
-                    p = If (c) <
-                        then_branch = tt () => (float[4,4] a) { a = MatMul (m, w) },
-                        else_branch = tf () => (float[4,4] b) { b = Relu (m) }
-                    >
-                },
-                else_branch = f () => (float[4,4] q) { q = Neg (m) }
-            >
-        }""",
-        """g (float[4,4] x, bool c) => (float[4,4] y) <float16[4,4] w> {
-            [x__float16] x__float16 = Cast <to = 10> (x)
-            m = MatMul (x__float16, w)
-            y__float16 = If (c) <
-                then_branch = t () => (float16[4,4] p) {
-                    p = If (c) <
-                        then_branch = tt () => (float16[4,4] a) { a = MatMul (m, w) },
-                        else_branch = tf () => (float16[4,4] b) { b = Relu (m) }
-                    >
-                },
-                else_branch = f () => (float16[4,4] q) { q = Neg (m) }
-            >
-            [y__float32] y = Cast <to = 1> (y__float16)
-        }""",
-        close=3e-2,
-    )
-
-
-def test_a_scan():
-    """A Scan's state is one value as a Loop's is; what it scans and what it collects are values too."""
-    becomes(
-        """g (float[4] x, float[3,4] xs) => (float[4] y, float[3,4] ys) <float[4,4] w> {
-            y, ys = Scan (x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
-                => (float[4] t, float[4] u) {
-                q = MatMul (e, w)
-                t = Add (s, q)
-                u = MatMul (t, w)
-            }>
-        }""",
-        """g (float[4] x, float[3,4] xs) => (float[4] y, float[3,4] ys) <float16[4,4] w> {
-            [x__float16] x__float16 = Cast <to = 10> (x)
-            [xs__float16] xs__float16 = Cast <to = 10> (xs)
-            y__float16, ys__float16 = Scan (x__float16, xs__float16) <num_scan_inputs = 1, body = b
-                (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
-                q = MatMul (e, w)
-                t = Add (s, q)
-                u = MatMul (t, w)
-            }>
-            [ys__float32] ys = Cast <to = 1> (ys__float16)
-            [y__float32] y = Cast <to = 1> (y__float16)
-        }""",
-        close=3e-2,
-    )
-
-
-def test_a_scan_of_opset_8():
-    """The first Scan has sequence lengths in front of its values, and a batch around them."""
-    becomes(
-        """<ir_version: 8, opset_import: ["" : 8]>
-        g (float[1,4] x, float[1,3,4] xs) => (float[1,4] y, float[1,3,4] ys) <float[4,4] w> {
-            y, ys = Scan ( , x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
-                => (float[4] t, float[4] u) {
-                q = MatMul (e, w)
-                t = Add (s, q)
-                u = MatMul (t, w)
-            }>
-        }""",
-        """g (float[1,4] x, float[1,3,4] xs) => (float[1,4] y, float[1,3,4] ys) <float16[4,4] w> {
-            [x__float16] x__float16 = Cast <to = 10> (x)
-            [xs__float16] xs__float16 = Cast <to = 10> (xs)
-            y__float16, ys__float16 = Scan ("", x__float16, xs__float16) <num_scan_inputs = 1, body = b
-                (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
-                q = MatMul (e, w)
-                t = Add (s, q)
-                u = MatMul (t, w)
-            }>
-            [ys__float32] ys = Cast <to = 1> (ys__float16)
-            [y__float32] y = Cast <to = 1> (y__float16)
-        }""",
-        close=3e-2,
-    )
-
-
 # ---- sequences
 
 
-def test_a_sequence_moves_as_one():
-    """What makes a sequence and what reads it change together; no Cast can stand between them."""
-    becomes(
+SEQUENCES = {
+    # What makes a sequence and what reads it change together; no Cast can stand between them.
+    "a sequence moves as one": partial(
+        becomes,
         """g (float[4,4] x, int64 n) => (float[4,4] y, float[12,4] z) <float[4,4] w> {
             m = MatMul (x, w)
             s = SequenceConstruct (m, m)
@@ -219,12 +235,10 @@ def test_a_sequence_moves_as_one():
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
         close=3e-2,
-    )
-
-
-def test_a_sequence_at_the_border_stays_as_one():
-    """A sequence that is an output of the model keeps its type, and with it all that makes it."""
-    becomes(
+    ),
+    # A sequence that is an output of the model keeps its type, and with it all that makes it.
+    "a sequence at the border stays as one": partial(
+        becomes,
         """g (float[4,4] x) => (float[8,4] y, seq(float[4,4]) s) <float[4,4] w> {
             m = MatMul (x, w)
             s = SequenceConstruct (m, m)
@@ -242,7 +256,14 @@ def test_a_sequence_at_the_border_stays_as_one():
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
         runs=False,  # sequences are not compared
-    )
+    ),
+}
+
+
+@pytest.mark.parametrize("holds", SEQUENCES.values(), ids=SEQUENCES)
+def test_a_sequence_has_one_type(holds):
+    """What makes a sequence and what reads it change together, or not at all."""
+    holds()
 
 
 def test_an_empty_sequence_takes_the_type_of_what_is_put_in():
@@ -332,24 +353,6 @@ def test_other_nodes_have_no_borders():
     )
     assert [control_flow.borders(node) for node in graph] == [None, None]
     assert [len(list(control_flow.bodies(node))) for node in graph] == [0, 1]
-
-
-def test_a_foreign_body_keeps_its_types_at_the_border():
-    """What enters and leaves the body of an unknown operator is float32; between them half may be."""
-    becomes(
-        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-        g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
-            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, w) }>
-        }""",
-        """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
-            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t__float32) {
-                [s__float16] s__float16 = Cast <to = 10> (s)
-                t = MatMul (s__float16, w)
-                [t__float32] t__float32 = Cast <to = 1> (t)
-            }>
-        }""",
-        runs=False,
-    )
 
 
 def test_no_other_operator_of_the_default_domain_has_bodies():

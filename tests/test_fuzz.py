@@ -6,8 +6,8 @@ import pytest
 
 from tests import fuzz
 
-FEW = 600
-"""What fits into three minutes on two cores."""
+FEW = 100
+"""What fits into half a minute on two cores."""
 
 
 @pytest.mark.slow
@@ -18,6 +18,7 @@ def test_mutated_models():
     assert [trial for trial in fuzz.run(range(FEW)) if trial.fault] == []
 
 
+@pytest.mark.slow
 def test_a_trial_is_known_by_its_number():
     """The same number gives the same model, in whatever process."""
     first, again = (fuzz.Trials(seed=5) for _ in range(2))

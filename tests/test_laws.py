@@ -24,7 +24,7 @@ LAW = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-MANY = settings(LAW, max_examples=1000)
+MANY = settings(LAW, max_examples=300)
 LAWS = {}
 HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 NO_CASTS = tuple(operator for operator in OPERATORS if operator != "Cast")

@@ -1,4 +1,4 @@
-"""`colours.paint` against the slow colouring of `oracle.py`, on small graphs and random ones."""
+"""`rules.paint` against the slow colouring of `oracle.py`, on small graphs and random ones."""
 
 import functools
 import itertools

@@ -42,6 +42,7 @@ def test_a_python_block_runs(block, tmp_path):
     run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_shell_blocks_run_in_order(tmp_path):
     """Every command of the shell blocks succeeds, one after another in one folder."""
     commands = [

@@ -403,14 +403,22 @@ def test_what_cannot_be_made_up_says_how_to_give_it():
 # --- real models
 
 
+HEAVY = ("light_resnet50", "style_candy")
+"""Models that take seconds to run."""
+
+
 def entries():
     """The models of the index that onnxruntime runs; none where they are missing."""
     index = SHARED / "index.json"
     found = json.loads(index.read_text()) if index.is_file() else []
-    return [entry for entry in found if entry["runs"]]
+    return [
+        pytest.param(entry, id=entry["name"], marks=pytest.mark.slow if entry["name"] in HEAVY else ())
+        for entry in found
+        if entry["runs"]
+    ]
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry["name"])
+@pytest.mark.parametrize("entry", entries())
 def test_real_models_run_on_what_is_made(entry):
     """Every model that runs at all runs on inputs that were made up from the model alone."""
     path = SHARED / entry["file"]

@@ -1,5 +1,7 @@
 """Casts that do nothing or undo each other go, where no number changes by it; all others stay."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -25,9 +27,10 @@ def test_half_to_float32_and_back_goes():
     assert result.report.casts_removed == 2
 
 
-def test_float32_to_half_and_back_stays():
-    """float32 -> float16 -> float32 rounds, and somebody may have meant that."""
-    becomes(
+CHAINS = {
+    # float32 -> float16 -> float32 rounds, and somebody may have meant that.
+    "float32 to half and back stays": partial(
+        becomes,
         """g (float[4,4] x) => (float[4,4] z, float[4,4] y) <float[4,4] w> {
             h = Cast <to = 10> (x)
             f = Cast <to = 1> (h)
@@ -42,12 +45,10 @@ def test_float32_to_half_and_back_stays():
             y__float16 = MatMul (x__float16, w)
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
-    )
-
-
-def test_a_model_that_is_partly_half_joins_up():
-    """Where half meets a part that is half already, the Casts between them go."""
-    becomes(
+    ),
+    # Where half meets a part that is half already, the Casts between them go.
+    "a model that is partly half joins up": partial(
+        becomes,
         """g (float16[4,4] h) => (float16[4,4] z) <float[4,4] w, float16[4,4] v> {
             f = Cast <to = 1> (h)
             m = MatMul (f, w)
@@ -58,12 +59,10 @@ def test_a_model_that_is_partly_half_joins_up():
             m = MatMul (h, w)
             z = MatMul (m, v)
         }""",
-    )
-
-
-def test_a_float32_value_with_other_readers_stays():
-    """Of a chain only the second Cast goes when somebody reads the float32 between them."""
-    becomes(
+    ),
+    # Of a chain only the second Cast goes when somebody reads the float32 between them.
+    "a float32 value with other readers stays": partial(
+        becomes,
         """g (float16[4,4] h, float[4,4] x) => (float16[4,4] z, float[4,4] y, float[4,4] u)
         <float[4,4] w> {
             f = Cast <to = 1> (h)
@@ -81,7 +80,14 @@ def test_a_float32_value_with_other_readers_stays():
             y__float16 = MatMul (x__float16, w)
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
-    )
+    ),
+}
+
+
+@pytest.mark.parametrize("holds", CHAINS.values(), ids=CHAINS)
+def test_a_chain_of_casts(holds):
+    """Of a chain of Casts those go that change no number and that nobody reads."""
+    holds()
 
 
 def test_an_output_of_the_model_keeps_its_cast():

@@ -1,5 +1,6 @@
 """onnx in a process of its own."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -34,6 +35,32 @@ def model(body):
     return onnx.parser.parse_model(f"{HEADER} {body}")
 
 
+@pytest.fixture
+def fresh():
+    """The worker of another interpreter, as far as it can tell: nothing has started yet."""
+    spec = importlib.util.find_spec(worker.__name__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that start from now on, in order; they end with the test."""
+    processes = []
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            processes.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
 @deadly
 def test_a_question_that_kills_has_no_answer_and_the_next_one_has(body):
     """The process dies alone, and another one takes its place."""
@@ -57,24 +84,25 @@ def test_what_the_checker_says_arrives():
     assert "/no/such/file" in worker.ask(worker_process.complaint, "/no/such/file", full=True)
 
 
-def test_one_process_answers_all():
+def test_one_process_answers_all(fresh, started):
     """It starts once, ahead of the first question where that is asked for."""
-    worker.start()
-    first = worker._own()._process.pid
+    fresh.start()
+    assert len(started) == 1
     for _ in range(3):
-        assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    worker.start()
-    assert worker._own()._process.pid == first != os.getpid()
+        assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
+    fresh.start()
+    assert len(started) == 1
+    assert started[0].poll() is None
+    assert started[0].pid != os.getpid()
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
-def test_where_no_process_starts_ours_answers(executable, monkeypatch):
+def test_where_no_process_starts_ours_answers(executable, fresh, started, monkeypatch):
     """An interpreter inside another program has no file that could be started."""
-    worker._own().end()
     monkeypatch.setattr(sys, "executable", executable)
-    worker.start()
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    assert worker._own()._process is None
+    fresh.start()
+    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
+    assert started == []
 
 
 def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
@@ -90,33 +118,34 @@ def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
     assert worker.ask(worker_process.complaint, VALID, full=True) == ""
 
 
-def test_one_that_died_since_is_replaced():
+def test_one_that_died_since_is_replaced(fresh, started):
     """The system may end an idle process: that is no answer to the question that comes next."""
-    worker.start()
-    idle = worker._own()._process
+    fresh.start()
+    (idle,) = started
     idle.kill()
     idle.wait()
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
+    assert len(started) == 2
 
 
-def test_an_interrupt_for_all_does_not_end_it():
+def test_an_interrupt_for_all_does_not_end_it(fresh, started):
     """Ctrl-C reaches every process of a terminal; who survives it finds the other one still there."""
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    idle = worker._own()._process
+    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
+    (idle,) = started
     idle.send_signal(signal.SIGINT)
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    assert worker._own()._process is idle
+    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
+    assert started == [idle]
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
-def test_where_another_program_starts_ours_answers(program, tmp_path, monkeypatch):
+def test_where_another_program_starts_ours_answers(program, tmp_path, fresh, monkeypatch):
     """The interpreter's file may be that of a host program, or the new process may lack onnx."""
     host = tmp_path / "host"
     host.write_text(program)
     host.chmod(0o755)
-    worker._own().end()
     monkeypatch.setattr(sys, "executable", str(host))
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    monkeypatch.setattr(worker, "ask", fresh.ask)
+    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
     assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
 
 
@@ -131,17 +160,28 @@ def test_a_fork_while_another_thread_asks():
 
 
 FORKS = """
-import os, signal, sys, threading
+import os, pickle, signal, subprocess, sys, threading
 sys.path.insert(0, {root!r})
 from amp_rewrite.onnx_types import worker, worker_process
+started, sent = [], threading.Event()
+class Recorded(subprocess.Popen):
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        started.append(self)
+subprocess.Popen = Recorded
+dump = pickle.dump
+def announced(*arguments):
+    dump(*arguments)
+    sent.set()
+pickle.dump = announced
 ask = lambda: worker.ask(worker_process.complaint, {valid!r}, full=True)
 ask()
-process = worker._own()._process
+(process,) = started
 process.send_signal(signal.SIGSTOP)
+sent.clear()
 asking = threading.Thread(target=ask)
 asking.start()
-while not worker._own()._lock.locked():
-    pass
+sent.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(20)

@@ -1,0 +1,160 @@
+"""Inputs and outputs of a model: their names, types and what is declared of them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from amp_rewrite.policy.options import Borders, Options
+from tests.text import becomes, model, rewritten, stored
+
+HALF_BORDERS = Options(borders=Borders.HALF)
+
+OUTPUTS = {
+    # The Cast at the end has the output's name; what is half inside is called after its type.
+    "an output in half is renamed inside": partial(
+        becomes,
+        "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { [m] y = MatMul (x, w) }",
+        """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [m] y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    ),
+    # Readers in half take the half value, readers in float32 share the output's Cast.
+    "an output that others read": partial(
+        becomes,
+        """g (float[4,4] x) => (float[4,4] y, float[4,4] z, float[4,4] u) <float[4,4] w> {
+            y = MatMul (x, w)
+            z = Exp (y)
+            u = MatMul (y, w)
+        }""",
+        """g (float[4,4] x) => (float[4,4] y, float[4,4] z, float[4,4] u) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+            z = Exp (y)
+            u__float16 = MatMul (y__float16, w)
+            [u__float32] u = Cast <to = 1> (u__float16)
+        }""",
+        close=3e-2,
+    ),
+    # What goes through a model untouched stays untouched, under its name and in its type.
+    "an output that is also an input": partial(
+        becomes,
+        "g (float[4,4] x) => (float[4,4] x, float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }",
+        """g (float[4,4] x) => (float[4,4] x, float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    ),
+    # Both places get the one Cast.
+    "the same value twice among the outputs": partial(
+        becomes,
+        "g (float[4,4] x) => (float[4,4] y, float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }",
+        """g (float[4,4] x) => (float[4,4] y, float[4,4] y) <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    ),
+    # An initializer that is an output and that half holds exactly: one half tensor and one Cast.
+    "a stored output that half holds": partial(
+        becomes,
+        "g (float[4] x) => (float y, float[4] w) <float[4] w = {1, 2, 3, 4}> { y = MatMul (x, w) }",
+        """g (float[4] x) => (float y, float[4] w) <float16[4] w__float16> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [w__float32] w = Cast <to = 1> (w__float16)
+            y__float16 = MatMul (x__float16, w__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    ),
+}
+
+
+@pytest.mark.parametrize("holds", OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs_keep_name_and_type(holds):
+    """An output of the model keeps its name and type, whatever makes it and whoever else reads it."""
+    holds()
+
+
+def test_a_stored_output_that_half_rounds():
+    """An initializer that is an output keeps its numbers; those who read it in half get a second one."""
+    result = becomes(
+        "g (float[4] x) => (float y, float[4] w) <float[4] w = {0.1, 0.2, 0.3, 0.4}> { y = MatMul (x, w) }",
+        """g (float[4] x) => (float y, float[4] w) <float[4] w, float16[4] w__float16> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            y__float16 = MatMul (x__float16, w__float16)
+            [y__float32] y = Cast <to = 1> (y__float16)
+        }""",
+    )
+    assert stored(result.model)["w"].tolist() == np.float32([0.1, 0.2, 0.3, 0.4]).tolist()
+
+
+HALF_IO = {
+    # With half borders float32 inputs and outputs become half; `keep_io` names those that do not.
+    "borders in half save those that are kept": partial(
+        becomes,
+        """g (float[4,4] x, float[4,4] e, int64 n) => (float[4,4] y, float[4,4] z, float[4,4] u)
+        <float[4,4] w> { y = MatMul (x, w) z = Exp (e) u = Exp (x) }""",
+        """g (float[4,4] x, float16[4,4] e, int64 n) => (float16[4,4] y, float16[4,4] z, float[4,4] u)
+        <float16[4,4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [e__float32] e__float32 = Cast <to = 1> (e)
+            y = MatMul (x__float16, w)
+            z__float32 = Exp (e__float32)
+            [z__float16] z = Cast <to = 10> (z__float32)
+            u = Exp (x)
+        }""",
+        Options(borders=Borders.HALF, keep_io=("x", "u")),
+    ),
+    # An input that is an output has one type in both places.
+    "half borders of what goes straight through": partial(
+        becomes,
+        "g (float[4,4] x) => (float[4,4] x, float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }",
+        """g (float16[4,4] x) => (float16[4,4] x, float16[4,4] y) <float16[4,4] w> {
+            y = MatMul (x, w)
+        }""",
+        HALF_BORDERS,
+    ),
+    # Only the model's own inputs are its borders, not those of a body that nobody here can read.
+    "half borders leave the inputs of foreign bodies": partial(
+        becomes,
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[4,4] x) => (float[4,4] y) {
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, s) }>
+        }""",
+        """g (float16[4,4] x) => (float16[4,4] y) {
+            [x__float32] x__float32 = Cast <to = 1> (x)
+            y__float32 = my.Repeat (x__float32) <body = b (float[4,4] s) => (float[4,4] t__float32) {
+                [s__float16] s__float16 = Cast <to = 10> (s)
+                t = MatMul (s__float16, s__float16)
+                [t__float32] t__float32 = Cast <to = 1> (t)
+            }>
+            [y__float16] y = Cast <to = 10> (y__float32)
+        }""",
+        HALF_BORDERS,
+        runs=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("holds", HALF_IO.values(), ids=HALF_IO)
+def test_inputs_and_outputs_in_half(holds):
+    """With half borders the model's own float32 inputs and outputs become half, and nothing else does."""
+    holds()
+
+
+def test_what_callers_know_of_an_output_stays_with_it():
+    """An output keeps its shape, its text, its metadata and its quantisation annotation."""
+    proto = model("g (float[N,4] x) => (float[N,4] y) <float[4,4] w> { y = MatMul (x, w) }")
+    proto.graph.output[0].doc_string = "the answer"
+    proto.graph.output[0].metadata_props.add(key="unit", value="metres")
+    annotation = proto.graph.quantization_annotation.add(tensor_name="y")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
+    after = rewritten(proto).model
+    assert after.graph.output[0] == proto.graph.output[0]
+    inside = next(info for info in after.graph.value_info if info.name == "y__float16")
+    assert (inside.doc_string, len(inside.metadata_props)) == ("", 0)
+    assert set(map(str, after.graph.quantization_annotation)) == {str(annotation)}
