@@ -57,24 +57,35 @@ def test_what_the_checker_says_arrives():
     assert "/no/such/file" in worker.ask(worker_process.complaint, "/no/such/file", full=True)
 
 
-def test_one_process_answers_all():
+COMPLAINT = ("complaint", (VALID,), {"full": True})
+"""Asks what the checker has against a valid model: nothing."""
+
+
+@pytest.fixture
+def own():
+    """A process of the test's own, which is not there yet."""
+    one = worker.Worker()
+    yield one
+    one.end()
+
+
+def test_one_process_answers_all(own):
     """It starts once, ahead of the first question where that is asked for."""
-    worker.start()
-    first = worker._own()._process.pid
-    for _ in range(3):
-        assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    worker.start()
-    assert worker._own()._process.pid == first != os.getpid()
+    own.start()
+    first = own.process.pid
+    assert [own.answer(COMPLAINT) for _ in range(3)] == ["", "", ""]
+    own.start()
+    assert own.process.pid == first != os.getpid()
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
-def test_where_no_process_starts_ours_answers(executable, monkeypatch):
+def test_where_no_process_starts_ours_answers(executable, own, monkeypatch):
     """An interpreter inside another program has no file that could be started."""
-    worker._own().end()
+    monkeypatch.setattr(worker, "own", lambda: own)
     monkeypatch.setattr(sys, "executable", executable)
     worker.start()
     assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    assert worker._own()._process is None
+    assert own.process is None
 
 
 def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
@@ -90,31 +101,30 @@ def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
     assert worker.ask(worker_process.complaint, VALID, full=True) == ""
 
 
-def test_one_that_died_since_is_replaced():
+def test_one_that_died_since_is_replaced(own):
     """The system may end an idle process: that is no answer to the question that comes next."""
-    worker.start()
-    idle = worker._own()._process
-    idle.kill()
-    idle.wait()
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    own.start()
+    own.process.kill()
+    own.process.wait()
+    assert own.answer(COMPLAINT) == ""
 
 
-def test_an_interrupt_for_all_does_not_end_it():
+def test_an_interrupt_for_all_does_not_end_it(own):
     """Ctrl-C reaches every process of a terminal; who survives it finds the other one still there."""
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    idle = worker._own()._process
+    assert own.answer(COMPLAINT) == ""
+    idle = own.process
     idle.send_signal(signal.SIGINT)
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
-    assert worker._own()._process is idle
+    assert own.answer(COMPLAINT) == ""
+    assert own.process is idle
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
-def test_where_another_program_starts_ours_answers(program, tmp_path, monkeypatch):
+def test_where_another_program_starts_ours_answers(program, own, tmp_path, monkeypatch):
     """The interpreter's file may be that of a host program, or the new process may lack onnx."""
     host = tmp_path / "host"
     host.write_text(program)
     host.chmod(0o755)
-    worker._own().end()
+    monkeypatch.setattr(worker, "own", lambda: own)
     monkeypatch.setattr(sys, "executable", str(host))
     assert worker.ask(worker_process.complaint, VALID, full=True) == ""
     assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
@@ -131,17 +141,18 @@ def test_a_fork_while_another_thread_asks():
 
 
 FORKS = """
-import os, signal, sys, threading
+import os, pickle, signal, sys, threading
 sys.path.insert(0, {root!r})
 from amp_rewrite.onnx_types import worker, worker_process
 ask = lambda: worker.ask(worker_process.complaint, {valid!r}, full=True)
 ask()
-process = worker._own()._process
+process = worker.own().process
+waiting, load = threading.Event(), pickle.load
+pickle.load = lambda file: (waiting.set(), load(file))[1]
 process.send_signal(signal.SIGSTOP)
 asking = threading.Thread(target=ask)
 asking.start()
-while not worker._own()._lock.locked():
-    pass
+waiting.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(20)
