@@ -88,7 +88,7 @@ PLACES = {
     "cli/progress.py": "a spinner with stages of ours",
     "cli/group.py": "the one line of an error",
     "cli/main.py": "the version",
-    "__main__.py": "that a package is missing, in words of ours and of Python",
+    "process/starting.py": "that a package is missing, in words of ours and of Python",
 }
 
 

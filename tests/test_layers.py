@@ -8,7 +8,7 @@ PACKAGE = ROOT / "amp_rewrite"
 
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
-    escaping version errors arguments console process files
+    escaping version errors console process arguments files
     numerics onnx_types policy model flops
     analysis colouring rewriting explaining
     running coverage advice deciding reporting

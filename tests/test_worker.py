@@ -1,6 +1,5 @@
 """onnx in a process of its own."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -35,32 +34,6 @@ def model(body):
     return onnx.parser.parse_model(f"{HEADER} {body}")
 
 
-@pytest.fixture
-def fresh():
-    """The worker of another interpreter, as far as it can tell: nothing has started yet."""
-    spec = importlib.util.find_spec(worker.__name__)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def started(monkeypatch):
-    """The processes that start from now on, in order; they end with the test."""
-    processes = []
-
-    class Recorded(subprocess.Popen):
-        def __init__(self, *arguments, **named):
-            super().__init__(*arguments, **named)
-            processes.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
 @deadly
 def test_a_question_that_kills_has_no_answer_and_the_next_one_has(body):
     """The process dies alone, and another one takes its place."""
@@ -84,25 +57,35 @@ def test_what_the_checker_says_arrives():
     assert "/no/such/file" in worker.ask(worker_process.complaint, "/no/such/file", full=True)
 
 
-def test_one_process_answers_all(fresh, started):
+COMPLAINT = ("complaint", (VALID,), {"full": True})
+"""Asks what the checker has against a valid model: nothing."""
+
+
+@pytest.fixture
+def own():
+    """A process of the test's own, which is not there yet."""
+    one = worker.Worker()
+    yield one
+    one.end()
+
+
+def test_one_process_answers_all(own):
     """It starts once, ahead of the first question where that is asked for."""
-    fresh.start()
-    assert len(started) == 1
-    for _ in range(3):
-        assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
-    fresh.start()
-    assert len(started) == 1
-    assert started[0].poll() is None
-    assert started[0].pid != os.getpid()
+    own.start()
+    first = own.process.pid
+    assert [own.answer(COMPLAINT) for _ in range(3)] == ["", "", ""]
+    own.start()
+    assert own.process.pid == first != os.getpid()
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
-def test_where_no_process_starts_ours_answers(executable, fresh, started, monkeypatch):
+def test_where_no_process_starts_ours_answers(executable, own, monkeypatch):
     """An interpreter inside another program has no file that could be started."""
+    monkeypatch.setattr(worker, "own", lambda: own)
     monkeypatch.setattr(sys, "executable", executable)
-    fresh.start()
-    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
-    assert started == []
+    worker.start()
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    assert own.process is None
 
 
 def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
@@ -118,34 +101,32 @@ def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
     assert worker.ask(worker_process.complaint, VALID, full=True) == ""
 
 
-def test_one_that_died_since_is_replaced(fresh, started):
+def test_one_that_died_since_is_replaced(own):
     """The system may end an idle process: that is no answer to the question that comes next."""
-    fresh.start()
-    (idle,) = started
-    idle.kill()
-    idle.wait()
-    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
-    assert len(started) == 2
+    own.start()
+    own.process.kill()
+    own.process.wait()
+    assert own.answer(COMPLAINT) == ""
 
 
-def test_an_interrupt_for_all_does_not_end_it(fresh, started):
+def test_an_interrupt_for_all_does_not_end_it(own):
     """Ctrl-C reaches every process of a terminal; who survives it finds the other one still there."""
-    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
-    (idle,) = started
+    assert own.answer(COMPLAINT) == ""
+    idle = own.process
     idle.send_signal(signal.SIGINT)
-    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
-    assert started == [idle]
+    assert own.answer(COMPLAINT) == ""
+    assert own.process is idle
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
-def test_where_another_program_starts_ours_answers(program, tmp_path, fresh, monkeypatch):
+def test_where_another_program_starts_ours_answers(program, own, tmp_path, monkeypatch):
     """The interpreter's file may be that of a host program, or the new process may lack onnx."""
     host = tmp_path / "host"
     host.write_text(program)
     host.chmod(0o755)
+    monkeypatch.setattr(worker, "own", lambda: own)
     monkeypatch.setattr(sys, "executable", str(host))
-    monkeypatch.setattr(worker, "ask", fresh.ask)
-    assert fresh.ask(worker_process.complaint, VALID, full=True) == ""
+    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
     assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
 
 
@@ -160,28 +141,18 @@ def test_a_fork_while_another_thread_asks():
 
 
 FORKS = """
-import os, pickle, signal, subprocess, sys, threading
+import os, pickle, signal, sys, threading
 sys.path.insert(0, {root!r})
 from amp_rewrite.onnx_types import worker, worker_process
-started, sent = [], threading.Event()
-class Recorded(subprocess.Popen):
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        started.append(self)
-subprocess.Popen = Recorded
-dump = pickle.dump
-def announced(*arguments):
-    dump(*arguments)
-    sent.set()
-pickle.dump = announced
 ask = lambda: worker.ask(worker_process.complaint, {valid!r}, full=True)
 ask()
-(process,) = started
+process = worker.own().process
+waiting, load = threading.Event(), pickle.load
+pickle.load = lambda file: (waiting.set(), load(file))[1]
 process.send_signal(signal.SIGSTOP)
-sent.clear()
 asking = threading.Thread(target=ask)
 asking.start()
-sent.wait()
+waiting.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(20)

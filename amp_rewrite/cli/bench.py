@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.feed_flags import feed_flags, naming_sizes
-from amp_rewrite.cli.json_flag import json_flag
+from amp_rewrite.cli.feed_flags import feed_flags, naming_sizes, timeout_flag
+from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console

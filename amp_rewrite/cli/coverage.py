@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.json_flag import json_flag
+from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand

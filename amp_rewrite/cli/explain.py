@@ -11,7 +11,7 @@ from amp_rewrite import explanation
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
-from amp_rewrite.cli.json_flag import json_flag
+from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.questions import Question
 from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flags
 from amp_rewrite.cli.written_files import WritingCommand

@@ -12,6 +12,7 @@ import click
 
 from amp_rewrite.cli.grouping import Flag, grouped
 from amp_rewrite.errors import OptionError, RunError
+from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Runnable
@@ -103,3 +104,21 @@ def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
 
 feed_flags = grouped(_FLAGS, _NAMES, "data", _data)
 """Adds the flags of this module to a command; it gets them as `Data` in `data`."""
+
+
+_TIMEOUT = (
+    click.option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="How long running models may take in all; no limit if not given.",
+    ),
+)
+
+
+def _limit(flags: Mapping[str, Any]) -> Limit:
+    return Limit(flags["timeout"], "--timeout")
+
+
+timeout_flag = grouped(_TIMEOUT, ("timeout",), "limit", _limit)
+"""Adds the flag to a command, which gets it as a `Limit` in `limit`."""

@@ -1,5 +1,5 @@
-"""A command group in which a first argument that is no subcommand means `rewrite`, and in which every
-error of ours is one line and exit code 2.
+"""A command group in which a first argument that is no subcommand means `rewrite`, a command is imported when
+it is called, and every error of ours is one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import click
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
 from amp_rewrite.escaping import brief
+from amp_rewrite.process import starting
 
 DEFAULT = "rewrite"
 OWN_FLAGS = ("--help", "-h", "--version")
@@ -44,6 +45,15 @@ class DefaultGroup(click.Group):
                 return super().parse_args(ctx, args)
         except OSError as error:  # of --help, which is printed here
             raise _unprintable(error) from error
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Imports the command that was named: the others' imports, and those for the list of commands, are
+        not waited for.
+        """
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and loaded(listed), rest
 
     def _refuse_a_slip(self, word: str) -> None:
         """A bare word that is no file, and nearly a command, was meant as the command."""
@@ -89,6 +99,11 @@ def _refuse_empty(args: Sequence[str]) -> None:
         if empty is not None:
             what = empty if empty.startswith("-") else "an argument"
             raise _OneLine(f"{what} is empty; give it a value, or leave it out")
+
+
+def loaded(listed: click.Command) -> click.Command:
+    """The command itself for one that is in a group's list: `amp_rewrite.cli.NAME` has it as NAME."""
+    return getattr(starting.load(f"amp_rewrite.cli.{listed.name}"), str(listed.name))
 
 
 @contextlib.contextmanager

@@ -5,13 +5,7 @@ from __future__ import annotations
 import click
 
 from amp_rewrite import version
-from amp_rewrite.cli.bench import bench
-from amp_rewrite.cli.coverage import coverage
-from amp_rewrite.cli.demo import demo
-from amp_rewrite.cli.explain import explain
 from amp_rewrite.cli.group import DefaultGroup
-from amp_rewrite.cli.rewrite import rewrite
-from amp_rewrite.cli.verify import verify
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -36,5 +30,17 @@ def main() -> None:
     """
 
 
-for command in (rewrite, verify, bench, explain, coverage, demo):
-    main.add_command(command)
+COMMANDS = {
+    "rewrite": "Rewrite MODEL to mixed precision, and compare the result with it.",
+    "verify": "Compare REWRITTEN with ORIGINAL on real or made-up inputs.",
+    "bench": "Time models on the same inputs, in turn, and compare each with the first.",
+    "explain": "Say what holds parts of MODEL back in float32; for one NODE, with the chain of causes.",
+    "coverage": "Count what of MODEL runs in half: nodes, FLOPs, weights, Casts.",
+    "demo": "Make a small network (convolutions, attention, norms, a loop), rewrite it and compare the two.",
+}
+"""What the list of commands says of each, in the words that its own help begins with."""
+
+for name, summary in COMMANDS.items():
+    main.add_command(
+        click.Command(name, help=summary)
+    )  # the group loads the command itself when it is called

@@ -12,16 +12,14 @@ import click
 
 from amp_rewrite import explanation
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.feed_flags import feed_flags, timeout_flag
 from amp_rewrite.cli.flag_words import as_argument, in_flags
 from amp_rewrite.cli.flags import Asked, decision_flags
 from amp_rewrite.cli.job import NOTHING_CHANGED, Job, original
-from amp_rewrite.cli.json_flag import json_flag
 from amp_rewrite.cli.judging import Judging, judging_flags
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
-from amp_rewrite.cli.storage_flag import external_data_flag
-from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.feed_flags import feed_flags
-from amp_rewrite.cli.json_flag import json_flag
+from amp_rewrite.cli.feed_flags import feed_flags, timeout_flag
 from amp_rewrite.cli.judging import Judging, judging_flags
+from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.timeout_flag import timeout_flag
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing

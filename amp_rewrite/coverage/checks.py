@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 
-from amp_rewrite.coverage import known_operators
 from amp_rewrite.coverage.counts import Counts, Coverage, Part
 from amp_rewrite.coverage.precision import Precision
 from amp_rewrite.coverage.rules import EXACT, Baseline, Check, Rules, percent
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.flops.opened import Dims
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 
 
 def check(coverage: Coverage, rules: Rules) -> tuple[Check, ...]:
@@ -20,7 +22,7 @@ def check(coverage: Coverage, rules: Rules) -> tuple[Check, ...]:
     are known do. Raises OptionError for an operator that neither the model nor any schema has, and for a
     baseline of other dimensions.
     """
-    known_operators.refuse_others(coverage, (*rules.require, *rules.forbid_half))
+    _refuse_unknown(coverage, (*rules.require, *rules.forbid_half))
     return tuple(_checks(coverage, rules))
 
 
@@ -145,3 +147,21 @@ def _outside(parts: Sequence[Part]) -> list[str]:
 
 def _dims(dims: Dims) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims.items()) or "none given"
+
+
+def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
+    """OptionError for an operator that neither the model nor any schema has: a rule for it would be one that
+    nothing can break.
+    """
+    for operator in operators:
+        domain, _, name = operator.rpartition(":")
+        if coverage.row(operator) is None and name not in schema.known_operators(domain):
+            near = _near(coverage, operator)
+            offer = f"did you mean {near}?" if near else "write it as in MatMul or com.microsoft:FusedMatMul"
+            raise OptionError(f"no operator is called {operator}", remedy=offer)
+
+
+def _near(coverage: Coverage, operator: str) -> str | None:
+    theirs = [f"{CONTRIB}:{name}" for name in schema.known_operators(CONTRIB)]
+    words = {*schema.known_operators(""), *theirs, *(row.operator for row in coverage.rows)}
+    return next(iter(difflib.get_close_matches(operator, sorted(words), n=1)), None)

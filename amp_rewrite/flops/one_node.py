@@ -6,6 +6,7 @@ every size a number, what is computed from shapes is itself known, and so nearly
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import defs
 
-from amp_rewrite.flops import inference, protos
-from amp_rewrite.flops.inference import Question
+from amp_rewrite.flops import protos
 from amp_rewrite.onnx_types import schema as schemas
+from amp_rewrite.onnx_types import worker, worker_process
 from amp_rewrite.process import fork_safe
 
 Array = NDArray[np.generic]
@@ -30,6 +31,40 @@ class Read:
 
     type: onnx.TypeProto | None = None
     data: Array | None = None
+
+
+_REMEMBERED = 4096
+"""So many answers are kept: the layers of a network ask the same again and again."""
+
+_Pairs = tuple[tuple[str, bytes], ...]
+"""Serialised messages by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A node as one of a schema's version, with the types of what it reads and the small values among it."""
+
+    node: bytes
+    domain: str
+    version: int
+    types: _Pairs
+    data: _Pairs
+    imports: tuple[tuple[str, int], ...]
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _ask(question: _Question) -> Mapping[str, onnx.TypeProto]:
+    """The types of the node's outputs by name; none where onnx cannot say, or dies of the question."""
+    found = worker.ask(
+        worker_process.infer_node,
+        question.node,
+        question.domain,
+        question.version,
+        dict(question.types),
+        dict(question.data),
+        dict(question.imports),
+    )
+    return {name: onnx.TypeProto.FromString(kind) for name, kind in (found or {}).items()}
 
 
 def types(
@@ -65,16 +100,16 @@ def _types(
     known = {f"i{i}": read for i, read in enumerate(reads) if read is not None and f"i{i}" in taken}
     if any(read.type is None for read in known.values()):
         return nothing
-    found = inference.ask(_question(proto, schema, known, imports))
+    found = _ask(_question(proto, schema, known, imports))
     return tuple(found.get(f"o{i}") for i in range(len(node.outputs)))
 
 
 def _question(
     proto: onnx.NodeProto, schema: defs.OpSchema, known: Mapping[str, Read], imports: Mapping[str, int]
-) -> Question:
+) -> _Question:
     kinds = ((name, read.type) for name, read in known.items())
     values = ((name, read.data) for name, read in known.items())
-    return Question(
+    return _Question(
         proto.SerializeToString(deterministic=True),
         schema.domain,
         schema.since_version,

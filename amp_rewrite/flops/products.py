@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.flops import einsum as sums
 from amp_rewrite.flops.contrib_shapes import attribute, matrix
 from amp_rewrite.flops.ports import Formula, Ports
 from amp_rewrite.flops.protos import Shape
@@ -60,10 +60,35 @@ def packed(ports: Ports) -> int:
 def einsum(ports: Ports) -> int:
     """One for each operand and each setting of all indices: twice M N K for a product of matrices."""
     shapes = [ports.read(i) for i in range(len(ports.node.inputs))]
-    return sums.flops(ports.node.attributes["equation"].as_string(), shapes)
+    return _contraction(ports.node.attributes["equation"].as_string(), shapes)
 
 
 def recurrent(ports: Ports) -> int:
     """Every step multiplies input and state with the weights of all gates and directions (W and R)."""
     steps, batch = ports.read(0)[:2]
     return 2 * steps * batch * (math.prod(ports.read(1)) + math.prod(ports.read(2)))
+
+
+_DOTS = "..."
+
+
+def _contraction(equation: str, shapes: Sequence[Shape]) -> int:
+    """An Einsum: for each setting of all indices, a product of the operands and its sum, one FLOP an operand.
+
+    That is twice M N K for a matrix product. Raises ValueError when equation and shapes do not fit.
+    """
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str | int, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for label, size in zip(_labels(term, len(shape)), shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)  # one broadcasts
+    return len(terms) * math.prod(sizes.values())
+
+
+def _labels(term: str, rank: int) -> list[str | int]:
+    """A label for each dimension; those under an ellipsis are numbered from the last, as they broadcast."""
+    if _DOTS not in term:
+        return list(term)
+    before, _, after = term.partition(_DOTS)
+    hidden = rank - len(before) - len(after)
+    return [*before, *range(-hidden, 0), *after]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import READABLE, ModelError
-from amp_rewrite.model import allocation, constants
+from amp_rewrite.model import constants
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import CHUNK, Fit, Half
 
@@ -131,7 +131,6 @@ class Changed(ir.LazyTensor):
 
     def tofile(self, file: Any) -> None:
         """Writes the tensor's bytes to a binary file."""
-        allocation.reserve(file, self.nbytes)
         little = self.dtype.numpy().newbyteorder("<")
         for block in read(self._source):
             file.write(self._change(block).astype(little, copy=False).view(np.uint8))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.model import proto_walks, tensor_types
+from amp_rewrite.model import proto_walks
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def take_out(proto: onnx.ModelProto) -> Kept:
         kept.types.update(_take_types(graph))
         kept.declared.update(info.name for info in graph.value_info)
         for tensor in graph.initializer:
-            tensor_types.hold_once(tensor)
+            _hold_once(tensor)
         for attribute in proto_walks.attributes(graph.node):
             attribute.ClearField("ref_attr_name")
             _settle_attribute(attribute, kept)
@@ -66,8 +66,8 @@ def _settle_attribute(attribute: onnx.AttributeProto, kept: Kept) -> None:
     if attribute.type in _SPARSE:
         _take_sparse(attribute, kept)
     elif attribute.type == onnx.AttributeProto.TENSOR:
-        tensor_types.hold_once(attribute.t)
-        if attribute.t.data_location and tensor_types.is_there(attribute.t):
+        _hold_once(attribute.t)
+        if attribute.t.data_location and _is_there(attribute.t):
             attribute.t.ClearField("data_location")
 
 
@@ -152,3 +152,33 @@ def _is_odd(kind: onnx.TypeProto) -> bool:
 
 
 _ELEMENT_TYPES = frozenset(map(int, ir.DataType))
+
+
+def _hold_once(tensor: onnx.TensorProto) -> None:
+    """Leaves one of several fields with data, as runtimes do: the raw one, or that of the tensor's type."""
+    held = [name for name in _DATA if len(getattr(tensor, name))]
+    if len(held) + tensor.HasField("raw_data") > 1:
+        read = "raw_data" if tensor.HasField("raw_data") else _FIELDS.get(tensor.data_type, "int32_data")
+        for name in held:
+            if name != read:
+                tensor.ClearField(name)
+
+
+def _is_there(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor holds any data itself."""
+    return tensor.HasField("raw_data") or any(len(getattr(tensor, name)) for name in _DATA)
+
+
+_DATA = "float_data int32_data string_data int64_data double_data uint64_data".split()
+
+_FIELDS: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float_data",
+    onnx.TensorProto.INT64: "int64_data",
+    onnx.TensorProto.DOUBLE: "double_data",
+    onnx.TensorProto.UINT64: "uint64_data",
+    onnx.TensorProto.UINT32: "uint64_data",
+    onnx.TensorProto.STRING: "string_data",
+    onnx.TensorProto.COMPLEX64: "float_data",
+    onnx.TensorProto.COMPLEX128: "double_data",
+}
+"""Where the data of a type is; that of all others is in int32_data."""

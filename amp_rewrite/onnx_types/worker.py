@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 def start() -> None:
     """Has the process start now, so that it is there when it is needed."""
-    _own().start()
+    own().start()
 
 
 def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
-    """What a function of `apart_child` returns; None where the process dies of it.
+    """What a function of `worker_process` returns; None where the process dies of it.
 
     Where none can be started that has onnx, as in an interpreter that is part of another program, ours
     answers.
     """
     try:
-        return _own().answer((function.__name__, arguments, named))
+        return own().answer((function.__name__, arguments, named))
     except _NoProcessError:
         return function(*arguments, **named)
 
@@ -44,12 +44,12 @@ class _NoProcessError(Exception):
     """There is no interpreter to start, the system starts none, or what starts does not answer as ours."""
 
 
-class _Apart:
-    """The process, which starts when it is needed, and the pipe to it."""
+class Worker:
+    """A process that starts when it is needed, and the pipe to it; `process` is None while there is none."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._has_greeted = False
 
@@ -89,20 +89,20 @@ class _Apart:
 
     def _started(self) -> subprocess.Popen[bytes]:
         """The process; another one where it has died since."""
-        if self._process is None or self._process.poll() is not None:
+        if self.process is None or self.process.poll() is not None:
             self.end()
-            self._process, self._has_greeted = _start(), False
+            self.process, self._has_greeted = _start(), False
             atexit.register(self.end)
-        return self._process
+        return self.process
 
     def end(self) -> None:
         """Ends the process, if there is one; a fork inherits what runs at its end, and has no say here."""
         if self._owner != os.getpid():
             return
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-        self._process = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+        self.process = None
         atexit.unregister(self.end)
 
 
@@ -121,11 +121,11 @@ def _start() -> subprocess.Popen[bytes]:
         raise _NoProcessError from error
 
 
-_APARTS: dict[int, _Apart] = {}
+_WORKERS: dict[int, Worker] = {}
 
 
-def _own() -> _Apart:
+def own() -> Worker:
     """That of this process: what a fork inherits has a pipe that is not its own, and perhaps a lock that
     another thread held and nobody opens.
     """
-    return _APARTS.setdefault(os.getpid(), _Apart())
+    return _WORKERS.setdefault(os.getpid(), Worker())

@@ -1,4 +1,4 @@
-"""The child of `apart`: answers one question after another, until its input ends. Needs onnx alone."""
+"""The process of `worker`: answers one question after another, until its input ends. Needs onnx alone."""
 
 from __future__ import annotations
 

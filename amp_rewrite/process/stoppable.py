@@ -17,9 +17,9 @@ from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, TypeVar
 
-from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError, RunError, TimeLimitError
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Limit:
 
 def _checked(seconds: float, name: str) -> float:
     with contextlib.suppress(OverflowError):  # of a whole number that is too large for a float
-        if arguments.is_number(seconds) and 0 < float(seconds) < math.inf:
+        if isinstance(seconds, Real) and not isinstance(seconds, bool) and 0 < float(seconds) < math.inf:
             return float(seconds)
     raise OptionError(f"{name} is no number of seconds above 0", remedy="leave it out for no limit")
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from amp_rewrite import arguments
-from amp_rewrite.errors import FeedError, ModelError, RunError
+from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.model.loading import Source
 from amp_rewrite.policy.options import Borders
 from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.running import metrics, sessions
+from amp_rewrite.running import comparison, metrics, sessions
 from amp_rewrite.running.blame import Blame
+from amp_rewrite.running.comparison import FailedError, Measured
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import given
 from amp_rewrite.running.inputs.given import Samples
@@ -145,12 +143,8 @@ def _verify(
     try:
         with emulated(models[1], where, late=True) as runnable:
             return _judge(judged, before, runnable, feeds, bounds, borders, where)
-    except _FailedError as error:
+    except FailedError as error:
         return replace(judged, signature=(f"the rewritten model does not run: {error}",))
-
-
-class _FailedError(Exception):
-    """A run that the original survives and the rewritten model does not."""
 
 
 def _judge(
@@ -165,19 +159,19 @@ def _judge(
     try:
         after = sessions.open_session(rewritten, where)
     except ModelError as error:
-        raise _FailedError(error) from error
+        raise FailedError(error) from error
     judged = replace(judged, signature=tuple(_differences(before, after, borders)))
     if judged.signature:
         return judged
     origin = judged.inputs
-    runs = [_run(before, after, feeds, origin.sample(index)) for index, feeds in enumerate(samples)]
+    runs = [comparison.run(before, after, feeds, origin.sample(index)) for index, feeds in enumerate(samples)]
     if not runs:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     return replace(
         judged,
         outputs=tuple(_outputs([run.measured for run in runs], bounds)),
         samples=len(runs),
-        unproven=tuple(_unproven(runs)),
+        unproven=comparison.unproven(runs),
     )
 
 
@@ -208,123 +202,8 @@ def _names(entries: Iterable[Any]) -> str:
     return ", ".join(f"'{entry.name}'" for entry in entries)
 
 
-Measured = dict[str, tuple[Metrics, bool]]
-"""Metrics by output, and whether the output is of floats."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A sample: what it is called, what was measured on it, which inputs hold what is not finite, and which
-    outputs of the original have values, none of them finite.
-    """
-
-    sample: str
-    measured: Measured
-    odd: tuple[str, ...]
-    lost: tuple[str, ...]
-
-    @property
-    def is_compared(self) -> bool:
-        return any(found.compared for found, _ in self.measured.values())
-
-
-def _run(before: Any, after: Any, feeds: Feeds, sample: str) -> _Run:
-    expected = dict(_arrays(sessions.run_session(before, feeds, where=sample)))
-    try:
-        actual = dict(_arrays(sessions.run_session(after, feeds)))
-    except RunError as error:
-        raise _FailedError(error.problem) from error
-    given = dict.fromkeys(name.partition("[")[0] for name, value in _arrays(feeds) if not _is_finite(value))
-    lost = (name for name, value in expected.items() if value.size and not _has_finite(value))
-    return _Run(sample, _measure(expected, actual), tuple(given), tuple(lost))
-
-
-def _measure(expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]) -> Measured:
-    found: Measured = {}
-    for name in dict.fromkeys((*expected, *actual)):
-        wanted = expected.get(name)
-        compared = _compare(wanted, actual.get(name))
-        found[name] = (compared, wanted is None or metrics.is_float(wanted))
-    return found
-
-
-def _is_finite(array: NDArray[Any]) -> bool:
-    return not metrics.is_float(array) or bool(np.isfinite(array).all())
-
-
-def _has_finite(array: NDArray[Any]) -> bool:
-    return not metrics.is_float(array) or bool(np.isfinite(array).any())
-
-
-def _unproven(runs: Sequence[_Run]) -> tuple[str, ...]:
-    """Why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
-    compared = {name for run in runs for name, (found, _) in run.measured.items() if found.compared}
-    found = (*_blind_outputs(runs, compared), *_blind_samples(runs, compared))
-    if compared or found:
-        return found
-    lost = any(run.lost for run in runs)
-    why = "no value of the original is finite" if lost else "the outputs hold no values"
-    return (f"nothing was compared: {why}",)
-
-
-def _blind_outputs(runs: Sequence[_Run], compared: Container[str]) -> Iterator[str]:
-    for name in dict.fromkeys(name for run in runs for name in run.lost if name not in compared):
-        odd = [run.odd for run in runs if name in run.lost]
-        if all(odd):
-            yield _proves_nothing(name, odd)
-
-
-def _blind_samples(runs: Sequence[_Run], compared: Set[str]) -> Iterator[str]:
-    for run in runs:
-        if run.odd and not run.is_compared and not compared.isdisjoint(run.lost):
-            yield _proves_nothing(run.sample or "a sample", [run.odd])
-
-
-def _proves_nothing(what: str, odd: Iterable[tuple[str, ...]]) -> str:
-    names = dict.fromkeys(name for names in odd for name in names)
-    inputs = "input" if len(names) == 1 else "inputs"
-    listed = ", ".join(f"'{name}'" for name in names)
-    return f"{what}: proves nothing: of the NaN or infinities in {inputs} {listed} come no finite outputs"
-
-
-def _compare(wanted: NDArray[Any] | None, got: NDArray[Any] | None) -> Metrics:
-    if wanted is None or got is None or got.shape != wanted.shape:
-        return _INCOMPARABLE
-    return metrics.measure(wanted, got)
-
-
-_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0)
-"""An output that is missing or has another shape."""
-
-
-def _arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every output as arrays: sequences element by element, maps as their values in the order of keys."""
-    for name, value in outputs.items():
-        if isinstance(value, np.ndarray):
-            yield name, value
-        elif isinstance(value, Mapping):
-            yield name, np.array([value[key] for key in sorted(value)])
-        elif isinstance(value, list):
-            yield from _arrays({f"{name}[{i}]": element for i, element in enumerate(value)})
-
-
 def _outputs(measured: list[Measured], bounds: Tolerances) -> Iterator[Output]:
     for name in dict.fromkeys(name for sample in measured for name in sample):
         samples = [sample[name] for sample in measured if name in sample]
-        worst, is_float = _worst([found for found, _ in samples]), samples[0][1]
+        worst, is_float = comparison.worst([found for found, _ in samples]), samples[0][1]
         yield Output(name, worst, tuple(metrics.broken(worst, bounds, is_float=is_float)))
-
-
-def _worst(samples: list[Metrics]) -> Metrics:
-    agreements = [sample.agreement for sample in samples if sample.agreement is not None]
-    return replace(
-        samples[0],
-        max_abs=max(sample.max_abs for sample in samples),
-        mean_abs=max(sample.mean_abs for sample in samples),
-        relative_l2=max(sample.relative_l2 for sample in samples),
-        cosine=min(sample.cosine for sample in samples),
-        snr_db=min(sample.snr_db for sample in samples),
-        agreement=min(agreements) if agreements else None,
-        non_finite=sum(sample.non_finite for sample in samples),
-        compared=sum(sample.compared for sample in samples),
-    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
-from amp_rewrite.running.inputs import coerce, free_memory
+from amp_rewrite.running.inputs import coerce
 from amp_rewrite.running.inputs.model_inputs import Input
 
 SAVE = "save arrays of numbers with numpy.savez"
@@ -93,7 +96,7 @@ _PARSERS = {
 
 def _refuse_huge(headers: Iterable[_Header], path: Path) -> None:
     """FeedError where arrays that an input's open dimensions allow would not find room."""
-    needed, free = sum(header.size for header in headers), free_memory.available()
+    needed, free = sum(header.size for header in headers), available_memory()
     if free is not None and needed > free:
         raise FeedError(
             f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
@@ -113,3 +116,27 @@ def _why(error: Exception) -> str:
 
 _LONGEST = 200
 """Characters of a library's complaint that are told: it may quote what it read."""
+
+
+def available_memory() -> int | None:
+    """Bytes that this process can have before the system runs short of them, or a container's limit ends
+    it; None where nobody says.
+    """
+    return min(_known(), default=None)
+
+
+def _known() -> Iterator[int]:
+    for file, pattern, unit in _SOURCES:
+        with contextlib.suppress(OSError):
+            found = re.search(pattern, file.read_text(), re.MULTILINE)
+            if found:
+                yield int(found[1]) * unit
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # no such call, no such name
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+_SOURCES = (
+    (Path("/proc/meminfo"), r"^MemAvailable:\s+(\d+) kB$", 1024),
+    (Path("/sys/fs/cgroup/memory.max"), r"^(\d+)$", 1),  # "max" where there is no limit
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), r"^(\d+)$", 1),  # before cgroup v2
+)

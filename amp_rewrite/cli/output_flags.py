@@ -1,4 +1,4 @@
-"""The flag that says where a result keeps its weights."""
+"""The flags that say where a result keeps its weights, and where what was found is written as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from amp_rewrite.cli.grouping import Flag
+from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Beside, ExternalData
 
@@ -36,3 +38,14 @@ external_data_flag: Any = click.option(
     help="Weights in files beside the result: where the model has them so, or they exceed 2 GiB (auto); "
     "always, in one file; never; or in files of at most SIZE, such as 2GB.",
 )
+
+
+def json_flag(what: str) -> Flag:
+    """The flag `--json FILE`; the command gets the path, or None, as `json_`."""
+    return click.option(
+        "--json",
+        "json_",
+        type=WRITTEN,
+        metavar="FILE",
+        help=f"Write the {what} as JSON.",
+    )

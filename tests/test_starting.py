@@ -1,14 +1,12 @@
 """How the command and the package start: what is not needed is not imported."""
 
 import ast
-import gc
 import importlib
 import os
 import re
 import signal
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -16,66 +14,51 @@ from onnx import save
 from onnx.parser import parse_model
 
 import amp_rewrite
-from amp_rewrite import __main__
-from amp_rewrite.process import late_imports
+from amp_rewrite.cli import main
+from amp_rewrite.cli.group import loaded
+from amp_rewrite.process import late_imports, starting
 from tests.test_packaging import ROOT
 
-MODEL = """
-<ir_version: 8, opset_import: ["": 17]>
-named (float[batch, 2] x) => (float[batch, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
-{ h = MatMul (x, w) y = Relu (h) }
-"""
-"""A model with a dimension that has a name."""
 
-
-def python(*arguments):
+def python(*arguments, check=True):
     """What a new interpreter with our checkout prints."""
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=check)
 
 
-def test_a_rewrite_and_its_comparison_need_no_algebra(tmp_path):
-    """The command does its job, verification included, and the modules that wait are never run."""
-    save(parse_model(MODEL), tmp_path / "model.onnx")
-    done = python("-X", "importtime", "-m", "amp_rewrite", tmp_path / "model.onnx")
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("rewrte",)], ids=" ".join)
+def test_what_needs_no_command_imports_none(arguments):
+    """The version, the list of commands and a slip are there at once: nothing heavy is imported for them."""
+    done = python("-X", "importtime", "-m", "amp_rewrite", *arguments, check=False)
     imported = set(re.findall(r"\| +(\S+)$", done.stderr, re.MULTILINE))
-    assert {"onnx_ir._core", "amp_rewrite.pipeline"} <= imported
-    assert not {"sympy.core", "onnx.reference.op_run", "re2._re2"} & imported
-    assert (tmp_path / "model_fp16.onnx").is_file()
+    assert "amp_rewrite.cli.main" in imported
+    assert not {"numpy", "onnx", "onnx_ir", "yaml", "rich"} & imported
+    assert "did you mean rewrite?" in done.stderr or "rewrte" not in arguments
 
 
-def test_what_waits_is_there_when_it_is_asked_for():
-    """onnx-ir calculates with dimensions as ever; nothing is postponed once the imports are done."""
-    done = python("-c", WAITS)
-    assert done.stdout == "False\n2*n\nTrue\n0\n"
+def test_a_command_imports_no_other():
+    """A command that is called is imported alone, with what it needs."""
+    script = "loaded(main.commands['verify']); print(*sys.modules)"
+    done = python(
+        "-c",
+        f"import sys; from amp_rewrite.cli.group import loaded; from amp_rewrite.cli import main; {script}",
+    )
+    imported = set(done.stdout.split())
+    assert [name for name in main.commands if f"amp_rewrite.cli.{name}" in imported] == ["verify"]
 
 
-WAITS = """
-import sys
-from amp_rewrite.process.late_imports import postponed
-before = len(sys.meta_path)
-with postponed():
-    import onnx_ir
-print("sympy.core" in sys.modules)
-print((onnx_ir.SymbolicDim("n") * 2).value)
-print("sympy.core" in sys.modules)
-print(len(sys.meta_path) - before)
-"""
+@pytest.mark.parametrize("listed", main.commands.values(), ids=main.commands)
+def test_the_list_of_commands_says_what_they_say(listed):
+    """The list is there before the commands are: its words are those that their own help begins with."""
+    assert listed.get_short_help_str(1000) == loaded(listed).get_short_help_str(1000)
 
 
-def test_only_modules_that_are_there_wait(monkeypatch):
-    """A later onnx-ir may have no such module, or need no sympy."""
-    monkeypatch.setattr(late_imports, "_SELDOM", frozenset({"no_such_module"}))
-    with late_imports.postponed(), pytest.raises(ModuleNotFoundError):
-        importlib.import_module("no_such_module")
-
-
-def test_an_interrupt_of_the_imports_is_one_line():
-    """Who interrupts the command before it has begun sees no traceback, and no module in C an exception."""
+def test_an_interrupt_of_the_imports_is_no_traceback():
+    """Who interrupts the command before it has begun ends it, and no module in C gets an exception."""
     with pytest.raises(subprocess.CalledProcessError) as caught:
         python("-c", INTERRUPTED)
-    assert (caught.value.returncode, caught.value.stderr) == (1, "Aborted!\n")
-    assert caught.value.stdout == ""
+    found = caught.value
+    assert (found.returncode, found.stderr, found.stdout) == (-signal.SIGINT, "", "")
 
 
 INTERRUPTED = """
@@ -95,16 +78,32 @@ __main__.main()
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
-def test_what_becomes_of_interrupts_later_is_not_ours(handler, monkeypatch):
+def test_what_becomes_of_interrupts_later_is_not_ours(handler):
     """Once the imports are done, an interrupt is what it was before: nothing, for a job in the background."""
     before = signal.signal(signal.SIGINT, handler)
-    monkeypatch.setattr(importlib, "import_module", lambda _: types.SimpleNamespace(main=lambda: None))
-    monkeypatch.setattr(gc, "freeze", lambda: None)
     try:
-        __main__.main()
+        assert starting.load("amp_rewrite.cli").main is main
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_command_that_lacks_a_package_names_it():
+    """What a command needs is looked for when it is called, and named as what the program itself needs."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        python("-c", LACKING)
+    assert (caught.value.returncode, caught.value.stdout) == (2, "")
+    assert caught.value.stderr.startswith("amp-rewrite: the package onnx-ir is missing; install")
+    assert caught.value.stderr.count("\n") == 1
+
+
+LACKING = """
+import sys
+sys.modules["onnx_ir"] = None
+sys.argv = ["amp-rewrite", "rewrite", "model.onnx"]
+from amp_rewrite.__main__ import main
+main()
+"""
 
 
 def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
@@ -180,3 +179,47 @@ def ended(folder, text, start):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == ""
     return done.returncode, done.stderr
+
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+named (float[batch, 2] x) => (float[batch, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
+{ h = MatMul (x, w) y = Relu (h) }
+"""
+"""A model with a dimension that has a name."""
+
+
+def test_a_rewrite_and_its_comparison_need_no_algebra(tmp_path):
+    """The command does its job, verification included, and the modules that wait are never run."""
+    save(parse_model(MODEL), tmp_path / "model.onnx")
+    done = python("-X", "importtime", "-m", "amp_rewrite", tmp_path / "model.onnx")
+    imported = set(re.findall(r"\| +(\S+)$", done.stderr, re.MULTILINE))
+    assert {"onnx_ir._core", "amp_rewrite.pipeline"} <= imported
+    assert not {"sympy.core", "onnx.reference.op_run", "re2._re2"} & imported
+    assert (tmp_path / "model_fp16.onnx").is_file()
+
+
+def test_what_waits_is_there_when_it_is_asked_for():
+    """onnx-ir calculates with dimensions as ever; nothing is postponed once the imports are done."""
+    done = python("-c", WAITS)
+    assert done.stdout == "False\n2*n\nTrue\n0\n"
+
+
+WAITS = """
+import sys
+from amp_rewrite.process.late_imports import postponed
+before = len(sys.meta_path)
+with postponed():
+    import onnx_ir
+print("sympy.core" in sys.modules)
+print((onnx_ir.SymbolicDim("n") * 2).value)
+print("sympy.core" in sys.modules)
+print(len(sys.meta_path) - before)
+"""
+
+
+def test_only_modules_that_are_there_wait(monkeypatch):
+    """A later onnx-ir may have no such module, or need no sympy."""
+    monkeypatch.setattr(late_imports, "_SELDOM", frozenset({"no_such_module"}))
+    with late_imports.postponed(), pytest.raises(ModuleNotFoundError):
+        importlib.import_module("no_such_module")

@@ -1,0 +1,107 @@
+"""What is said of one operator, and how a list says it in YAML: what is wrong there is told with its line."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import yaml
+
+from amp_rewrite.policy.yaml_fields import KEEP_ONE, Field, fields, is_text
+
+
+class Kind(enum.Enum):
+    """What the lists, the schema, the target and the ranges say of a unit.
+
+    ALLOW: faster in half, and safe. INFER: safe in half unless it is fed by something dangerous.
+    CLEAR: no arithmetic worth the name; goes with its neighbours. DENY: dangerous in half, and what
+    it feeds is suspect too. FIXED: stays float32 for a reason of its own; stops the paint but
+    poisons nothing downstream. An operator on no list is FIXED.
+    """
+
+    ALLOW = "allow"
+    INFER = "infer"
+    CLEAR = "clear"
+    DENY = "deny"
+    FIXED = "fixed"
+
+
+Operator = tuple[str, str]
+"""Domain and name; ONNX's default domain is the empty text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is said of one operator, why, and by whom: a list's name, or a flag such as `--allow`.
+
+    `follow` (INFER only): goes on in half behind a half unit, so that the runtime can fuse the two.
+    """
+
+    kind: Kind
+    reason: str
+    follow: bool = False
+    source: str = ""
+
+
+def read(top: Iterable[Field], source: str, operator: Callable[[Field], Operator]) -> dict[Operator, Entry]:
+    """The entries of a file's lists, for the operators that `operator` takes their fields for.
+
+    Raises ListError with file and line for whatever is wrong with one, and for an operator on two lists.
+    """
+    found: dict[Operator, Entry] = {}
+    said: dict[Operator, Field] = {}
+    for kind, field in _listed(top):
+        key = operator(field)
+        if key in said:
+            where = f"{found[key].kind.value} on line {said[key].line} and {kind.value} here"
+            raise field.error(f"{field.name} is on two lists: {where}", KEEP_ONE)
+        said[key] = field
+        found[key] = _entry(field, kind, source)
+    return found
+
+
+def _listed(top: Iterable[Field]) -> Iterator[tuple[Kind, Field]]:
+    kinds = {kind.value: kind for kind in Kind}
+    for section in top:
+        if section.name in kinds and section.value.tag != "tag:yaml.org,2002:null":
+            for field in _operators(section):
+                yield kinds[section.name], field
+
+
+def _operators(section: Field) -> list[Field]:
+    if not isinstance(section.value, yaml.MappingNode):
+        raise section.error(
+            f"the list {section.name} is not a mapping", "write each operator as MatMul: the reason"
+        )
+    return fields(section.file, section.value)
+
+
+def _entry(field: Field, kind: Kind, source: str) -> Entry:
+    if not isinstance(field.value, yaml.MappingNode):
+        return Entry(kind, _reason(field, field), source=source)
+    inner = {part.name: part for part in fields(field.file, field.value, _ENTRY_KEYS)}
+    follow = "follow" in inner and _follow(inner["follow"], field.name, kind)
+    return Entry(kind, _reason(field, inner.get("reason")), follow, source)
+
+
+def _reason(field: Field, where: Field | None) -> str:
+    if where is None or not is_text(where.value):
+        raise field.error(f"{field.name} gives no reason", f"write {field.name}: the reason")
+    return " ".join(where.value.value.split())
+
+
+def _follow(field: Field, operator: str, kind: Kind) -> bool:
+    if kind is not Kind.INFER:
+        raise field.error(
+            f"{operator} is on {kind.value} and says follow", "only operators on infer can follow"
+        )
+    if field.value.tag != "tag:yaml.org,2002:bool":
+        raise field.error(f"follow of {operator} is not a truth value", "write true or false")
+    return field.value.value.lower() in _TRUE
+
+
+_ENTRY_KEYS = ("reason", "follow")
+
+# What YAML 1.1 calls true; the loader has already checked that the word is a truth value.
+_TRUE = frozenset({"yes", "true", "on"})
