@@ -84,12 +84,16 @@ def propagate(graph: UnitGraph, starts: Iterable[Use], after: After) -> Propagat
         if carried is None:
             continue
         exit_ = _Exit(use.unit, carried)
-        known = exit_ in exits
-        exits.setdefault(exit_, []).append(use)
-        for other in () if known else uses_of(graph, *exit_):
-            if other not in uses:
+        if exit_ in exits:
+            exits[exit_].append(use)
+            continue
+        exits[exit_] = [use]
+        for other in uses_of(graph, *exit_):
+            if other in uses:
+                uses[other].append(exit_)
+            else:
+                uses[other] = [exit_]
                 todo.append(other)
-            uses.setdefault(other, []).append(exit_)
     return Propagation(uses, exits)
 
 
