@@ -364,14 +364,13 @@ PALETTE = (
     _quantized,
     _call,
     _fill,
-    _pair,
     _if,
     _loop,
     _scan,
 )
 
 
-ROUGH = (_cast, _where, _clip, _steep, _normalize, _pair, _quantized, _if, _loop, _scan)
+ROUGH = (_cast, _where, _clip, _steep, _normalize, _quantized, _if, _loop, _scan)
 SMOOTH = tuple(step for step in PALETTE if step not in ROUGH)
 """Steps whose results hardly move when their inputs hardly move."""
 PAIRED = (_pair, _pair, _binary, _product)

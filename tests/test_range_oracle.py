@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -76,17 +77,17 @@ def _model(
 
 
 def _constant(source: random.Random, flavour: Flavour, name: str) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.float32(source.choice(flavour.constants)), name)
+    return numpy_helper.from_array(np.array(source.choice(flavour.constants), np.float32), name)
 
 
 def _node(source: random.Random, flavour: Flavour, names: list[str], output: str) -> onnx.NodeProto:
     operator = source.choice(flavour.operators)
     if operator == "ConstantOfShape":
-        value = numpy_helper.from_array(np.float32(source.choice(flavour.constants)[:1]), "fill")
+        value = numpy_helper.from_array(np.array(source.choice(flavour.constants)[:1], np.float32), "fill")
         return helper.make_node(operator, ["shape"], [output], value=value)
     count = ARITIES.get(operator, 2)
     read = source.choices(names, weights=range(1, len(names) + 1), k=count)
-    more = {"axis": 0} if operator == "Concat" else {}
+    more: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
     return helper.make_node(operator, ["k", *read] if operator == "Where" else read, [output], **more)
 
 
