@@ -22,6 +22,8 @@ FLOAT, HALF, INT64, BOOL = (
 SQUARE, ROW, ONE = (4, 4), (4,), ()
 SIZES = (1.0, 0.5, 1.0, 2e-6, 1e-12, 7e4, -1e9, -3.4e38)
 """What weights are multiplied with: mostly harmless, then what half flushes and what overflows."""
+SHARED = (-1e9, -3.4e38, 1e-12, 2e-6)
+"""What arrives somewhere by two paths: a mask, an epsilon, a bound."""
 
 
 @dataclass(frozen=True)
@@ -185,11 +187,37 @@ def _join_and_part(scope):
 
 
 def _where(scope):
+    scope.add("Where", [_condition(scope), scope.square(), scope.weight(ONE)], [SQUARE])
+
+
+def _condition(scope):
     condition = scope.pick(BOOL, lambda shape: shape == SQUARE)
     if condition is None:
         pair = [scope.square(), scope.square()]
         condition = scope.add("Greater", pair, [SQUARE], BOOL)[0]
-    scope.add("Where", [condition, scope.square(), scope.weight(ONE)], [SQUARE])
+    return condition
+
+
+def _pair(scope):
+    """Two paths from one number to one node, and what a mask, an epsilon or a bound is there for."""
+    number = scope.store(np.float32(scope.draw(st.sampled_from(SHARED))))
+    sides = [_side(scope, number) for _ in range(2)]
+    joined = scope.add(scope.draw(st.sampled_from(("Sub", "Add", "Div"))), sides, [SQUARE])[0]
+    if scope.maybe():
+        scope.add("Softmax", [joined], [SQUARE])
+    else:
+        scope.add("Div", [scope.square(), joined], [SQUARE])
+
+
+def _side(scope, number):
+    """A matrix that a number goes into, and now and then one step more."""
+    if scope.maybe():
+        side = scope.add("Where", [_condition(scope), scope.square(), number], [SQUARE])[0]
+    else:
+        name = scope.draw(st.sampled_from(("Add", "Sub", "Mul", "Max")))
+        side = scope.add(name, [scope.square(), number], [SQUARE])[0]
+    step = scope.draw(st.sampled_from(("", "", "Neg", "Abs", "Sqrt")))
+    return scope.add(step, [side], [SQUARE])[0] if step else side
 
 
 def _cast(scope):
@@ -345,6 +373,8 @@ PALETTE = (
 ROUGH = (_cast, _where, _clip, _steep, _normalize, _quantized, _if, _loop, _scan)
 SMOOTH = tuple(step for step in PALETTE if step not in ROUGH)
 """Steps whose results hardly move when their inputs hardly move."""
+PAIRED = (_pair, _pair, _binary, _product)
+"""Steps that lead one number to one node by several paths."""
 
 
 def _info(value):

@@ -14,7 +14,7 @@ from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rewriting import annotations
 from amp_rewrite.rewriting.annotations import KEY
-from tests.random_models import OPERATORS, SMOOTH, feeds, lists, models, options
+from tests.random_models import OPERATORS, PAIRED, SMOOTH, feeds, lists, models, options
 from tests.sessions import Runtime
 
 LAW = settings(
@@ -234,7 +234,7 @@ def test_names_are_unique(model, asked):
 
 @law(models(), options(), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_does_not_matter(model, asked, chance):
-    """Another topological order of the nodes gives every unit the same colour.
+    """Another topological order of the nodes gives every unit the same colour, and holds the same in float32.
 
     Functions are kept: what inlining makes is numbered in the order of the calls.
     """
@@ -242,11 +242,22 @@ def test_the_order_of_nodes_does_not_matter(model, asked, chance):
     assert colours(reordered(model, chance), asked) == colours(model, asked)
 
 
+@law(models(palette=PAIRED), st.randoms(use_true_random=False))
+def test_the_order_of_paths_does_not_matter(model, chance):
+    """The same where one number arrives at a node by several paths: a mask, an epsilon, a bound."""
+    assert colours(reordered(model, chance), Options()) == colours(model, Options())
+
+
 def colours(model, asked):
-    """The colour of each unit, by the first output of its node and its type variable."""
+    """Whether each unit is half, and whether anything was found that holds it in float32; units by the first
+    output of their node and their type variable.
+    """
     analysis = pipeline.analyze(model, asked)
     return {
-        (unit.node.outputs[0].name, str(unit.var)): analysis.painting.is_half(unit.index)
+        (unit.node.outputs[0].name, str(unit.var)): (
+            analysis.painting.is_half(unit.index),
+            unit.index in analysis.findings,
+        )
         for unit in analysis.graph.units
     }
 

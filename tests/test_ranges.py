@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from amp_rewrite.analysis.ranges import reciprocal_overflow
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import Options
 from tests.text import agree, becomes, in_half, kept, model, rewritten, stored
@@ -231,6 +232,19 @@ def test_what_goes_elsewhere_is_no_mask(case):
     assert (fill.dtype, fill.item()) == (np.float32, np.float32(-1e9))
 
 
+def test_every_path_of_a_mask_counts():
+    """A fill that arrives at both ports of a Sub is positive on one path to the softmax, and so no mask:
+    whichever of the two nodes before the Sub comes first.
+    """
+    masked = "f = Where (k, fill, s) g = Where (j, fill, zero)"
+    swapped = "g = Where (j, fill, zero) f = Where (k, fill, s)"
+    texts = [
+        attention(f"{pair} a = Sub (f, g)", "float fill = {-1e9},", inputs="bool[4,4] k, bool[4,4] j")
+        for pair in (masked, swapped)
+    ]
+    assert [kept(text).keys() for text in texts] == [{"f", "g", "a", "p"}] * 2
+
+
 def test_a_masked_score_that_leaves_the_model_is_no_mask():
     """Who reads an output of the model may look for -1e9."""
     text = """g (float[4,4] x, bool[4,4] k) => (float[4,4] y, float[4,4] a)
@@ -265,6 +279,12 @@ EPSILONS = {
     "power": ("a = Add (m, e) d = Pow (a, h)", {"a", "d"}),
     "moved": ("u = Identity (e) a = Add (m, u) d = Div (m, a)", {"u", "a", "d"}),
     "added only": ("a = Add (m, e) d = Relu (a)", set()),
+    "two paths": ("a = Add (m, e) b = Abs (a) r = Sqrt (a) s = Add (b, r) d = Div (m, s)", set("abrsd")),
+    "two paths, the other way round": (
+        "a = Add (m, e) r = Sqrt (a) b = Abs (a) s = Add (b, r) d = Div (m, s)",
+        set("abrsd"),
+    ),
+    "two paths, of which one is the dividend's": ("a = Add (m, e) b = Abs (a) d = Div (b, a)", {"a", "d"}),
 }
 
 
@@ -410,6 +430,11 @@ INVERSES = {
         1e-10,
         {"a", "q", "r", "d"},
     ),
+    "two paths": (
+        "a = Add (m, e) b = Abs (a) q = Sum (a, m) s = Add (b, q) r = Reciprocal (s) d = Mul (r, n)",
+        1e-6,
+        set("abqsrd"),
+    ),
     "large enough": ("a = Add (m, e) r = Reciprocal (a) d = Mul (r, n)", 1e-3, set()),
     "a quotient that is small": ("a = Add (m, e) d = Div (n, a)", 1e-6, set()),
 }
@@ -425,6 +450,55 @@ def test_an_inverse_beyond_half_keeps_its_way(case):
     assert kept(text).keys() == stays
     assert {"m", "n", "y"} <= in_half(text)
     assert kept(text, BF16) == {}
+
+
+@pytest.mark.parametrize(
+    ("dividend", "bound", "reason"),
+    [
+        ([0.001], 1e-6, None),
+        ([0.06], 1e-6, None),
+        ([0.07], 1e-6, "0.07 / 1e-06"),
+        ([1.0], 1e-6, "1 / 1e-06"),
+        ([30000.0], 0.01, "30000 / 0.01"),
+        ([-30000.0], 0.01, "30000 / 0.01"),
+        ([0.5, 30000.0], 0.01, "30000 / 0.01"),
+        ([30000.0], 0.5, None),
+        ([40000.0], 0.5, "40000 / 0.5"),
+        ([65504.0], 1.0, None),
+        ([1e6], 2.0, "1e+06 / 2"),
+        ([1e6], 16.0, None),
+    ],
+)
+@pytest.mark.parametrize("steps", ["a = Abs (m) b = Add (a, e)", "a = Abs (m) b = Max (e, a)"])
+def test_the_largest_quotient_counts(steps, dividend, bound, reason):
+    """A quotient may be half where half holds the dividend's largest magnitude over the divisor's bound."""
+    text = f"""g (float[2,4] x) => (float[2,4] y) <float[4,4] w, float[{len(dividend)},1] c, float e> {{
+        m = MatMul (x, w) n = MatMul (x, w) {steps} r = Div (c, b) d = Mul (r, n) y = MatMul (d, w) }}"""
+    weights = {"c": np.float32([[number] for number in dividend]), "e": np.float32(bound)}
+    found = kept(text, weights=weights)
+    assert found.get("d") == (reason and f"{reason}, which 'e' admits, is beyond float16")
+    assert found.keys() - {"r"} == ({"b", "d"} if reason else set())
+
+
+def test_a_bound_behind_a_root_counts_as_its_root():
+    """What is divided by the root of x + 0.0001 is divided by 0.01 and more: the reason says so."""
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {0.0001}, float c> {
+        m = MatMul (x, w) a = Add (m, e) q = Sqrt (a) r = Div (c, q) y = MatMul (r, w) }"""
+    found = kept(text, weights={"c": np.float32(2000)})
+    assert found == dict.fromkeys("aqry", "2000 / 0.01, which 'e' admits, is beyond float16")
+    assert kept(text, weights={"c": np.float32(600)}) == {}
+
+
+def test_no_bound_is_followed_that_no_dividend_could_overflow(monkeypatch):
+    """Constants of 0.5 and the like are everywhere: where 1 is the largest dividend, none is followed."""
+
+    def refuse(*_):
+        raise AssertionError("followed")
+
+    monkeypatch.setattr(reciprocal_overflow, "propagate", refuse)
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {0.5}, float one = {1}> {
+        m = MatMul (x, w) a = Add (m, e) r = Div (one, a) q = Add (r, one) y = MatMul (q, w) }"""
+    assert kept(text) == {}
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ auto_mixed_precision passes, but for `lead`, which is ours, and `follow`, which 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from amp_rewrite.analysis import findings
+from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import weight_derived
 from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
@@ -66,27 +67,6 @@ class Painting:
             chain[step] = None
             step = self.paints[step].cause
         return tuple(chain)
-
-
-Edges = Callable[[int], Iterable[int]]
-Through = Callable[[int], bool]
-
-
-def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int]:
-    """What can be reached from the roots by edges into units that `through` admits.
-
-    Returns each unit that was entered with the one that it was entered from. A root is in it only when
-    another root leads to it.
-    """
-    found: dict[int, int] = {}
-    todo = list(roots)
-    while todo:
-        unit = todo.pop()
-        for other in edges(unit):
-            if other not in found and through(other):
-                found[other] = unit
-                todo.append(other)
-    return found
 
 
 def paint(

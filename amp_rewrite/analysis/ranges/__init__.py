@@ -1,0 +1,111 @@
+"""Stored values that half cannot hold, and what they would do there: one rule a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.analysis.findings import Finding
+from amp_rewrite.analysis.propagation import Use, uses_of
+from amp_rewrite.analysis.ranges import (
+    absorption,
+    epsilons,
+    inexact_factor,
+    masks,
+    overflow,
+    reciprocal_overflow,
+)
+from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import blocks
+from amp_rewrite.model.constants import Stored, numbers
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.numerics.half import Fit, Half
+
+_RULES = (absorption.find, epsilons.find, inexact_factor.find, reciprocal_overflow.find)
+"""What follows for units from a constant, besides overflow; the first to say something of a unit is heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What the stored values mean for colours.
+
+    `fits` says how each stored value fits into half; `findings` which units must stay float32. A mask
+    is a huge negative fill on its way to a softmax: `masks` maps its value to the units on that way.
+    """
+
+    fits: Mapping[ir.Value, Fit]
+    findings: Mapping[int, Finding]
+    masks: Mapping[ir.Value, tuple[int, ...]]
+
+
+def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ranges:
+    """How every stored value that is read fits into `half`, and what follows from it."""
+    read = [value for value in stored if graph.readers.get(value)]
+    tensors = [stored[value].tensor for value in read]
+    fits = dict(zip(read, blocks.fits(tensors, half), strict=True))
+    found = _Found(_context(graph, fits, half), fits)
+    for value, tensor in zip(read, tensors, strict=True):
+        uses = (Use(unit, site.port) for unit, site in graph.readers[value])
+        found.constant(Constant(value, fits[value], tensor.size, tuple(uses)))
+    for unit in graph.units:
+        if unit.node.op_type == "ConstantOfShape" and unit.node.domain == "":
+            found.fill(unit.index)
+    return Ranges(found.fits, found.findings, found.masks)
+
+
+def fill_of(node: ir.Node) -> NDArray[np.float32]:
+    """The one value of a ConstantOfShape node that fills with float32."""
+    attribute = node.attributes.get("value")
+    return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
+
+
+def _context(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Context:
+    dividends = {value: magnitude(fits[value]) for value in _dividends(graph, fits)}
+    largest = max(1.0, *dividends.values()) if dividends else 1.0
+    return Context(graph, half, frozenset(graph.root.outputs), dividends, largest)
+
+
+def _dividends(graph: UnitGraph, stored: Mapping[ir.Value, Fit]) -> Iterator[ir.Value]:
+    for value in stored:
+        divided = (unit for unit, site in graph.readers[value] if site.port == 0)
+        if any(graph.units[unit].node.op_type == "Div" for unit in divided):
+            yield value
+
+
+class _Found:
+    def __init__(self, context: Context, fits: Mapping[ir.Value, Fit]) -> None:
+        self._context = context
+        self.fits = dict(fits)
+        self.findings: dict[int, Finding] = {}
+        self.masks: dict[ir.Value, tuple[int, ...]] = {}
+
+    def constant(self, constant: Constant) -> None:
+        if constant.fit.overflowing:
+            self._overflow(constant)
+        for find in _RULES:
+            self._keep(find(constant, self._context))
+
+    def fill(self, unit: int) -> None:
+        node = self._context.node(unit)
+        value, fit = node.outputs[0], halves.fit(fill_of(node), self._context.half)
+        constant = Constant(value, fit, 1, tuple(uses_of(self._context.graph, unit)))
+        self.fits[value] = fit
+        self.constant(constant)
+        if fit.overflowing and value not in self.masks:
+            self._keep({unit: overflow.finding(constant, self._context)})
+
+    def _overflow(self, constant: Constant) -> None:
+        way = masks.find(constant, self._context)
+        if way:
+            self.masks[constant.value] = way
+        else:
+            self._keep(overflow.find(constant, self._context))
+
+    def _keep(self, findings: Mapping[int, Finding]) -> None:
+        for unit, finding in findings.items():
+            self.findings.setdefault(unit, finding)

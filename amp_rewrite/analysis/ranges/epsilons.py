@@ -1,0 +1,35 @@
+"""A number that half flushes to zero and that keeps a divisor from zero."""
+
+from __future__ import annotations
+
+from amp_rewrite.analysis.findings import MOVERS, Finding, acts_as
+from amp_rewrite.analysis.propagation import Use, propagate
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
+
+CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
+_DIVIDE = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0}
+"""Where zero is fatal: the operator and the input that must not be zero."""
+
+
+def find(constant: Constant, context: Context) -> Findings:
+    """The units on any path from a constant of which a number becomes zero to a division by it.
+
+    Only a constant that vanishes as a whole is followed; of any other, a division by itself counts.
+    """
+    fit, half = constant.fit, context.half
+    if not fit.flushed:
+        return NONE
+    tiny = fit.low * fit.high > 0 and magnitude(fit) < half.smallest
+
+    def after(use: Use) -> float | None:
+        return 0.0 if tiny and acts_as(context.node(use.unit)) in CARRY_EPSILON else None
+
+    found = propagate(context.graph, constant.uses, after)
+    ends = [use for use in found.uses if _is_fatal(use, context)]
+    what = f"{fit.high:.3g}" if tiny else "a number"
+    finding = Finding(f"{what} in {constant.name} becomes 0 in {half.name}, and is divided by")
+    return {use.unit: finding for use in found.on_paths_to(ends)}
+
+
+def _is_fatal(use: Use, context: Context) -> bool:
+    return _DIVIDE.get(acts_as(context.node(use.unit))) == use.port

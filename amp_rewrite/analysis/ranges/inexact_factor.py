@@ -1,0 +1,32 @@
+"""A single factor that half barely holds would scale all that it meets by another number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amp_rewrite.analysis.findings import Finding
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
+from amp_rewrite.numerics import rounding
+from amp_rewrite.numerics.half import Half
+
+_SCALES = frozenset(("Div", "Mul", "Pow"))
+_ROUNDOFFS = 2.0
+"""Of rounding, a normal number loses at most the unit roundoff (1 over half's integer bound), so that only
+subnormal ones exceed twice that.
+"""
+
+
+def find(constant: Constant, context: Context) -> Findings:
+    """The products, quotients and powers with a single number that is subnormal in half and inexact."""
+    fit, half = constant.fit, context.half
+    if constant.size != 1 or fit.exact or fit.overflowing or not fit.low:
+        return NONE
+    rounded = _rounded(fit.low, half)
+    if abs(rounded - fit.low) <= abs(fit.low) * _ROUNDOFFS / half.integers:
+        return NONE
+    finding = Finding(f"{fit.low:.3g} in {constant.name} becomes {rounded:.3g} in {half.name}")
+    return {use.unit: finding for use in constant.uses if context.node(use.unit).op_type in _SCALES}
+
+
+def _rounded(number: float, half: Half) -> float:
+    return float(rounding.convert(np.array([number], np.float32), half).astype(np.float32)[0])

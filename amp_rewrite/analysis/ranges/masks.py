@@ -1,0 +1,58 @@
+"""A huge negative fill on its way to a softmax: whatever is as low in half serves as well."""
+
+from __future__ import annotations
+
+from amp_rewrite.analysis.findings import acts_as
+from amp_rewrite.analysis.propagation import Use, propagate
+from amp_rewrite.analysis.ranges import overflow
+from amp_rewrite.analysis.ranges.constant import Constant, Context
+
+_SOFTMAX = frozenset(("Softmax", "LogSoftmax", "Attention", "MultiHeadAttention", "GroupQueryAttention"))
+_COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
+_CARRY_MASK = overflow.CARRY_HUGE | {"Div", "Mul", "Sum"}
+_AS_THE_MASK_SAYS = 0
+"""The sign after a product with 0 and 1, or 0 and -1: negative or nothing, as who wrote it saw to."""
+
+
+def find(constant: Constant, context: Context) -> tuple[int, ...]:
+    """The units on the way of a mask; none when a constant that overflows is no mask, goes elsewhere too, or
+    arrives at a softmax positive.
+    """
+    fit, largest = constant.fit, context.half.largest
+    if constant.value in context.leaving or (fit.low < -largest and fit.high > largest):
+        return ()
+    sign = -1 if fit.low < -largest else 1
+    starts = [use._replace(carried=sign) for use in overflow.harmed(constant, context)]
+    uses = propagate(context.graph, starts, lambda use: _sign_after(use, context)).uses
+    if not all(_masks(use, context) for use in uses):
+        return ()
+    masking = any(_is_softmax(use, context) for use in uses)
+    return tuple(dict.fromkeys(use.unit for use in uses)) if masking else ()
+
+
+def _masks(use: Use, context: Context) -> bool:
+    """Whether a mask may be used like this: carried on, compared with, or negative in a softmax."""
+    if _is_softmax(use, context):
+        return use.carried <= 0
+    return _carries(use, context) or acts_as(context.node(use.unit)) in _COMPARE
+
+
+def _is_softmax(use: Use, context: Context) -> bool:
+    return acts_as(context.node(use.unit)) in _SOFTMAX
+
+
+def _carries(use: Use, context: Context) -> bool:
+    operator = acts_as(context.node(use.unit))
+    leaves = not context.leaving.isdisjoint(context.graph.units[use.unit].makes)
+    return operator in _CARRY_MASK and not leaves and (operator, use.port) != ("Div", 1)
+
+
+def _sign_after(use: Use, context: Context) -> float | None:
+    """-1, +1, or as the mask says; None where the unit does not carry a mask on."""
+    if not _carries(use, context):
+        return None
+    operator = acts_as(context.node(use.unit))
+    if operator == "Mul":
+        return _AS_THE_MASK_SAYS
+    flips = operator == "Neg" or (operator == "Sub" and use.port == 1)
+    return -use.carried if flips else use.carried

@@ -1,0 +1,43 @@
+"""A number beyond what half holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from amp_rewrite.analysis.findings import MOVERS, Finding, acts_as
+from amp_rewrite.analysis.propagation import Use, reach
+from amp_rewrite.analysis.ranges.constant import Constant, Context, Findings
+
+CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
+
+
+def find(constant: Constant, context: Context) -> Findings:
+    """The units that read a constant that overflows, or what is as large because of it."""
+    readers = [use.unit for use in harmed(constant, context)]
+
+    def edges(unit: int) -> Iterable[int]:
+        carries = acts_as(context.node(unit)) in CARRY_HUGE
+        return context.graph.consumers[unit] if carries else ()
+
+    found = reach(readers, edges, lambda _: True)
+    return dict.fromkeys((*readers, *found), finding(constant, context))
+
+
+def finding(constant: Constant, context: Context) -> Finding:
+    """Which number of a constant is too large, and what the limit is."""
+    fit, half = constant.fit, context.half
+    worst = fit.low if -fit.low > fit.high else fit.high
+    return Finding(f"{worst:.6g} in {constant.name} is beyond {half.name}'s {half.largest:.6g}")
+
+
+def harmed(constant: Constant, context: Context) -> list[Use]:
+    """The uses of a constant that overflows, but for those that infinity would serve as well."""
+    return [use for use in constant.uses if not _bounds(use, constant, context)]
+
+
+def _bounds(use: Use, constant: Constant, context: Context) -> bool:
+    """Whether a value bounds others so far out that infinity does it as well, as in Max(x, -3.4e38)."""
+    operator, largest = context.node(use.unit).op_type, context.half.largest
+    below = operator == "Max" or (operator == "Clip" and use.port == 1)
+    above = operator == "Min" or (operator == "Clip" and use.port == 2)
+    return (below and constant.fit.high < -largest) or (above and constant.fit.low > largest)

@@ -1,0 +1,51 @@
+"""A small divisor makes a quotient that half cannot hold."""
+
+from __future__ import annotations
+
+from amp_rewrite.analysis.findings import Finding, acts_as
+from amp_rewrite.analysis.propagation import Use, propagate, uses_of
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
+from amp_rewrite.analysis.ranges.epsilons import CARRY_EPSILON
+
+_CARRY_BOUND = CARRY_EPSILON - {"Mul", "Sub"}
+
+
+def find(constant: Constant, context: Context) -> Findings:
+    """Where a constant bounds a divisor of a stored number from below and their quotient is beyond half:
+    the units on any path from the bound to the division, and the readers of the quotient.
+    """
+    bound, graph = constant.fit.low, context.graph
+    if not 0 < bound == constant.fit.high or not _may_overflow(bound, context):
+        return NONE
+
+    def after(use: Use) -> float | None:
+        operator = acts_as(context.node(use.unit))
+        if operator not in _CARRY_BOUND or not _may_overflow(use.carried, context):
+            return None
+        return use.carried**0.5 if operator == "Sqrt" else use.carried
+
+    found = propagate(graph, [use._replace(carried=bound) for use in constant.uses], after)
+    ends = [use for use in found.uses if _dividend(use, context) > use.carried * context.half.largest]
+    marked = [use.unit for use in found.on_paths_to(ends)]
+    readers = [use.unit for end in ends for use in uses_of(graph, end.unit)]
+    return dict.fromkeys((*marked, *readers), _finding(constant, ends, context)) if ends else NONE
+
+
+def _may_overflow(least: float, context: Context) -> bool:
+    """Whether any stored dividend over a divisor, or over its root, would be beyond half."""
+    return min(least, 1.0) * context.half.largest < context.largest_dividend
+
+
+def _dividend(use: Use, context: Context) -> float:
+    """The largest magnitude of what is divided by the value that is used; 0 where that is not known."""
+    node = context.node(use.unit)
+    if node.op_type == "Reciprocal":
+        return 1.0
+    dividend = node.inputs[0] if node.op_type == "Div" and use.port == 1 else None
+    return context.dividends.get(dividend, 0.0) if dividend is not None else 0.0
+
+
+def _finding(constant: Constant, ends: list[Use], context: Context) -> Finding:
+    quotient = max((_dividend(end, context) / end.carried, end) for end in ends)[1]
+    number = f"{_dividend(quotient, context):.6g} / {quotient.carried:.3g}"
+    return Finding(f"{number}, which {constant.name} admits, is beyond {context.half.name}")

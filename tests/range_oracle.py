@@ -1,0 +1,180 @@
+"""What ranges decide, straight from the definitions: every path through a model, one by one.
+
+Nothing here is shared with `amp_rewrite.analysis`, and nothing is clever: no work lists, no visited marks,
+no units. It knows models of one graph whose nodes make one value each, and float16 alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+LARGEST, SMALLEST, INTEGERS = 65504, 2.0**-24, 2048
+NORMAL = 2.0**-14
+MOVERS = ("Concat", "Identity", "Max", "Min", "Where")
+HUGE = (*MOVERS, "Add", "Neg", "Sub")
+MASK = (*HUGE, "Div", "Mul", "Sum")
+EPSILON = (*MOVERS, "Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum")
+BOUND = (*MOVERS, "Add", "Abs", "Clip", "Sqrt", "Sum")
+FATAL = (("Div", 1), ("Reciprocal", 0), ("Log", 0), ("Pow", 0))
+
+
+@dataclass(frozen=True)
+class Use:
+    """A node and the port at which it reads something."""
+
+    node: onnx.NodeProto
+    port: int
+
+    @property
+    def operator(self) -> str:
+        """What its node does."""
+        return self.node.op_type
+
+    @property
+    def output(self) -> str:
+        """What its node makes."""
+        return self.node.output[0]
+
+
+Path = tuple[Use, ...]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The nodes that must stay float32, and the nodes on the way of every mask, all by their outputs."""
+
+    stays: frozenset[str]
+    masks: dict[str, frozenset[str]]
+
+
+def ranges(model: onnx.ModelProto) -> Expected:
+    """What ranges must find in a model."""
+    known = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    known = {name: array for name, array in known.items() if array.dtype == np.float32}
+    fills = {node.output[0]: _fill(node) for node in model.graph.node if node.op_type == "ConstantOfShape"}
+    looks = [_Look(model, known, name, array) for name, array in (known | fills).items()]
+    masks = {look.name: frozenset(look.mask()) for look in looks if look.mask()}
+    stays = {output for look in looks for output in look.stays()}
+    stays |= {look.name for look in looks if look.name in fills and look.overflows and not look.mask()}
+    return Expected(frozenset(stays), masks)
+
+
+def _fill(node: onnx.NodeProto) -> NDArray[np.float32]:
+    return numpy_helper.to_array(node.attribute[0].t)
+
+
+@dataclass(frozen=True)
+class _Look:
+    model: onnx.ModelProto
+    stored: dict[str, NDArray[np.float32]]
+    name: str
+    array: NDArray[np.float32]
+
+    @property
+    def overflows(self) -> bool:
+        return bool((abs(self.array) >= LARGEST + 16).any())
+
+    def stays(self) -> Iterator[str]:
+        if self.overflows and not self.mask():
+            yield from (path[-1].output for path in self.unbounded(HUGE))
+        yield from self.absorbed()
+        yield from self.scaled()
+        yield from self.guarded()
+        yield from self.quotients()
+
+    def paths(self, carries: Callable[[Use], bool]) -> Iterator[Path]:
+        """Every path from a reader on, whose units carry on what they read, but for the last, which may."""
+        yield from self._from(self.name, (), carries)
+
+    def _from(self, name: str, before: Path, carries: Callable[[Use], bool]) -> Iterator[Path]:
+        for use in self.uses(name):
+            path = (*before, use)
+            yield path
+            if carries(use):
+                yield from self._from(use.output, path, carries)
+
+    def uses(self, name: str) -> Iterator[Use]:
+        for node in self.model.graph.node:
+            yield from (Use(node, port) for port, read in enumerate(node.input) if read == name)
+
+    def unbounded(self, carrying: tuple[str, ...]) -> Iterator[Path]:
+        """All paths but those that begin with a bound beyond all that half has."""
+        low, high = self.array.min(), self.array.max()
+        below, above = [("Clip", 1), ("Max", 0), ("Max", 1)], [("Clip", 2), ("Min", 0), ("Min", 1)]
+        far = (below if high < -LARGEST else []) + (above if low > LARGEST else [])
+        for path in self.paths(lambda use: use.operator in carrying):
+            if (path[0].operator, path[0].port) not in far:
+                yield path
+
+    def mask(self) -> set[str]:
+        """What lies on the paths to a Softmax; nothing if one path is no way for a mask."""
+        leaving = {info.name for info in self.model.graph.output}
+        one_sided = not (self.array.min() < -LARGEST and self.array.max() > LARGEST)
+        if not self.overflows or self.name in leaving or not one_sided:
+            return set()
+        paths = list(self.unbounded(MASK))
+        softmax = any(path[-1].operator == "Softmax" for path in paths)
+        good = all(self._may_mask(path, leaving) for path in paths)
+        return {path[-1].output for path in paths} if softmax and good else set()
+
+    def _may_mask(self, path: Path, leaving: set[str]) -> bool:
+        last = path[-1]
+        if last.operator == "Softmax":
+            start = -1 if self.array.min() < -LARGEST else 1
+            return start * prod(_sign(use) for use in path) <= 0
+        carried = last.operator in MASK and last.output not in leaving
+        return last.operator == "Greater" or (carried and (last.operator, last.port) != ("Div", 1))
+
+    def absorbed(self) -> Iterator[str]:
+        same_sign = self.array.min() > 0 or self.array.max() < 0
+        if same_sign and abs(self.array).min() >= INTEGERS and not self.overflows:
+            yield from self._read_by("Add", "Sub", "Sum")
+
+    def scaled(self) -> Iterator[str]:
+        if self.array.size == 1 and 0 < abs(self.array.item()) < NORMAL:
+            number = self.array.item()
+            error = abs(float(np.float16(number)) - number) / abs(number)
+            if error > 2 / INTEGERS:
+                yield from self._read_by("Mul", "Div", "Pow")
+
+    def _read_by(self, *operators: str) -> Iterator[str]:
+        yield from (use.output for use in self.uses(self.name) if use.operator in operators)
+
+    def guarded(self) -> Iterator[str]:
+        """Of a constant that vanishes, or a part of it, the paths to a division by what it would be."""
+        vanish = (abs(self.array) <= SMALLEST / 2) & (self.array != 0)
+        same_sign = self.array.min() > 0 or self.array.max() < 0
+        tiny = same_sign and abs(self.array).max() < SMALLEST
+        for path in self.paths(lambda use: tiny and use.operator in EPSILON):
+            if vanish.any() and (path[-1].operator, path[-1].port) in FATAL:
+                yield from (use.output for use in path)
+
+    def quotients(self) -> Iterator[str]:
+        """Of a single positive number, the paths to a division that is too large, and who reads that."""
+        if self.array.min() <= 0 or self.array.min() != self.array.max():
+            return
+        for path in self.paths(lambda use: use.operator in BOUND):
+            roots = sum(use.operator == "Sqrt" for use in path)
+            least = float(self.array.max()) ** (0.5**roots)
+            if self._dividend(path[-1]) / least > LARGEST:
+                yield from (use.output for use in path)
+                yield from (use.output for use in self.uses(path[-1].output))
+
+    def _dividend(self, use: Use) -> float:
+        if use.operator == "Reciprocal":
+            return 1.0
+        divided = self.stored.get(use.node.input[0]) if (use.operator, use.port) == ("Div", 1) else None
+        return 0.0 if divided is None else float(abs(divided).max())
+
+
+def _sign(use: Use) -> int:
+    if use.operator == "Mul":
+        return 0
+    return -1 if use.operator == "Neg" or (use.operator, use.port) == ("Sub", 1) else 1
