@@ -109,7 +109,7 @@ class Limit:
             self._left -= time.monotonic() - began
 
 
-def _checked(seconds: float, name: str) -> float:
+def _checked(seconds: Any, name: str) -> float:
     with contextlib.suppress(OverflowError):  # of a whole number that is too large for a float
         if isinstance(seconds, Real) and not isinstance(seconds, bool) and 0 < float(seconds) < math.inf:
             return float(seconds)
