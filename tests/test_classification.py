@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import amp_rewrite
+from amp_rewrite import demo
 from amp_rewrite.analysis import findings
 from amp_rewrite.colouring import classification
 from amp_rewrite.deciding import Analysis
@@ -99,6 +100,15 @@ def test_keeping_a_denied_node_does_not_free_what_it_feeds() -> None:
     plain, pinned = _entries(body), _entries(body, pins=Pins(keep_full=("d",)))
     assert {unit: entry.kind for unit, entry in plain.items()} == {u: e.kind for u, e in pinned.items()}
     assert "kept by" in pinned["d.T"].reason
+
+
+def test_keeping_nodes_makes_no_others_half() -> None:
+    """In the demo, the Loop between a denied node and a head that is kept stays in float32 as before."""
+    plain = amp_rewrite.analyze(demo.network())
+    kept = plain.painted(Options(pins=Pins(keep_full="head_.*")))
+    halves = [unit.index for unit in plain.graph.units if kept.is_half(unit.index)]
+    assert all(map(plain.painting.is_half, halves))
+    assert plain.report().nodes.half > len({plain.graph.units[unit].node for unit in halves})
 
 
 def test_force_half_beats_keep_full() -> None:

@@ -6,6 +6,7 @@ import difflib
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 import re2
@@ -46,7 +47,7 @@ def classify(
     ]
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
-            entries[index] = _held(entries[index], finding.reason, finding.source)
+            entries[index] = kept(entries[index], finding.reason, finding.source)
     old = _old(graph.root)
     for unit in graph.units:
         bound = old or _bound(unit, graph.root)
@@ -132,6 +133,11 @@ def _held(entry: Entry, reason: str, source: str) -> Entry:
     return Entry(kind, reason, source=source)
 
 
+def kept(entry: Entry, reason: str, source: str) -> Entry:
+    """What a pin or a finding holds in float32, with the kind that it had: half elsewhere goes by that."""
+    return replace(_held(entry, reason, source), held=entry.held or entry.kind)
+
+
 def _yields(entry: Entry, finding: Finding, level: Level) -> bool:
     """Whether an entry gives way to a finding."""
     asked = entry.source.startswith("--") and entry.kind is not Kind.FIXED
@@ -168,7 +174,7 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     for pattern in pins.keep_full:
         for unit in _matching(graph, around, pattern, "`Pins.keep_full`"):
             if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
-                entries[unit.index] = _held(entries[unit.index], kept_by(pattern), BY_PIN)
+                entries[unit.index] = kept(entries[unit.index], kept_by(pattern), BY_PIN)
     for pattern in pins.force_half:
         units = _matching(graph, around, pattern, "`Pins.force_half`")
         able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
