@@ -12,6 +12,7 @@ from amp_rewrite.analysis.findings import BY_OBSERVATION, Finding
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.colouring import classification, matching, rules
 from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model import constants, inlining, loading, unfusing
@@ -23,11 +24,19 @@ from amp_rewrite.rewriting import decisions, plan, plan_files, report, tidy
 from amp_rewrite.rewriting.report import Report
 
 
+@dataclass(slots=True)
+class Form:
+    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place."""
+
+    is_edited: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """All that is known and decided of a model, before anything changes.
 
-    `findings` are what holds single units in float32; None where a saved plan decided all.
+    `findings` are what holds single units in float32; None where a saved plan decided all. `loaded`, `graph`
+    and `plan` refer to the model itself, which is another after `rewrite`.
     """
 
     loaded: loading.Loaded
@@ -37,7 +46,10 @@ class Analysis:
     options: Options
     findings: Mapping[int, Finding] | None
     warnings: tuple[str, ...]
-    matched: tuple[Matched, ...] = ()
+    matched: tuple[Matched, ...]
+    form: Form
+    _report: Report
+    _decisions: decisions.Decisions
 
     @property
     def replayed(self) -> bool:
@@ -46,23 +58,20 @@ class Analysis:
 
     def report(self) -> Report:
         """What is known of the rewrite before it happens."""
-        nodes = report.count_nodes(self.loaded.model, self.graph, self.painting)
-        found = report.of_plan(self.plan, nodes)
-        seen = sum(entry.source == BY_OBSERVATION for entry in self.painting.entries)
-        return replace(
-            found, observed=seen, size_before=self.loaded.size, matched=self.matched, warnings=self.warnings
-        )
+        return self._report
 
     def decisions(self) -> decisions.Decisions:
         """What is decided for every unit, and why."""
-        return decisions.of(self.graph, self.painting, self.plan)
+        return self._decisions
 
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """What holds nodes back in float32, with what would help: the most arithmetic first.
 
         `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
         nodes counts. Every flag that is named was tried; with a saved plan, which takes none, none is named.
+        Raises OptionError when the model has been rewritten since.
         """
+        self._refuse_edited()
         found = causes.find(self.decisions(), flops)
         if self.replayed:
             return tuple(suggestions.untried(found))
@@ -72,9 +81,18 @@ class Analysis:
     def painted(self, options: Options) -> rules.Painting:
         """How the same model would be coloured with other lists, pins, level and `follow`.
 
-        Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
+        Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
+        the model has been rewritten since.
         """
+        self._refuse_edited()
         return _paint(self.graph, options, self.findings or {})
+
+    def _refuse_edited(self) -> None:
+        if self.form.is_edited:
+            raise OptionError(
+                "the model was rewritten after this analysis, which cannot try anything on it any more",
+                remedy="ask in `on_plan`, or call `analyze` with the original",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +126,26 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
         old = _old_opset(loaded.model.graph, half)
         borders = Borders.KEEP if old else options.borders
         made = plan.make(graph, painting, held, found, half, borders=borders, keep_io=options.keep_io)
-    warnings = (*loaded.warnings, *filter(None, (warning, old)))
-    matched = () if replay else matching.find(graph, options.operator_lists(), options.pins)
-    return Analysis(loaded, graph, painting, made, options, findings, warnings, matched)
+        warnings = (*loaded.warnings, *filter(None, (warning, old)))
+        matched = () if replay else matching.find(graph, options.operator_lists(), options.pins)
+        planned = _report(loaded, graph, painting, made, warnings, matched)
+        decided = decisions.of(graph, painting, made)
+    return Analysis(
+        loaded, graph, painting, made, options, findings, warnings, matched, Form(), planned, decided
+    )
+
+
+def _report(
+    loaded: loading.Loaded,
+    graph: units.UnitGraph,
+    painting: rules.Painting,
+    made: plan.Plan,
+    warnings: tuple[str, ...],
+    matched: tuple[Matched, ...],
+) -> Report:
+    found = report.of_plan(made, report.count_nodes(loaded.model, graph, painting))
+    seen = sum(entry.source == BY_OBSERVATION for entry in painting.entries)
+    return replace(found, observed=seen, size_before=loaded.size, matched=matched, warnings=warnings)
 
 
 def _settle_functions(model: ir.Model, options: Options) -> str | None:

@@ -172,6 +172,7 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
         return planned
     model, types = analysis.loaded.model, analysis.graph.types
     before = checking.borders(model, types)
+    analysis.form.is_edited = True
     with clock.stage("rewrite"):
         placed = editing.apply(analysis.plan, model, types)
     with clock.stage("tidy"):

@@ -10,6 +10,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Site, Unit, UnitGraph
+from amp_rewrite.colouring import classification
 from amp_rewrite.colouring.rules import Painting
 from amp_rewrite.onnx_types.schema import TypeVar
 from amp_rewrite.policy.operator_lists import Entry, Kind
@@ -22,9 +23,10 @@ Edge = tuple[int, int]
 
 
 def entry(word: str, source: str = "test") -> Entry:
-    """The entry that a word stands for: a kind, or FOLLOW."""
-    kind = Kind.INFER if word == FOLLOW else Kind[word]
-    return Entry(kind, "as the test says", word == FOLLOW, source)
+    """The entry that a word stands for: a kind, or FOLLOW; in small letters, one that is held in float32."""
+    kind = Kind.INFER if word.upper() == FOLLOW else Kind[word.upper()]
+    found = Entry(kind, "as the test says", word == FOLLOW, source)
+    return found if word.isupper() else classification.kept(found, "held", source)
 
 
 def entries(words: str) -> tuple[Entry, ...]:

@@ -2,7 +2,7 @@
 
 Nothing here is shared with `amp_rewrite.colours`, and nothing is clever: no work lists, no visited
 marks, no order. Units count from 0; a kind is a word of `graphs`, where FOLLOW is an INFER unit
-that the lists mark so.
+that the lists mark so, and small letters are for a unit that is held in float32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def colours(
 ) -> str:
     """HALF or FULL for every unit, as a line of words."""
     tied = frozenset((a, b) for group in ties for a in group for b in group if a != b)
-    denied = _denied(kinds, edges)
+    denied = _denied([kind.upper() for kind in kinds], edges)
     half = {u for u, kind in enumerate(kinds) if kind == "ALLOW"}
     half |= _between(kinds, edges, denied)
     while more := _more(kinds, edges, tied, denied, half, follow=follow):

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import amp_rewrite
+from amp_rewrite import demo
 from amp_rewrite.analysis import findings
 from amp_rewrite.colouring import classification
 from amp_rewrite.deciding import Analysis
@@ -101,11 +102,45 @@ def test_keeping_a_denied_node_does_not_free_what_it_feeds() -> None:
     assert "kept by" in pinned["d.T"].reason
 
 
-def test_force_half_beats_keep_full() -> None:
-    """Everything may be kept and some of it forced: the last word is that of `--force-half`."""
-    body = "[a] t = Relu(x) [b] y = Relu(t)"
-    pins = Pins(keep_full=(".*",), force_half=("b",))
-    assert _said(body, pins=pins) == {"a.T": "FIXED pin", "b.T": "ALLOW pin"}
+def test_keeping_nodes_makes_no_others_half() -> None:
+    """In the demo, the Loop between a denied node and a head that is kept stays in float32 as before."""
+    plain = amp_rewrite.analyze(demo.network())
+    kept = plain.painted(Options(pins=Pins(keep_full="head_.*")))
+    halves = [unit.index for unit in plain.graph.units if kept.is_half(unit.index)]
+    assert all(map(plain.painting.is_half, halves))
+    assert plain.report().nodes.half > len({plain.graph.units[unit].node for unit in halves})
+
+
+@pytest.mark.parametrize(("name", "own"), [("b", "b"), ("b.0", "b.0"), ("b[0]", r"b\[0\]")])
+def test_a_name_beats_an_expression(name: str, own: str) -> None:
+    """Everything may be kept and a node of it forced, or the other way round."""
+    model = _model("[a] t = Relu(x) [b] y = Relu(t)")
+    model.graph.node[1].name = name
+    for pins, said in (
+        (Pins(keep_full=".*", force_half=own), [Kind.FIXED, Kind.ALLOW]),
+        (Pins(keep_full=own, force_half=".*"), [Kind.ALLOW, Kind.FIXED]),
+    ):
+        entries = amp_rewrite.analyze(model, Options(pins=pins)).painting.entries
+        assert [entry.kind for entry in entries] == said
+
+
+@pytest.mark.parametrize(("keep", "force"), [("b", "b"), ("b.*", ".*"), (".*", ".*")])
+def test_pins_that_contradict_each_other_are_refused(keep: str, force: str) -> None:
+    """A node that both match, both by its name or both by an expression, is named with the two patterns."""
+    with pytest.raises(OptionError) as caught:
+        _said("[b] t = Relu(x) [b2] y = Relu(t)", pins=Pins(keep_full=keep, force_half=force))
+    assert str(caught.value) == (
+        f"`Pins.keep_full` {keep} and `Pins.force_half` {force} both match node 'b'; "
+        "leave one out; a node's own name is an exception to an expression that matches it"
+    )
+
+
+def test_a_pin_in_a_body_beats_one_around_it() -> None:
+    """What stands in a body can be pinned otherwise than the node that has the body."""
+    for keep, force, said in (("outer", "beside", "ALLOW"), ("beside", "outer", "FIXED")):
+        found = _said(BRANCHES, pins=Pins(keep_full=keep, force_half=force))
+        assert found["beside.T"] == f"{said} pin"
+        assert found["else.T"] == f"{'FIXED' if said == 'ALLOW' else 'ALLOW'} pin"
 
 
 @pytest.mark.parametrize("level", list(Level))

@@ -133,6 +133,28 @@ def test_a_denied_unit_makes_the_way_to_the_next_suspect() -> None:
     assert graphs.colours(paint(fork, entries("DENY CLEAR DENY ALLOW"))) == "FULL FULL FULL HALF"
 
 
+HELD = {
+    # the last suspect is held: what leads to it is denied as before
+    "DENY CLEAR infer ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL FULL FULL HALF"),
+    "DENY CLEAR deny ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL FULL FULL HALF"),
+    "DENY CLEAR allow ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL HALF FULL HALF"),
+    "DENY CLEAR FIXED ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL HALF FULL HALF"),
+    # what is held passes on what is dangerous, where it did
+    "DENY infer INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL FULL HALF HALF"),
+    "DENY clear INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL FULL HALF HALF"),
+    "DENY allow INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL HALF HALF HALF"),
+    "DENY FIXED INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL HALF HALF HALF"),
+}
+
+
+@pytest.mark.parametrize("words", HELD)
+def test_deny_counts_a_held_unit_as_what_it_was(words: str) -> None:
+    """What a pin or a finding holds in float32 makes nothing that is denied half."""
+    edges, expected = HELD[words]
+    found = entries(words)
+    assert graphs.colours(paint(graph(len(found), edges), found)) == expected
+
+
 def test_follow_needs_that_no_maker_is_denied() -> None:
     """A unit that a half and a denied unit feed does not follow; with an unpainted one it does."""
     join = graph(3, [(0, 2), (1, 2)])

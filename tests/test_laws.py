@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from amp_rewrite import pipeline
+from amp_rewrite.analysis.findings import Finding
+from amp_rewrite.colouring import classification
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.rewriting import annotations
 from amp_rewrite.rewriting.annotations import KEY
 from tests.random_models import OPERATORS, PAIRED, SMOOTH, feeds, lists, models, options
@@ -281,6 +283,27 @@ def reads(node):
     """The names that a node reads, with those that its bodies read."""
     alone = onnx.helper.make_graph([node], "alone", [], [])
     return {name for graph in graphs(alone) for inner in graph.node for name in inner.input}
+
+
+@law(models(), options(), st.data())
+def test_more_in_float32_makes_nothing_half(model, asked, data):
+    """A pin, a finding and a denied operator each leave half no unit that was not half before."""
+    analysis = pipeline.analyze(model, asked)
+    units = [unit for unit in analysis.graph.units if not unit.node.domain]
+    assume(units)
+    unit = data.draw(st.sampled_from(units))
+    before = halves(analysis.painting)
+    kept = Pins(keep_full=classification.pattern_for(classification.pinned_as(unit.node), ()))
+    assert halves(analysis.painted(replace(asked, pins=kept))) <= before
+    found = {unit.index: Finding("drawn"), **analysis.findings}
+    assert halves(replace(analysis, findings=found).painted(asked)) <= before
+    lists = asked.operator_lists().override(Kind.DENY, [unit.node.op_type], "--deny")
+    assert halves(analysis.painted(replace(asked, lists=lists))) <= before
+
+
+def halves(painting):
+    """The units that are half."""
+    return {unit for unit in range(len(painting.paints)) if painting.is_half(unit)}
 
 
 @law(models(palette=SMOOTH))

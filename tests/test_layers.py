@@ -1,4 +1,5 @@
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ ORDER = """
     refusals pipeline explanation rewrite_and_verify
     testing passes demo options half cli __init__ __main__
 """.split()
+ASKING = {"onnx_types/contrib_schemas.py", "numerics/rounding.py"}
+"""What imports onnxruntime besides `running`, in functions."""
+
 MODULES = sorted(PACKAGE.rglob("*.py"))
 each_module = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 
@@ -57,8 +61,68 @@ def test_only_running_needs_onnxruntime(path):
     tree = ast.parse(path.read_text())
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     lazy = {node for function in functions for node in ast.walk(function)}
-    asking = {"onnx_types/contrib_schemas.py", "numerics/rounding.py"}
     allowed = set(ast.walk(tree)) if here == "running" else set()
-    allowed |= lazy if path.relative_to(PACKAGE).as_posix() in asking else set()
+    allowed |= lazy if path.relative_to(PACKAGE).as_posix() in ASKING else set()
     names = imported(node for node in ast.walk(tree) if node not in allowed)
     assert "onnxruntime" not in {name[0] for name in names}
+
+
+def sentence(start, end):
+    """What CONTRIBUTING.md says between two phrases."""
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    return text[text.index(start) : text.index(end)]
+
+
+def test_contributing_names_who_imports_onnxruntime():
+    """CONTRIBUTING.md names those that do, and no others."""
+    said = sentence("Only `running/` imports onnxruntime", "so the rewrite works without it")
+    assert set(re.findall(r"`(\S+\.py)`", said)) == ASKING
+    assert {name for name in ASKING if "onnxruntime" in _imports(PACKAGE / name)} == ASKING
+
+
+def _imports(path):
+    return {name[0] for name in imported(ast.walk(ast.parse(path.read_text())))}
+
+
+FIELDS = {"type", "shape", "name", "const_value"}
+MAPS = {"attributes", "metadata_props", "initializers", "opset_imports", "functions"}
+LISTS = {"inputs", "outputs"}
+CHANGING = {
+    "insert_before",
+    "insert_after",
+    "register_initializer",
+    "replace_all_uses_with",
+    "replace_input_with",
+    "resize_inputs",
+    "resize_outputs",
+}
+ON_HOLDERS = {"append", "clear", "extend", "insert", "pop", "remove", "sort", "update"}
+
+
+def test_contributing_names_who_changes_a_model():
+    """CONTRIBUTING.md names each module that assigns to parts of a model, or calls what changes them."""
+    said = sentence("Only these change a model", "What `running/` and `flops/` change")
+    inner = (path for path in MODULES if path.parent.name not in ("running", "flops"))
+    found = {path.stem for path in inner if any(map(changes, ast.walk(ast.parse(path.read_text()))))}
+    assert set(re.findall(r"`(\w+)`", said)) == found
+
+
+def changes(node):
+    """Whether a piece of code changes a node, a value, a graph or a model."""
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        return any(is_part(part) for target in node.targets for part in getattr(target, "elts", [target]))
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    holder = node.func.value
+    held = isinstance(holder, ast.Attribute) and holder.attr in MAPS | LISTS
+    holds = ast.unparse(holder) == "graph" or held
+    return node.func.attr in CHANGING or (holds and node.func.attr in ON_HOLDERS)
+
+
+def is_part(target):
+    """Whether what is assigned to, or deleted, is a part of something that is not `self`."""
+    if isinstance(target, ast.Subscript):
+        return isinstance(target.value, ast.Attribute) and target.value.attr in MAPS
+    if not isinstance(target, ast.Attribute) or target.attr not in FIELDS:
+        return False
+    return ast.unparse(target.value) != "self"

@@ -13,8 +13,11 @@ from amp_rewrite.colouring.rules import paint
 from tests import graphs, oracle
 from tests.graphs import Edge
 
-KINDS = ("ALLOW", "INFER", graphs.FOLLOW, "CLEAR", "DENY", "FIXED")
+KINDS: tuple[str, ...] = ("ALLOW", "INFER", graphs.FOLLOW, "CLEAR", "DENY", "FIXED")
 """Every kind of unit when follow is on."""
+
+HELD: tuple[str, ...] = ("allow", "infer", "follow", "clear", "deny")
+"""What a pin or a finding holds in float32, by the kind that it had."""
 
 UNMARKED = ("ALLOW", "INFER", "CLEAR", "DENY", "FIXED")
 """Without follow, a mark says nothing: `test_a_mark_says_nothing_without_follow` holds us to it."""
@@ -99,7 +102,7 @@ def test_every_graph_of_four_units() -> None:
 def _problems(draw: st.DrawFn) -> tuple[list[str], list[Edge], Ties]:
     size = draw(st.integers(4, LARGEST))
     units = st.integers(0, size - 1)
-    words = draw(st.lists(st.sampled_from(KINDS), min_size=size, max_size=size))
+    words = draw(st.lists(st.sampled_from((*KINDS, *HELD)), min_size=size, max_size=size))
     pairs = st.tuples(units, units).filter(lambda pair: pair[0] != pair[1])
     edges = draw(st.lists(pairs, unique=True, min_size=size - 1, max_size=3 * size))
     group = st.lists(units, unique=True, min_size=2, max_size=3).map(tuple)
@@ -134,8 +137,15 @@ def test_very_many_random_graphs(seed: int) -> None:
 
 
 def _compare_random(source: random.Random) -> None:
+    words, edges, ties, follow = _random(source)
+    graph = graphs.graph(len(words), edges, ties)
+    expected = oracle.colours(words, frozenset(edges), ties, follow=follow)
+    assert _colours(graph, words, follow) == expected, _case(words, edges, ties, follow)
+
+
+def _random(source: random.Random) -> tuple[list[str], list[Edge], Ties, bool]:
     size = source.randint(4, LARGEST)
-    words = source.choices(KINDS, weights=(4, 3, 3, 5, 2, 1), k=size)
+    words: list[str] = source.choices((*KINDS, *HELD), weights=(8, 6, 6, 10, 4, 2, 1, 1, 1, 1, 1), k=size)
     density, backward = source.uniform(0.2, 0.6), source.choice((0, 0, 0.1))
     edges = [
         (a, b)
@@ -144,10 +154,28 @@ def _compare_random(source: random.Random) -> None:
     ]
     groups = source.choice((0, 0, 1, 2))
     ties = tuple(tuple(source.sample(range(size), source.randint(2, 3))) for _ in range(groups))
-    follow = source.random() < 0.5
-    graph = graphs.graph(size, edges, ties)
-    expected = oracle.colours(words, frozenset(edges), ties, follow=follow)
-    assert _colours(graph, words, follow) == expected, _case(words, edges, ties, follow)
+    return words, edges, ties, source.random() < 0.5
+
+
+# ---- more in float32
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_in_float32_makes_nothing_half(seed: int) -> None:
+    """Neither a unit that is held nor one that is denied makes another half."""
+    source = random.Random(seed)
+    for _ in range(300):
+        words, edges, ties, follow = _random(source)
+        graph = graphs.graph(len(words), edges, ties)
+        before = _halves(graph, words, follow)
+        for unit, word in enumerate(words):
+            for more in {word.lower(), "DENY", "deny"} if word != "FIXED" else ():
+                changed = [*words[:unit], more, *words[unit + 1 :]]
+                assert _halves(graph, changed, follow) <= before, _case(changed, edges, ties, follow)
+
+
+def _halves(graph: graphs.UnitGraph, words: Sequence[str], follow: bool) -> set[int]:
+    return {unit for unit, word in enumerate(_colours(graph, words, follow).split()) if word == "HALF"}
 
 
 # ---- the oracle itself

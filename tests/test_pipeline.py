@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from amp_rewrite import analyze, rewrite
+from amp_rewrite import analyze, demo, rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import Borders, Options
@@ -57,6 +57,36 @@ def test_an_analysis_changes_nothing(path):
     assert ir.to_proto(analysis.loaded.model).graph.initializer[0].data_type == TensorProto.FLOAT
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize("options", [Options(), Options(borders=Borders.HALF), Options(metadata=False)])
+def test_an_analysis_is_kept(options):
+    """What an analysis says in `on_plan` it says after the edit too, or it is refused."""
+    told = []
+    rewrite(demo.network(), options, on_plan=lambda made: told.append((made, said(made))))
+    analysis, before = told[0]
+    assert said(analysis) == before
+    for ask in (analysis.causes, lambda: analysis.painted(options)):
+        with pytest.raises(OptionError, match="the model was rewritten after this analysis"):
+            ask()
+
+
+def said(made):
+    """All that an analysis says in public, as text."""
+    decisions = made.decisions()
+    units = [(str(d), d.operator, d.name, d.made, d.entry, d.paint, d.is_half) for d in decisions.all]
+    casts = [(c.names, c.dtype, c.origin, c.maker, c.readers, c.leaves, c.added) for c in decisions.crossings]
+    paints = made.painting.paints, made.painting.entries
+    return repr(
+        (made.report(), units, casts, paints, made.findings, made.warnings, made.matched, made.replayed)
+    )
+
+
+def test_an_analysis_of_what_stays_as_it_is_can_be_asked():
+    """Where there was nothing to rewrite, all that an analysis can tell it tells afterwards too."""
+    told = []
+    rewrite(text.model("g (float[4] x) => (float[4] y) { y = Exp(x) }"), on_plan=told.append)
+    assert [cause.operators for cause in told[0].causes()] == [("Exp",)]
 
 
 def test_bfloat16_has_its_own_name(path):

@@ -191,8 +191,8 @@ def test_a_model_that_did_not_change_is_not_compared_in_silence(tmp_path):
     assert CliRunner().invoke(main, [str(path), "-q"]).output == ""
 
 
-def test_what_both_pins_name_is_forced(model):
-    """So that a pattern can have an exception; both say how many nodes they match."""
+def test_a_name_is_an_exception_to_a_pattern(model):
+    """Both say how many nodes they match."""
     pins = Pins(keep_full=".*", force_half="product")
     report = amp_rewrite.rewrite(model, Options(pins=pins)).report
     assert (report.nodes.half, report.nodes.full) == (1, 1)

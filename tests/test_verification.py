@@ -139,6 +139,25 @@ def test_another_shape_is_incomparable():
     assert not verdict(before, after, {"x": np.float32([1, 2])}).ok
 
 
+@pytest.mark.parametrize("shape", [[], ["N", 4], [1, 4, 9, 8]])
+def test_an_output_that_declares_a_wrong_shape_is_compared(shape):
+    """onnxruntime runs it, so the two models are compared, and a warning names the declaration."""
+    weight = onnx.numpy_helper.from_array(np.full((4, 3, 3, 3), 0.1, np.float32), "w")
+    borders = [("x", [1, 3, 8, 8]), ("y", shape)]
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims) for name, dims in borders)
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    graph = onnx.helper.make_graph([conv], "g", [x], [y], [weight])
+    before = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    after = amp_rewrite.rewrite(before).model
+    found = verification.verify(before, after, {"x": np.ones((1, 3, 8, 8), np.float32)})
+    assert found.ok
+    assert found.warnings == (f"output 'y' declares the shape {shape}, and onnxruntime finds [1, 4, 8, 8]",)
+    after.graph.output[0].type.tensor_type.ClearField("shape")
+    for dim in (1, 4, 7, 8):
+        after.graph.output[0].type.tensor_type.shape.dim.add().dim_value = dim
+    assert verification.verify(before, after, {"x": np.ones((1, 3, 8, 8), np.float32)}).signature
+
+
 def test_the_worst_sample_counts():
     """Each metric is that of its worst sample."""
     before, (good, bad) = MUTANTS["overflow"][0], ({"x": np.float32([1, 1])}, {"x": np.float32([150, 1])})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 import re2
@@ -38,7 +39,8 @@ def classify(
 ) -> tuple[Entry, ...]:
     """What holds of every unit: its kind, why, and who says so.
 
-    Raises OptionError for a pin that matches no node, or that asks for what no schema allows.
+    Raises OptionError for a pin that matches no node, that asks for what no schema allows, or that another
+    pin contradicts.
     """
     listed = functools.cache(functools.partial(_listed, lists, half, level, target))
     entries = [
@@ -46,7 +48,7 @@ def classify(
     ]
     for index, finding in findings.items():
         if _yields(entries[index], finding, level):
-            entries[index] = _held(entries[index], finding.reason, finding.source)
+            entries[index] = kept(entries[index], finding.reason, finding.source)
     old = _old(graph.root)
     for unit in graph.units:
         bound = old or _bound(unit, graph.root)
@@ -132,6 +134,11 @@ def _held(entry: Entry, reason: str, source: str) -> Entry:
     return Entry(kind, reason, source=source)
 
 
+def kept(entry: Entry, reason: str, source: str) -> Entry:
+    """What a pin or a finding holds in float32, with the kind that it had: half elsewhere goes by that."""
+    return replace(_held(entry, reason, source), held=entry.held or entry.kind)
+
+
 def _yields(entry: Entry, finding: Finding, level: Level) -> bool:
     """Whether an entry gives way to a finding."""
     asked = entry.source.startswith("--") and entry.kind is not Kind.FIXED
@@ -164,21 +171,68 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """A pin holds for the nodes that it names, and for all that stands in their bodies."""
     if not (pins.keep_full or pins.force_half):
         return
+    free = [unit.index for unit in graph.units if entries[unit.index].source != BY_SCHEMA]
     around = dict(_around(graph.root))
-    for pattern in pins.keep_full:
-        for unit in _matching(graph, around, pattern, "`Pins.keep_full`"):
-            if entries[unit.index].source != BY_SCHEMA:  # no --force-half must undo that
-                entries[unit.index] = _held(entries[unit.index], kept_by(pattern), BY_PIN)
-    for pattern in pins.force_half:
-        units = _matching(graph, around, pattern, "`Pins.force_half`")
-        able = [unit for unit in units if entries[unit.index].source != BY_SCHEMA]
-        if not able:
-            raise OptionError(
-                f"`Pins.force_half` {pattern}: {entries[units[0].index].reason}",
-                remedy="leave the node in float32",
-            )
-        for unit in able:
-            entries[unit.index] = Entry(Kind.ALLOW, f"forced by {pattern!r}", source=BY_PIN)
+    to_keep = [_claims(graph, around, pattern, "`Pins.keep_full`") for pattern in pins.keep_full]
+    to_force = [_claims(graph, around, pattern, "`Pins.force_half`") for pattern in pins.force_half]
+    for claims in to_force:
+        _refuse_unable(claims, entries, free)
+    keeping, forcing = _closest(to_keep), _closest(to_force)
+    for unit in free:
+        keep, force = keeping.get(unit), forcing.get(unit)
+        if keep and force and keep.closeness == force.closeness:
+            raise _contradiction(keep, force)
+        if force and not (keep and keep.closeness > force.closeness):
+            entries[unit] = Entry(Kind.ALLOW, f"forced by {force.pattern!r}", source=BY_PIN)
+        elif keep:
+            entries[unit] = kept(entries[unit], kept_by(keep.pattern), BY_PIN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """That a pattern names a node, and so decides a unit of it or in its bodies.
+
+    What names a node that is further in is closer to the unit, and a name closer than an expression.
+    """
+
+    pattern: str
+    node: ir.Node
+    depth: int
+
+    @property
+    def closeness(self) -> tuple[int, bool]:
+        name = pinned_as(self.node)
+        return self.depth, self.pattern in (name, re.escape(name))
+
+
+_Claims = Mapping[int, _Claim]
+"""The claims of patterns, by the position of the unit."""
+
+
+def _closest(found: Iterable[_Claims]) -> _Claims:
+    """The claim on each unit that is closest to it; of several the last."""
+    closest: dict[int, _Claim] = {}
+    for claims in found:
+        for unit, claim in claims.items():
+            if claim.closeness >= closest.setdefault(unit, claim).closeness:
+                closest[unit] = claim
+    return closest
+
+
+def _refuse_unable(claims: _Claims, entries: Sequence[Entry], free: Collection[int]) -> None:
+    if claims.keys().isdisjoint(free):
+        unit, claim = next(iter(claims.items()))
+        raise OptionError(
+            f"`Pins.force_half` {claim.pattern}: {entries[unit].reason}", remedy="leave the node in float32"
+        )
+
+
+def _contradiction(keep: _Claim, force: _Claim) -> OptionError:
+    return OptionError(
+        f"`Pins.keep_full` {keep.pattern} and `Pins.force_half` {force.pattern} "
+        f"both match node '{pinned_as(keep.node)}'",
+        remedy="leave one out; a node's own name is an exception to an expression that matches it",
+    )
 
 
 def kept_by(pattern: str) -> str:
@@ -198,11 +252,15 @@ def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nod
             yield from _around(body, (*outer, node))
 
 
-def _matching(graph: UnitGraph, around: _Around, pattern: str, field: str) -> list[Unit]:
-    """The units of the nodes that a pattern names, and of all nodes in the bodies of these."""
+def _claims(graph: UnitGraph, around: _Around, pattern: str, field: str) -> _Claims:
+    """What a pattern decides: the units of the nodes that it names, and of all nodes in their bodies."""
     held = _with_units(graph, around)
     named = _named(held, pattern, field)
-    found = [unit for unit in graph.units if not named.isdisjoint(around[unit.node])]
+    found: dict[int, _Claim] = {}
+    for unit in graph.units:
+        for depth, node in enumerate(around[unit.node]):
+            if node in named:
+                found[unit.index] = _Claim(pattern, node, depth)
     if not found:
         near = difflib.get_close_matches(pattern, sorted(set(map(pinned_as, held))), n=3)
         raise OptionError(

@@ -1,13 +1,30 @@
 """The rules of colour: HALF or FULL for every unit, with the rule that says so and the unit that caused it.
 
-The rules come in order, and the first that paints a unit wins. They are TensorFlow Grappler's
-auto_mixed_precision passes, but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
+| rule    | paints                                                | walks                                  |
+|---------|-------------------------------------------------------|----------------------------------------|
+| allow   | ALLOW units HALF                                      |                                        |
+| deny    | DENY units FULL, and what they make suspect           | forward through CLEAR and INFER        |
+| between | INFER and CLEAR units between two ALLOW units HALF    | forward and back through their like    |
+| lead    | weight-derived CLEAR and marked INFER units HALF      | back from HALF units                   |
+| follow  | marked INFER units HALF that no denied unit feeds     | forward from HALF units                |
+| spread  | CLEAR units HALF                                      | both ways, and ties, from HALF units   |
+| settle  | what is tied to a FULL unit FULL; Casts as all beside | ties; then one step to each side       |
+| left    | all others FULL                                       |                                        |
+
+A rule leaves alone what an earlier one has painted; only `settle` makes HALF units FULL. `follow` and
+`spread` take turns until neither paints. The rules are TensorFlow Grappler's auto_mixed_precision passes,
+but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
+
+Keeping more in float32 never makes a unit HALF: `deny` goes by the kinds that the lists give, so a pin or a
+finding changes nothing of what it paints (Entry.held), and all other rules paint less where less is HALF.
+What the lists themselves say is no holding, nor is what no schema and no kernel of the target allows: a FIXED
+unit ends the paths of `deny`, as in Grappler, and `--fixed` may make what feeds a unit HALF.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from amp_rewrite.analysis import findings
@@ -81,17 +98,20 @@ def paint(
     Raises nothing: any graph and any entries have a painting.
     """
     rules = _Rules(graph, entries)
-    rules.allow()
+    rules.paint(Rule.ALLOW, rules.allowed())
     if level is not Level.UNSAFE_FORCE_ALL:
-        rules.deny()
-    rules.between()
+        rules.paint(Rule.DENY, rules.denied())
+    rules.paint(Rule.BETWEEN, rules.between())
     if follow:
-        rules.lead()
-        rules.spread_and_follow()
-    else:
-        rules.spread()
-    rules.settle()
+        rules.paint(Rule.LEAD, rules.leading())
+    rules.follow_and_spread(follow=follow)
+    rules.settle_ties()
+    rules.settle_casts()
     return Painting(rules.finish(), tuple(entries))
+
+
+_Found = Mapping[int, int | None]
+"""The units that a rule would paint, each with its cause."""
 
 
 class _Rules:
@@ -99,123 +119,97 @@ class _Rules:
         self._graph = graph
         self._entries = entries
         self._kinds = [entry.kind for entry in entries]
+        self._listed = [entry.held or entry.kind for entry in entries]
         self._paints: dict[int, Paint] = {}
         self._tied = _Ties(graph.ties)
         self._leaving = frozenset(graph.root.outputs)
+
+    def paint(self, rule: Rule, found: _Found) -> list[int]:
+        """Paints what no earlier rule has painted; returns these units."""
+        fresh = [unit for unit in found if unit not in self._paints]
+        colour = Colour.FULL if rule is Rule.DENY else Colour.HALF
+        self._paints.update((unit, Paint(colour, rule, found[unit])) for unit in fresh)
+        return fresh
 
     def finish(self) -> tuple[Paint, ...]:
         left = Paint(Colour.FULL, Rule.LEFT)
         return tuple(self._paints.get(i, left) for i in range(len(self._kinds)))
 
-    def allow(self) -> None:
-        """Every ALLOW unit."""
-        half = Paint(Colour.HALF, Rule.ALLOW)
-        self._paints.update((unit, half) for unit in self._of(Kind.ALLOW))
+    def allowed(self) -> _Found:
+        return dict.fromkeys(_positions(self._kinds, Kind.ALLOW))
 
-    def deny(self) -> None:
-        """Every DENY unit, and what lies on a forward path from it, through CLEAR and INFER, that ends
-        in an INFER or DENY unit.
+    def denied(self) -> _Found:
+        """DENY units, and what lies on a forward path from one, through CLEAR and INFER, that ends in an
+        INFER or DENY unit. A held unit counts as what it was: what is suspect does not depend on holding.
         """
-        suspect = self._leading_to_suspects()
-        roots = list(self._of(Kind.DENY))
-        found = reach(roots, self._consumers, suspect.__contains__)
-        full = Paint(Colour.FULL, Rule.DENY)
-        self._paints.update((unit, full) for unit in roots)
-        for unit, cause in found.items():
-            self._paints.setdefault(unit, Paint(Colour.FULL, Rule.DENY, cause))
+        roots = list(_positions(self._listed, Kind.DENY))
+        suspects = [*_positions(self._listed, Kind.INFER), *roots]
+        leading = {*suspects, *reach(suspects, self._producers, self._is_listed_clear)}
+        found: dict[int, int | None] = {**reach(roots, self._consumers, leading.__contains__)}
+        return {**found, **dict.fromkeys(roots)}
 
-    def _leading_to_suspects(self) -> set[int]:
-        suspects = [*self._of(Kind.INFER), *self._of(Kind.DENY)]
-        return {*suspects, *reach(suspects, self._producers, self._is_clear)}
-
-    def between(self) -> None:
-        """INFER and CLEAR units on a path between two ALLOW units."""
-        roots = list(self._of(Kind.ALLOW))
+    def between(self) -> _Found:
+        roots = list(_positions(self._kinds, Kind.ALLOW))
         after = reach(roots, self._consumers, self._is_open)
-        before = reach(roots, self._producers, after.__contains__)
-        for unit, cause in before.items():
-            self._paints[unit] = Paint(Colour.HALF, Rule.BETWEEN, cause)
+        return reach(roots, self._producers, after.__contains__)
 
-    def _is_open(self, unit: int) -> bool:
-        return unit not in self._paints and self._kinds[unit] in (Kind.INFER, Kind.CLEAR)
-
-    def lead(self) -> None:
-        """Rooted units on the way to a HALF one, through their like: CLEAR, or INFER and marked to follow."""
+    def leading(self) -> _Found:
         found = weight_derived.find(self._graph, self._entries)
 
         def leads(unit: int) -> bool:
             entry = self._entries[unit]
-            marked = entry.kind is Kind.CLEAR or entry.follow
-            return unit in found and marked and unit not in self._paints
+            return unit in found and self._is_open(unit) and (entry.kind is Kind.CLEAR or entry.follow)
 
-        for unit, cause in reach(self._halves(), self._producers, leads).items():
-            self._paints[unit] = Paint(Colour.HALF, Rule.LEAD, cause)
+        return reach(self._halves(), self._producers, leads)
 
-    def spread_and_follow(self) -> None:
-        """Both rules until neither paints any more: what follows also follows through CLEAR units."""
+    def follow_and_spread(self, *, follow: bool) -> None:
+        """Both rules in turn until neither paints: what follows also follows through CLEAR units."""
         fresh = self._halves()
         while fresh:
-            followed = self._follow(fresh)
-            fresh = self.spread([*fresh, *followed])
+            found = reach(fresh, self._consumers, self._follows) if follow else {}
+            fresh = [*fresh, *self.paint(Rule.FOLLOW, found)]
+            fresh = self.paint(Rule.SPREAD, reach(fresh, self._neighbours, self._is_clear_and_open))
 
-    def _follow(self, roots: Iterable[int]) -> list[int]:
-        """INFER units that are marked so, fed by a HALF unit and by no denied one, and so on."""
-        painted: list[int] = []
-        todo = list(roots)
-        while todo:
-            unit = todo.pop()
-            for reader in self._graph.consumers[unit]:
-                if self._may_follow(reader):
-                    self._paints[reader] = Paint(Colour.HALF, Rule.FOLLOW, unit)
-                    painted.append(reader)
-                    todo.append(reader)
-        return painted
-
-    def _may_follow(self, unit: int) -> bool:
-        entry = self._entries[unit]
-        if unit in self._paints or entry.kind is not Kind.INFER or not entry.follow:
-            return False
-        return not any(self._is_denied(maker) for maker in self._graph.producers[unit])
-
-    def _is_denied(self, unit: int) -> bool:
-        paint = self._paints.get(unit)
-        return paint is not None and paint.rule is Rule.DENY
-
-    def spread(self, roots: Iterable[int] | None = None) -> list[int]:
-        """CLEAR units connected to a HALF unit through CLEAR units, in both directions."""
-        start = self._halves() if roots is None else roots
-        found = reach(start, self._neighbours, self._is_clear_and_open)
-        for unit, cause in found.items():
-            self._paints[unit] = Paint(Colour.HALF, Rule.SPREAD, cause)
-        return list(found)
-
-    def _is_clear_and_open(self, unit: int) -> bool:
-        return self._kinds[unit] is Kind.CLEAR and unit not in self._paints
-
-    def settle(self) -> None:
-        """One FULL unit makes all that is tied to it FULL; then Casts take the colour beside them."""
+    def settle_ties(self) -> None:
+        """One FULL unit makes all that is tied to it FULL: the only rule that paints over another."""
         full = [u for group in self._graph.ties for u in group if not self._is_half(u)]
         for unit, cause in reach(full, _Ties(self._graph.ties).of, self._is_half).items():
             self._paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
+
+    def settle_casts(self) -> None:
+        """A Cast takes what its maker gives; what it gives is HALF when all who read it are."""
         for unit in self._graph.units:
             if unit.node.op_type == "Cast" and unit.node.domain == "":
                 self._settle_cast(unit.index, reads=bool(unit.reads))
 
     def _settle_cast(self, unit: int, *, reads: bool) -> None:
-        """A Cast takes what its maker gives; what it gives is HALF when all who read it are."""
-        entry = self._entries[unit]
-        if unit in self._paints or _is_held(entry):
+        if _is_held(self._entries[unit]):
             return
         beside = self._graph.producers[unit] if reads else self._graph.consumers[unit]
         borders = reads or self._is_read_inside(unit)
         if beside and borders and all(map(self._is_half, beside)):
-            self._paints[unit] = Paint(Colour.HALF, Rule.SETTLE, beside[0])
+            self.paint(Rule.SETTLE, {unit: beside[0]})
 
     def _is_read_inside(self, unit: int) -> bool:
         return self._leaving.isdisjoint(self._graph.units[unit].makes)
 
-    def _of(self, kind: Kind) -> Iterator[int]:
-        return (unit for unit, other in enumerate(self._kinds) if other is kind)
+    def _is_open(self, unit: int) -> bool:
+        return unit not in self._paints and self._kinds[unit] in (Kind.INFER, Kind.CLEAR)
+
+    def _is_clear_and_open(self, unit: int) -> bool:
+        return self._kinds[unit] is Kind.CLEAR and unit not in self._paints
+
+    def _is_listed_clear(self, unit: int) -> bool:
+        return self._listed[unit] is Kind.CLEAR
+
+    def _follows(self, unit: int) -> bool:
+        """Whether a unit may follow a HALF one: no denied unit feeds it."""
+        marked = self._entries[unit].follow and self._is_open(unit)
+        return marked and not any(map(self._is_denied, self._graph.producers[unit]))
+
+    def _is_denied(self, unit: int) -> bool:
+        paint = self._paints.get(unit)
+        return paint is not None and paint.rule is Rule.DENY
 
     def _halves(self) -> list[int]:
         return [unit for unit, paint in self._paints.items() if paint.colour is Colour.HALF]
@@ -223,9 +217,6 @@ class _Rules:
     def _is_half(self, unit: int) -> bool:
         paint = self._paints.get(unit)
         return paint is not None and paint.colour is Colour.HALF
-
-    def _is_clear(self, unit: int) -> bool:
-        return self._kinds[unit] is Kind.CLEAR
 
     def _producers(self, unit: int) -> Iterable[int]:
         return self._graph.producers[unit]
@@ -237,6 +228,10 @@ class _Rules:
         yield from self._graph.producers[unit]
         yield from self._graph.consumers[unit]
         yield from self._tied.of(unit)
+
+
+def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:
+    return (unit for unit, other in enumerate(kinds) if other is kind)
 
 
 def _is_held(entry: Entry) -> bool:

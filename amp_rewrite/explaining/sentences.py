@@ -64,7 +64,8 @@ def _because(decision: Decision, cause: str) -> str:
         tied = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
         return f"{tied} {cause or _GONE}"
     if rule is Rule.DENY and kind is not Kind.DENY:
-        return f"downstream of {cause or _GONE}, which is denied or suspect itself"
+        downstream = f"downstream of {cause or _GONE}, which is denied or suspect itself"
+        return f"stays float32: {own}, and {downstream}" if kind is Kind.FIXED else downstream
     if rule is Rule.LEFT:
         return _LEFT.get(kind, f"stays float32: {own}")
     if rule in _ON_THE_WAY:

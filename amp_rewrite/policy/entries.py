@@ -36,12 +36,14 @@ class Entry:
     """What is said of one operator, why, and by whom: a list's name, or a flag such as `--allow`.
 
     `follow` (INFER only): goes on in half behind a half unit, so that the runtime can fuse the two.
+    `held` is the kind that it would have, did no pin and no finding hold it in float32.
     """
 
     kind: Kind
     reason: str
     follow: bool = False
     source: str = ""
+    held: Kind | None = None
 
 
 def read(top: Iterable[Field], source: str, operator: Callable[[Field], Operator]) -> dict[Operator, Entry]:

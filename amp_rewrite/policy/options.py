@@ -70,7 +70,7 @@ class ExternalData:
 class Pins:
     """Nodes that the user decides, by name or by a regular expression that matches the whole name.
 
-    Each is one text or several; what both name is forced. Raises OptionError for anything else.
+    Each is one text or several. Raises OptionError for anything else.
     """
 
     keep_full: tuple[str, ...]

@@ -111,7 +111,7 @@ class Limit:
 
 def _checked(seconds: Any, name: str) -> float:
     with contextlib.suppress(OverflowError):  # of a whole number that is too large for a float
-        if isinstance(seconds, Real) and not isinstance(seconds, bool) and 0 < float(seconds) < math.inf:
+        if isinstance(seconds, Real) and seconds is not True and 0 < float(seconds) < math.inf:
             return float(seconds)
     raise OptionError(f"{name} is no number of seconds above 0", remedy="leave it out for no limit")
 

@@ -68,6 +68,8 @@ def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False)
     name, *rest = COLUMNS
     if verdict.outputs:
         console.table((Column(name, overflow="fold"), *rest), map(_row, verdict.outputs))
+    for warning in verdict.warnings:
+        console.print(f"warning  {warning}")
     for fault in verdict.faults:
         console.print(Styled(f"  {fault}", "red"))
     if verdict.blame is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import onnx
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import FeedError, ModelError
@@ -45,6 +47,8 @@ class Verdict:
     the rewritten model does not run at all; `how` where the two ran, `samples` on how many inputs, `inputs`
     where these come from. `blame` is there when it was asked for.
 
+    `warnings` are of outputs that declare a wrong shape in both models, which are compared none the less.
+
     A verdict that goes by nothing is no good one. A value can be compared where it is finite in the original,
     or no float at all. `unproven` says, in words, where there is none:
 
@@ -64,6 +68,7 @@ class Verdict:
     blame: Blame | None = None
     inputs: Origin = GIVEN
     unproven: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -142,13 +147,14 @@ def _verify(
     judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=origin)
     try:
         with emulated(models[1], where, late=True) as runnable:
-            return _judge(judged, before, runnable, feeds, bounds, borders, where)
+            return _judge(judged, models, before, runnable, feeds, bounds, borders, where)
     except FailedError as error:
         return replace(judged, signature=(f"the rewritten model does not run: {error}",))
 
 
 def _judge(
     judged: Verdict,
+    models: tuple[Runnable, Runnable],
     before: Any,
     rewritten: Runnable,
     samples: Iterable[Feeds],
@@ -160,7 +166,9 @@ def _judge(
         after = sessions.open_session(rewritten, where)
     except ModelError as error:
         raise FailedError(error) from error
-    judged = replace(judged, signature=tuple(_differences(before, after, borders)))
+    wrong = _wrongly_declared(models, before, after)
+    differences = tuple(_differences(before, after, borders, wrong))
+    judged = replace(judged, signature=differences, warnings=tuple(wrong.values()))
     if judged.signature:
         return judged
     origin = judged.inputs
@@ -181,7 +189,36 @@ _HOW = {
 }
 
 
-def _differences(before: Any, after: Any, borders: Borders) -> Iterator[str]:
+def _wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any) -> dict[str, str]:
+    """What is to be said of outputs that onnxruntime finds other shapes for than both models declare.
+
+    It keeps to one or the other as it sees fit, so the shapes of the two sessions say nothing of the models.
+    """
+    pairs = zip(before.get_outputs(), after.get_outputs(), strict=False)
+    apart = [(was, now) for was, now in pairs if was.name == now.name and was.shape != now.shape]
+    old, new = map(_declared, models) if apart else ({}, {})
+    return {
+        was.name: f"output '{was.name}' declares the shape {said}, and onnxruntime finds {found}"
+        for was, now in apart
+        if (said := old.get(was.name)) is not None and said == new.get(was.name)
+        for found in (now.shape if was.shape == said else was.shape,)
+    }
+
+
+def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
+    """The shapes that the outputs of a model declare, as onnxruntime writes them."""
+    proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
+    return {
+        info.name: [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in shape.dim
+        ]
+        for info in proto.graph.output
+        if info.type.tensor_type.HasField("shape")
+        for shape in (info.type.tensor_type.shape,)
+    }
+
+
+def _differences(before: Any, after: Any, borders: Borders, excused: Container[str]) -> Iterator[str]:
     for side in ("inputs", "outputs"):
         old, new = (getattr(session, f"get_{side}")() for session in (before, after))
         if [entry.name for entry in old] != [entry.name for entry in new]:
@@ -191,7 +228,7 @@ def _differences(before: Any, after: Any, borders: Borders) -> Iterator[str]:
             halved = borders is Borders.HALF and {was.type, now.type} <= _HALF_OR_FLOAT
             if was.type != now.type and not halved:
                 yield f"'{was.name}' is {now.type}, and was {was.type}"
-            if was.shape != now.shape:
+            if was.shape != now.shape and (side == "inputs" or was.name not in excused):
                 yield f"'{was.name}' has the shape {now.shape}, and had {was.shape}"
 
 
