@@ -30,7 +30,8 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
         if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
             found[unit.index] = Finding(reason, always=True)
     crashing = transposes.crashing(node for held in graphs(graph.root) for node in held)
-    found.update({u.index: Finding(_CRASH, always=True) for u in graph.units if u.node in crashing})
+    crashes = (unit for unit in graph.units if unit.node in crashing) if crashing else ()
+    found.update({unit.index: Finding(_CRASH, always=True) for unit in crashes})
     return found
 
 

@@ -90,7 +90,7 @@ class _Builder:
         self._target = target
         self._half = half.name
         self._support = functools.cache(self._find_support)  # an operator is asked about once, not each node
-        self._joined = functools.cache(self._find_joined)
+        self._of_schema = functools.cache(self._find_layout)
         self._runs = functools.cache(self._find_runs)
         self._functions = frozenset(model.functions)
         self._version = element_types.versions(model.graph.opset_imports)
@@ -102,15 +102,22 @@ class _Builder:
 
     def graph(self, graph: ir.Graph) -> None:
         for node in graph:
-            borders, bodies = control_flow.borders(node), control_flow.bodies(node)
-            if borders is not None:
-                self._borders(node, borders)
-            elif node.op_type != "Constant" or node.domain:
-                self._groups(node, sealed=bool(bodies) or _holds_float32(node))
-            for body in bodies:
-                if borders is None:
-                    self._seal(node, body)
-                self.graph(body)
+            if control_flow.may_hold(node):
+                self._holder(node)
+            elif node.op_type != "Constant":
+                self._groups(node, sealed=False)
+
+    def _holder(self, node: ir.Node) -> None:
+        """A node that may have bodies, and the graphs that these are."""
+        borders, bodies = control_flow.borders(node), control_flow.bodies(node)
+        if borders is not None:
+            self._borders(node, borders)
+        else:
+            self._groups(node, sealed=bool(bodies) or _holds_float32(node))
+        for body in bodies:
+            if borders is None:
+                self._seal(node, body)
+            self.graph(body)
 
     def _groups(self, node: ir.Node, *, sealed: bool) -> None:
         """A unit for every type variable; none may change when bodies or attributes share the types."""
@@ -125,15 +132,23 @@ class _Builder:
 
     def _layout(self, node: ir.Node) -> schema.Layout:
         domain, operator = node.domain, node.op_type
-        inputs, outputs = len(node.inputs), len(node.outputs)
-        layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
-        if layout is None or (self._functions and node.op_identifier() in self._functions):
-            return _opaque(inputs, outputs)
-        for names in self._joined(domain, operator):
+        layout, joined = self._of_schema(domain, operator, len(node.inputs), len(node.outputs))
+        if self._functions and node.op_identifier() in self._functions:
+            return _opaque(len(node.inputs), len(node.outputs))
+        for names in joined:
             layout = self._join(node, layout, names)
         return layout
 
-    def _find_joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
+    def _find_layout(
+        self, domain: str, operator: str, inputs: int, outputs: int
+    ) -> tuple[schema.Layout, Iterable[frozenset[str]]]:
+        """The layout of a node with so many ports, and the variables that the target joins."""
+        layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
+        if layout is None:
+            return _opaque(inputs, outputs), ()
+        return layout, self._joined(domain, operator)
+
+    def _joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
         support = self._support(domain, operator)
         return self._target.joined(domain, operator, support, self._half) if support is not None else ()
 

@@ -19,10 +19,10 @@ class Names:
         for graph in graphs(model.graph):
             self._values.update(value.name for value in graph.inputs)
             self._values.update(graph.initializers)
-            for node in graph:
-                self._nodes.add(node.name)
-                self._values.update([value.name for value in node.outputs])
-                self._values.update([v.name for v in node.inputs if v is not None])  # a sparse initializer
+            self._nodes.update(node.name for node in graph)
+            self._values.update(value.name for node in graph for value in node.outputs)
+            read = {value for node in graph for value in node.inputs}
+            self._values.update(v.name for v in read if v is not None)  # a sparse initializer
 
     def of_value(self, value: ir.Value, suffix: str) -> str:
         """`<value>__<suffix>`, numbered where that is taken."""
@@ -39,7 +39,7 @@ class Names:
         """
         for value in [v for v in graph.initializers.values() if v.name in around]:
             value.name = self.of_value(value, "inner")
-        bodies = [body for node in graph for body in control_flow.bodies(node)]
+        bodies = list(control_flow.inner(graph))
         visible = around.union(_names(graph)) if bodies else around
         for body in bodies:
             self.tell_apart(body, visible)
@@ -48,9 +48,8 @@ class Names:
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all graphs below it, outer ones first, in the order of the nodes."""
     yield graph
-    for node in graph:
-        for body in control_flow.bodies(node):
-            yield from graphs(body)
+    for body in control_flow.inner(graph):
+        yield from graphs(body)
 
 
 def _names(graph: ir.Graph) -> Iterator[str | None]:

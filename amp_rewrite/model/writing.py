@@ -161,7 +161,7 @@ def save(
         if beside:
             _refuse_link_elsewhere(path, stage.target)
             names = data_files.unload(loaded.model, stage, asked.largest)
-        else:
+        elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use)
 
