@@ -20,7 +20,7 @@ from amp_rewrite.onnx_types import function_calls, worker
 from amp_rewrite.policy.options import Borders, Options
 from amp_rewrite.process import collector
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rewriting import annotations, checking, editing, plan_files, tidy
+from amp_rewrite.rewriting import annotations, cast_sites, checking, decisions, editing, plan_files, tidy
 from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
@@ -196,7 +196,12 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
         before = annotations.read(model)
     except ModelError as error:
         before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
-    annotations.write(model, annotations.merged(before, analysis.decisions().placed(placed)))
+    graph, painting, plan = analysis.graph, analysis.painting, analysis.plan
+    if before is None:
+        annotations.write_first(model, graph, painting, cast_sites.of(graph, plan.casts, placed))
+    else:
+        after = decisions.of(graph, painting, plan, placed)
+        annotations.write(model, annotations.merged(before, after))
     return warnings
 
 

@@ -239,7 +239,7 @@ class _Builder:
     def finish(self, root: ir.Graph) -> UnitGraph:
         producers: list[list[int]] = [[] for _ in self._units]
         consumers: list[list[int]] = [[] for _ in self._units]
-        for maker, reader in (*self._edges(), *self._inside()):
+        for maker, reader in itertools.chain(self._edges(), self._inside()):
             consumers[maker].append(reader)
             producers[reader].append(maker)
         return UnitGraph(
@@ -266,7 +266,7 @@ class _Builder:
         """What makes and what reads a sequence or an optional (no Cast can stand between), and the
         variables of a node that has both a sequence and its elements.
         """
-        for value, readers in self._readers.items():
+        for value, readers in self._readers.items() if self._wrapped else ():
             if value in self._wrapped:
                 maker = [self._maker[value]] if value in self._maker else []
                 yield (*maker, *(reader for reader, _ in readers))
@@ -281,7 +281,7 @@ class _Builder:
 
     def _together(self) -> Iterator[tuple[int, ...]]:
         """The variables of each node that has both a sequence or an optional and its elements."""
-        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense)
+        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense) if self._wrapped else {}
         together: dict[ir.Node, list[int]] = {node: [] for node in nodes}
         for unit in self._units if nodes else ():
             if unit.node in nodes and control_flow.borders(unit.node) is None:

@@ -19,10 +19,11 @@ class Names:
         for graph in graphs(model.graph):
             self._values.update(value.name for value in graph.inputs)
             self._values.update(graph.initializers)
-            self._nodes.update(node.name for node in graph)
-            self._values.update(value.name for node in graph for value in node.outputs)
-            read = {value for node in graph for value in node.inputs}
-            self._values.update(v.name for v in read if v is not None)  # a sparse initializer
+            for node in graph:
+                self._nodes.add(node.name)
+                for value in (*node.outputs, *node.inputs):  # nobody makes a sparse initializer
+                    if value is not None:
+                        self._values.add(value.name)
 
     def of_value(self, value: ir.Value, suffix: str) -> str:
         """`<value>__<suffix>`, numbered where that is taken."""
@@ -43,6 +44,11 @@ class Names:
         visible = around.union(_names(graph)) if bodies else around
         for body in bodies:
             self.tell_apart(body, visible)
+
+
+def operators(graph: ir.Graph) -> frozenset[str]:
+    """The types of the nodes of a graph and of all graphs below it, whatever their domains."""
+    return frozenset([node.op_type for inner in graphs(graph) for node in inner])
 
 
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -11,6 +11,12 @@ from amp_rewrite.model import proto_walks
 from amp_rewrite.onnx_types import control_flow
 
 
+def are_in(graphs: Iterable[ir.Graph]) -> bool:
+    """Whether a node of these leaves outputs out at its end."""
+    last = (value for graph in graphs for node in graph for value in node.outputs[-1:])
+    return any(not value.name for value in last)
+
+
 def put_back(model: ir.Model, proto: onnx.ModelProto) -> None:
     """Puts the outputs back that a node leaves out at its end, and onnx-ir with it.
 
@@ -21,22 +27,10 @@ def put_back(model: ir.Model, proto: onnx.ModelProto) -> None:
         _put_outputs(function, made.node)
 
 
-def _put_outputs(nodes: ir.Graph | ir.Function, protos: Iterable[onnx.NodeProto]) -> None:
-    if not _is_concerned(nodes):  # most are not, and their protos need no look
-        return
+def _put_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto]) -> None:
     for node, proto in zip(nodes, protos, strict=True):
-        if _leaves_out(node):
+        if node.outputs and not node.outputs[-1].name:
             proto.output.extend([""] * (len(node.outputs) - len(proto.output)))
         bodies = control_flow.bodies(node)
         for body, made in zip(bodies, proto_walks.bodies(proto) if bodies else (), strict=True):
             _put_outputs(body, made.node)
-
-
-def _is_concerned(nodes: ir.Graph | ir.Function) -> bool:
-    """Whether a node leaves an output out at its end, or has bodies, whose nodes may."""
-    return any(map(_leaves_out, nodes)) or next(control_flow.inner(nodes), None) is not None
-
-
-def _leaves_out(node: ir.Node) -> bool:
-    outputs = node.outputs
-    return bool(outputs) and not outputs[-1].name

@@ -117,8 +117,9 @@ def checkable(source: Source) -> Checkable:
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
     """The model as a ModelProto, with what was taken out on the way in."""
+    held = tuple(graphs(loaded.model.graph))
     if loaded.kept is not None:
-        _forget_undeclared(loaded.model, loaded.kept.declared)
+        _forget_undeclared(held, loaded.kept.declared)
     try:
         proto = ir.to_proto(loaded.model)
     except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
@@ -127,7 +128,8 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
             where="the given model",
             remedy=EXPORT_AGAIN,
         ) from error
-    trailing_outputs.put_back(loaded.model, proto)
+    if loaded.model.functions or trailing_outputs.are_in(held):
+        trailing_outputs.put_back(loaded.model, proto)
     if loaded.kept is not None:
         preserved_fields.put_back(loaded.kept, proto)
     for function in proto.functions:
@@ -135,9 +137,9 @@ def to_proto(loaded: Loaded) -> onnx.ModelProto:
     return proto
 
 
-def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
+def _forget_undeclared(held: Iterable[ir.Graph], declared: Container[str | None]) -> None:
     """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
-    for graph in graphs(model.graph):
+    for graph in held:
         for value in graph.initializers.values():
             leaving = value.is_graph_input() or value.is_graph_output()
             if value.name not in declared and not leaving:
