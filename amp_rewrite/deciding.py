@@ -92,7 +92,7 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
     half = options.half
     with clock.stage("analyse"):
         warning = _settle_functions(loaded.model, options)
-        operators = names.operators(loaded.model.graph)
+        operators = names.operators(names.graphs(loaded.model.graph))
         if "FusedConv" in operators:
             unfusing.split(loaded.model, options.target, half)
         types = shape_inference.types(loaded.model)

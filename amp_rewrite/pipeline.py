@@ -170,12 +170,12 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
     """Edits the model; the report says how many Casts tidying removed, and what broke at the borders."""
     if not analysis.plan:
         return planned
-    model, types = analysis.loaded.model, analysis.graph.types
+    model, held, types = analysis.loaded.model, analysis.graph.graphs, analysis.graph.types
     before = checking.borders(model, types)
     with clock.stage("rewrite"):
-        placed = editing.apply(analysis.plan, model, types)
+        placed = editing.apply(analysis.plan, model, held, types)
     with clock.stage("tidy"):
-        removed = tidy.run(model, types)
+        removed = tidy.run(model.graph, held, types)
     with clock.stage("annotate"):
         warnings = (*planned.warnings, *_annotate(analysis, placed))
     carried_out = replace(planned, casts_removed=removed, warnings=warnings)

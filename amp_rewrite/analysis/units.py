@@ -59,7 +59,8 @@ class UnitGraph:
     """All units of a model and the dataflow between them, by position in `units`.
 
     `maker` and `readers` say which unit makes a value and which read it, and where; `producers` and
-    `consumers` are the same between units; `ties` are groups of units that must have one colour.
+    `consumers` are the same between units; `ties` are groups of units that must have one colour. `graphs` are
+    `root` and all graphs below it, outer ones first, for who needs to see all nodes.
     """
 
     units: tuple[Unit, ...]
@@ -70,6 +71,7 @@ class UnitGraph:
     ties: tuple[tuple[int, ...], ...]
     types: element_types.Types
     root: ir.Graph
+    graphs: tuple[ir.Graph, ...]
 
 
 def build(
@@ -96,11 +98,13 @@ class _Builder:
         self._version = element_types.versions(model.graph.opset_imports)
         self._float = {v for v, t in types.items() if t.dtype == ir.DataType.FLOAT}
         self._wrapped = {v for v in self._float if type(types[v]) is not ir.TensorType}
+        self._graphs: list[ir.Graph] = []
         self._units: list[Unit] = []
         self._maker: dict[ir.Value, int] = {}
         self._readers: dict[ir.Value, list[tuple[int, Site]]] = {}
 
     def graph(self, graph: ir.Graph) -> None:
+        self._graphs.append(graph)
         for node in graph:
             if control_flow.may_hold(node):
                 self._holder(node)
@@ -251,6 +255,7 @@ class _Builder:
             ties=tuple(self._ties()),
             types=self._types,
             root=root,
+            graphs=tuple(self._graphs),
         )
 
     def _edges(self) -> Iterator[tuple[int, int]]:

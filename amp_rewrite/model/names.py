@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -10,13 +10,13 @@ from amp_rewrite.onnx_types import control_flow
 
 
 class Names:
-    """Hands out names; none twice, and none that the model has in any of its graphs."""
+    """Hands out names; none twice, and none that the graphs of a model have."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, held: Iterable[ir.Graph]) -> None:
         self._values: set[str | None] = set()
         self._nodes: set[str | None] = set()
         self._of_values, self._of_nodes = Numbered(), Numbered()
-        for graph in graphs(model.graph):
+        for graph in held:
             self._values.update(value.name for value in graph.inputs)
             self._values.update(graph.initializers)
             for node in graph:
@@ -46,9 +46,9 @@ class Names:
             self.tell_apart(body, visible)
 
 
-def operators(graph: ir.Graph) -> frozenset[str]:
-    """The types of the nodes of a graph and of all graphs below it, whatever their domains."""
-    return frozenset([node.op_type for inner in graphs(graph) for node in inner])
+def operators(held: Iterable[ir.Graph]) -> frozenset[str]:
+    """The types of the nodes of these graphs, whatever their domains."""
+    return frozenset([node.op_type for graph in held for node in graph])
 
 
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -38,17 +38,25 @@ FORMAT = 1
 def write(model: ir.Model, found: Decisions) -> None:
     """Leaves the decisions in the metadata of the model that they are about, and nothing older."""
     units = ((decision.node, decision.variable, decision.paint, decision.entry) for decision in found.all)
-    _write(model, units, found.crossings)
+    _write(model, graphs(model.graph), units, found.crossings)
 
 
 def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, crossings: Iterable[Crossing]) -> None:
     """Leaves what `write` would of these, in a model that carries no decisions yet, and makes none."""
     painted = zip(graph.units, painting.paints, painting.entries, strict=True)
-    _write(model, ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted), crossings)
+    _write(
+        model,
+        graph.graphs,
+        ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted),
+        crossings,
+    )
 
 
 def _write(
-    model: ir.Model, units: Iterable[tuple[Hashable, str, Paint, Entry]], crossings: Iterable[Crossing]
+    model: ir.Model,
+    held: Iterable[ir.Graph],
+    units: Iterable[tuple[Hashable, str, Paint, Entry]],
+    crossings: Iterable[Crossing],
 ) -> None:
     reasons = _Reasons()
     rows: dict[Hashable, list[str]] = {}
@@ -57,7 +65,7 @@ def _write(
         rows.setdefault(node, []).append(row)
     for crossing in crossings:
         rows.setdefault(crossing.node, []).append(_cast_row(crossing))
-    for graph in graphs(model.graph):
+    for graph in held:
         for node in graph:
             if found_here := rows.get(node):
                 node.metadata_props[KEY] = "; ".join(found_here)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 
 import onnx
 import onnx_ir as ir
@@ -24,12 +25,16 @@ LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
 
 
-def apply(plan: Plan, model: ir.Model, types: Types) -> tuple[ir.Node, ...]:
-    """Changes `model`, and `types` with it, as the plan says; returns a node for each of its Casts."""
+def apply(plan: Plan, model: ir.Model, held: Collection[ir.Graph], types: Types) -> tuple[ir.Node, ...]:
+    """Changes `model`, which has these graphs, and `types` with it, as the plan says.
+
+    Returns a node for each of its Casts.
+    """
     if plan.casts:
         _import_casts(model)
-    names = Names(model)
-    names.tell_apart(model.graph)
+    names = Names(held)
+    if len(held) > 1:
+        names.tell_apart(model.graph)
     editor = _Editor(plan.half, model, types, names)
     for storing in plan.stored:
         editor.store(storing)
