@@ -20,7 +20,7 @@ from amp_rewrite.onnx_types import function_calls, worker
 from amp_rewrite.policy.options import Borders, Options
 from amp_rewrite.process import collector
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rewriting import annotations, checking, editing, plan_files, tidy
+from amp_rewrite.rewriting import annotations, cast_sites, checking, decisions, editing, plan_files, tidy
 from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
@@ -170,13 +170,13 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
     """Edits the model; the report says how many Casts tidying removed, and what broke at the borders."""
     if not analysis.plan:
         return planned
-    model, types = analysis.loaded.model, analysis.graph.types
+    model, held, types = analysis.loaded.model, analysis.graph.graphs, analysis.graph.types
     before = checking.borders(model, types)
     analysis.form.is_edited = True
     with clock.stage("rewrite"):
-        placed = editing.apply(analysis.plan, model, types)
+        placed = editing.apply(analysis.plan, model, held, types)
     with clock.stage("tidy"):
-        removed = tidy.run(model, types)
+        removed = tidy.run(model.graph, held, types)
     with clock.stage("annotate"):
         warnings = (*planned.warnings, *_annotate(analysis, placed))
     carried_out = replace(planned, casts_removed=removed, warnings=warnings)
@@ -197,7 +197,12 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
         before = annotations.read(model)
     except ModelError as error:
         before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
-    annotations.write(model, annotations.merged(before, analysis.decisions().placed(placed)))
+    graph, painting, plan = analysis.graph, analysis.painting, analysis.plan
+    if before is None:
+        annotations.write_first(model, graph, painting, cast_sites.of(graph, plan.casts, placed))
+    else:
+        after = decisions.of(graph, painting, plan, placed)
+        annotations.write(model, annotations.merged(before, after))
     return warnings
 
 

@@ -70,6 +70,7 @@ def graph(
         producers[reader].append(maker)
         consumers[maker].append(reader)
     units = tuple(_unit(i, producers[i], values, casts) for i in range(size))
+    root = ir.Graph([], [values[i] for i in leaving], nodes=[])
     return UnitGraph(
         units=units,
         maker={value: unit.index for unit in units for value in unit.makes},
@@ -78,7 +79,8 @@ def graph(
         consumers=consumers,
         ties=tuple(map(tuple, ties)),
         types={},
-        root=ir.Graph([], [values[i] for i in leaving], nodes=[]),
+        root=root,
+        graphs=(root,),
     )
 
 

@@ -38,6 +38,17 @@ def test_the_story(model):
     assert all(seconds >= 0 for _, seconds in report.seconds)
 
 
+def test_the_nodes_are_gone_through_a_bounded_number_of_times(path, monkeypatch):
+    """A stage that looks at all nodes once more is seen here: they were gone through 26 times."""
+    through, times = ir.Graph.__iter__, []
+    monkeypatch.setattr(ir.Graph, "__iter__", lambda graph: times.append(graph) or through(graph))
+    rewrite(path)
+    assert len(times) <= MOST_TRAVERSALS
+
+
+MOST_TRAVERSALS = 18
+
+
 def test_the_report_counts(model):
     """What the report says of Casts and sizes is what the result has."""
     result = rewrite(model)

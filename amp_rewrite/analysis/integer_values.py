@@ -75,7 +75,8 @@ class _Check:
 
     def backward(self) -> Mapping[int, Finding]:
         """The units whose result goes back to an integer, or to places, through arithmetic alone."""
-        casts = [unit.index for unit in self._graph.units if _casts_to_integer(unit.node)]
+        units = self._graph.units
+        casts = [u.index for u in units if u.node.op_type == "Cast" and _casts_to_integer(u.node)]
         to_places = self._before(list(self._places()), Finding(_TO_PLACES.format(self._limit)))
         return {**to_places, **self._before(casts, Finding(_TO_INTEGER.format(self._limit)))}
 
@@ -167,7 +168,7 @@ def _is_integer(dtype: ir.DataType) -> bool:
 
 
 def _casts_to_integer(node: ir.Node) -> bool:
-    typed = attribute_types.of(node) if node.op_type == "Cast" else None
+    typed = attribute_types.of(node)
     to = attribute_types.said(node, typed) if typed is not None else None
     return to is not None and to.is_integer()
 

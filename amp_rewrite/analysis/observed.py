@@ -57,6 +57,8 @@ def refuse_foreign(graph: ir.Graph, observed: Observed) -> None:
 
 def check(graph: UnitGraph, observed: Observed, found: Ranges, half: Half) -> dict[int, Finding]:
     """The units that read or make what half cannot hold; a mask on its way to a softmax may be huge."""
+    if not observed:
+        return {}
     masking = {unit for way in found.masks.values() for unit in way}
     return {
         unit.index: finding

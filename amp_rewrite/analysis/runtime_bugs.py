@@ -9,7 +9,6 @@ import onnx_ir as ir
 from amp_rewrite.analysis import transposes
 from amp_rewrite.analysis.findings import Finding, acts_as
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model.names import graphs
 from amp_rewrite.onnx_types.element_types import Types
 
 _CRASH = "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
@@ -29,8 +28,9 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
         fault = _FAULTS.get(unit.node.op_type)
         if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
             found[unit.index] = Finding(reason, always=True)
-    crashing = transposes.crashing(node for held in graphs(graph.root) for node in held)
-    found.update({u.index: Finding(_CRASH, always=True) for u in graph.units if u.node in crashing})
+    crashing = transposes.crashing(node for held in graph.graphs for node in held)
+    crashes = (unit for unit in graph.units if unit.node in crashing) if crashing else ()
+    found.update({unit.index: Finding(_CRASH, always=True) for unit in crashes})
     return found
 
 

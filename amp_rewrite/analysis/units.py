@@ -59,7 +59,8 @@ class UnitGraph:
     """All units of a model and the dataflow between them, by position in `units`.
 
     `maker` and `readers` say which unit makes a value and which read it, and where; `producers` and
-    `consumers` are the same between units; `ties` are groups of units that must have one colour.
+    `consumers` are the same between units; `ties` are groups of units that must have one colour. `graphs` are
+    `root` and all graphs below it, outer ones first, for who needs to see all nodes.
     """
 
     units: tuple[Unit, ...]
@@ -70,6 +71,7 @@ class UnitGraph:
     ties: tuple[tuple[int, ...], ...]
     types: element_types.Types
     root: ir.Graph
+    graphs: tuple[ir.Graph, ...]
 
 
 def build(
@@ -90,27 +92,36 @@ class _Builder:
         self._target = target
         self._half = half.name
         self._support = functools.cache(self._find_support)  # an operator is asked about once, not each node
-        self._joined = functools.cache(self._find_joined)
+        self._of_schema = functools.cache(self._find_layout)
         self._runs = functools.cache(self._find_runs)
         self._functions = frozenset(model.functions)
         self._version = element_types.versions(model.graph.opset_imports)
         self._float = {v for v, t in types.items() if t.dtype == ir.DataType.FLOAT}
         self._wrapped = {v for v in self._float if type(types[v]) is not ir.TensorType}
+        self._graphs: list[ir.Graph] = []
         self._units: list[Unit] = []
         self._maker: dict[ir.Value, int] = {}
         self._readers: dict[ir.Value, list[tuple[int, Site]]] = {}
 
     def graph(self, graph: ir.Graph) -> None:
+        self._graphs.append(graph)
         for node in graph:
-            borders, bodies = control_flow.borders(node), control_flow.bodies(node)
-            if borders is not None:
-                self._borders(node, borders)
-            elif node.op_type != "Constant" or node.domain:
-                self._groups(node, sealed=bool(bodies) or _holds_float32(node))
-            for body in bodies:
-                if borders is None:
-                    self._seal(node, body)
-                self.graph(body)
+            if control_flow.may_hold(node):
+                self._holder(node)
+            elif node.op_type != "Constant":
+                self._groups(node, sealed=False)
+
+    def _holder(self, node: ir.Node) -> None:
+        """A node that may have bodies, and the graphs that these are."""
+        borders, bodies = control_flow.borders(node), control_flow.bodies(node)
+        if borders is not None:
+            self._borders(node, borders)
+        else:
+            self._groups(node, sealed=bool(bodies) or _holds_float32(node))
+        for body in bodies:
+            if borders is None:
+                self._seal(node, body)
+            self.graph(body)
 
     def _groups(self, node: ir.Node, *, sealed: bool) -> None:
         """A unit for every type variable; none may change when bodies or attributes share the types."""
@@ -125,15 +136,23 @@ class _Builder:
 
     def _layout(self, node: ir.Node) -> schema.Layout:
         domain, operator = node.domain, node.op_type
-        inputs, outputs = len(node.inputs), len(node.outputs)
-        layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
-        if layout is None or (self._functions and node.op_identifier() in self._functions):
-            return _opaque(inputs, outputs)
-        for names in self._joined(domain, operator):
+        layout, joined = self._of_schema(domain, operator, len(node.inputs), len(node.outputs))
+        if self._functions and node.op_identifier() in self._functions:
+            return _opaque(len(node.inputs), len(node.outputs))
+        for names in joined:
             layout = self._join(node, layout, names)
         return layout
 
-    def _find_joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
+    def _find_layout(
+        self, domain: str, operator: str, inputs: int, outputs: int
+    ) -> tuple[schema.Layout, Iterable[frozenset[str]]]:
+        """The layout of a node with so many ports, and the variables that the target joins."""
+        layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
+        if layout is None:
+            return _opaque(inputs, outputs), ()
+        return layout, self._joined(domain, operator)
+
+    def _joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
         support = self._support(domain, operator)
         return self._target.joined(domain, operator, support, self._half) if support is not None else ()
 
@@ -224,7 +243,7 @@ class _Builder:
     def finish(self, root: ir.Graph) -> UnitGraph:
         producers: list[list[int]] = [[] for _ in self._units]
         consumers: list[list[int]] = [[] for _ in self._units]
-        for maker, reader in (*self._edges(), *self._inside()):
+        for maker, reader in itertools.chain(self._edges(), self._inside()):
             consumers[maker].append(reader)
             producers[reader].append(maker)
         return UnitGraph(
@@ -236,6 +255,7 @@ class _Builder:
             ties=tuple(self._ties()),
             types=self._types,
             root=root,
+            graphs=tuple(self._graphs),
         )
 
     def _edges(self) -> Iterator[tuple[int, int]]:
@@ -251,7 +271,7 @@ class _Builder:
         """What makes and what reads a sequence or an optional (no Cast can stand between), and the
         variables of a node that has both a sequence and its elements.
         """
-        for value, readers in self._readers.items():
+        for value, readers in self._readers.items() if self._wrapped else ():
             if value in self._wrapped:
                 maker = [self._maker[value]] if value in self._maker else []
                 yield (*maker, *(reader for reader, _ in readers))
@@ -266,7 +286,7 @@ class _Builder:
 
     def _together(self) -> Iterator[tuple[int, ...]]:
         """The variables of each node that has both a sequence or an optional and its elements."""
-        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense)
+        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense) if self._wrapped else {}
         together: dict[ir.Node, list[int]] = {node: [] for node in nodes}
         for unit in self._units if nodes else ():
             if unit.node in nodes and control_flow.borders(unit.node) is None:

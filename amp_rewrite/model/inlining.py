@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from amp_rewrite.model.loading import root_cause
-from amp_rewrite.model.names import Names, Numbered
+from amp_rewrite.model.names import Names, Numbered, graphs
 from amp_rewrite.onnx_types import element_types, function_calls, schema
 
 
@@ -138,7 +138,7 @@ def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
     Outputs that a call leaves out get names: the nodes of the body make them, and may read them. What a
     function says of the types inside goes: it need not hold for this call.
     """
-    names = Names(model)
+    names = Names(graphs(model.graph))
     inlined = [function for key, function in model.functions.items() if key not in kept]
     for function in inlined:
         _settle_imports(function, model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -10,19 +10,20 @@ from amp_rewrite.onnx_types import control_flow
 
 
 class Names:
-    """Hands out names; none twice, and none that the model has in any of its graphs."""
+    """Hands out names; none twice, and none that the graphs of a model have."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, held: Iterable[ir.Graph]) -> None:
         self._values: set[str | None] = set()
         self._nodes: set[str | None] = set()
         self._of_values, self._of_nodes = Numbered(), Numbered()
-        for graph in graphs(model.graph):
+        for graph in held:
             self._values.update(value.name for value in graph.inputs)
             self._values.update(graph.initializers)
             for node in graph:
                 self._nodes.add(node.name)
-                self._values.update([value.name for value in node.outputs])
-                self._values.update([v.name for v in node.inputs if v is not None])  # a sparse initializer
+                for value in (*node.outputs, *node.inputs):  # nobody makes a sparse initializer
+                    if value is not None:
+                        self._values.add(value.name)
 
     def of_value(self, value: ir.Value, suffix: str) -> str:
         """`<value>__<suffix>`, numbered where that is taken."""
@@ -39,18 +40,22 @@ class Names:
         """
         for value in [v for v in graph.initializers.values() if v.name in around]:
             value.name = self.of_value(value, "inner")
-        bodies = [body for node in graph for body in control_flow.bodies(node)]
+        bodies = list(control_flow.inner(graph))
         visible = around.union(_names(graph)) if bodies else around
         for body in bodies:
             self.tell_apart(body, visible)
 
 
+def operators(held: Iterable[ir.Graph]) -> frozenset[str]:
+    """The types of the nodes of these graphs, whatever their domains."""
+    return frozenset([node.op_type for graph in held for node in graph])
+
+
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all graphs below it, outer ones first, in the order of the nodes."""
     yield graph
-    for node in graph:
-        for body in control_flow.bodies(node):
-            yield from graphs(body)
+    for body in control_flow.inner(graph):
+        yield from graphs(body)
 
 
 def _names(graph: ir.Graph) -> Iterator[str | None]:

@@ -46,9 +46,10 @@ def take_out(proto: onnx.ModelProto) -> Kept:
     kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     del proto.training_info[:]
     del proto.graph.sparse_initializer[:]
-    for graph in proto_walks.all_graphs(proto):
+    graphs = list(proto_walks.graphs(proto.graph))
+    for graph in (*graphs, *proto_walks.in_functions(proto)):
         _take_sparse_initializers(graph, kept)
-    for graph in proto_walks.graphs(proto.graph):
+    for graph in graphs:
         kept.types.update(_take_types(graph))
         kept.declared.update(info.name for info in graph.value_info)
         for tensor in graph.initializer:

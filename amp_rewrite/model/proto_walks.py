@@ -10,6 +10,11 @@ import onnx
 def all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The graphs of a model and those of its functions."""
     yield from graphs(proto.graph)
+    yield from in_functions(proto)
+
+
+def in_functions(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graphs below the nodes of a model's functions."""
     for function in proto.functions:
         for node in function.node:
             for body in bodies(node):

@@ -11,6 +11,12 @@ from amp_rewrite.model import proto_walks
 from amp_rewrite.onnx_types import control_flow
 
 
+def are_in(graphs: Iterable[ir.Graph]) -> bool:
+    """Whether a node of these leaves outputs out at its end."""
+    last = (value for graph in graphs for node in graph for value in node.outputs[-1:])
+    return any(not value.name for value in last)
+
+
 def put_back(model: ir.Model, proto: onnx.ModelProto) -> None:
     """Puts the outputs back that a node leaves out at its end, and onnx-ir with it.
 

@@ -30,7 +30,7 @@ def split(model: ir.Model, target: Target, half: Half) -> None:
     if support is None or support.has("T", half.name):
         return
     found = [node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == _FUSED]
-    names = Names(model) if found else None
+    names = Names(graphs(model.graph)) if found else None
     for node in found:
         if names is not None and _activation(node) in _ACTIVATIONS:
             _replace(node, list(_parts(node, versions(""), names)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import filterfalse
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
@@ -28,7 +29,7 @@ def _names(proto: onnx.ModelProto) -> Iterator[str]:
         yield from (entry.key, entry.value)
     for graph in proto_walks.graphs(proto.graph):
         yield from (graph.name, graph.doc_string)
-        for info in proto_walks.infos(graph):
+        for info in filterfalse(_is_ascii, proto_walks.infos(graph)):
             yield info.name
             yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
         yield from (tensor.name for tensor in graph.initializer)
@@ -39,9 +40,18 @@ def _names(proto: onnx.ModelProto) -> Iterator[str]:
 
 
 def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    for node in nodes:
+    for node in filterfalse(_is_ascii, nodes):
         yield from (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output)
         yield from (attribute.name for attribute in node.attribute)
+
+
+def _is_ascii(message: Message) -> bool:
+    """Whether a small message is ASCII as a whole, which is seen faster than whether each of its names is."""
+    return message.ByteSize() < _SMALL and message.SerializeToString().isascii()
+
+
+_SMALL = 1 << 12
+"""Bytes up to which a message is serialised for a look: one with a tensor in it is not copied."""
 
 
 def _decode(message: Message) -> None:

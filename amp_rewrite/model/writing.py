@@ -117,10 +117,12 @@ def checkable(source: Source) -> Checkable:
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
     """The model as a ModelProto, with what was taken out on the way in."""
+    held = tuple(graphs(loaded.model.graph))
     if loaded.kept is not None:
-        _forget_undeclared(loaded.model, loaded.kept.declared)
+        _forget_undeclared(held, loaded.kept.declared)
     proto = _serialised(loaded.model)
-    trailing_outputs.put_back(loaded.model, proto)
+    if loaded.model.functions or trailing_outputs.are_in(held):
+        trailing_outputs.put_back(loaded.model, proto)
     if loaded.kept is not None:
         preserved_fields.put_back(loaded.kept, proto)
     for function in proto.functions:
@@ -139,9 +141,9 @@ def _serialised(model: ir.Model) -> onnx.ModelProto:
         ) from error
 
 
-def _forget_undeclared(model: ir.Model, declared: Container[str | None]) -> None:
+def _forget_undeclared(held: Iterable[ir.Graph], declared: Container[str | None]) -> None:
     """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
-    for graph in graphs(model.graph):
+    for graph in held:
         for value in graph.initializers.values():
             leaving = value.is_graph_input() or value.is_graph_output()
             if value.name not in declared and not leaving:
@@ -165,7 +167,7 @@ def save(
         if beside:
             _refuse_link_elsewhere(path, stage.target)
             names = data_files.unload(loaded.model, stage, asked.largest)
-        else:
+        elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use)
 

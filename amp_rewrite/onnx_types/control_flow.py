@@ -54,10 +54,21 @@ def _exists(border: Border) -> bool:
     return enters and leaves and min((*border.inputs, *border.outputs), default=0) >= 0
 
 
+def inner(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph]:
+    """The bodies of the nodes of a graph, in the order of the nodes."""
+    for node in [node for node in graph if may_hold(node)]:
+        yield from bodies(node)
+
+
+def may_hold(node: ir.Node) -> bool:
+    """Whether a node can have bodies: control flow, and any operator outside the default domain."""
+    return node.op_type in _BORDERS or bool(node.domain)  # a test holds the table to what onnx defines
+
+
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
     """The graphs among a node's attributes, in the order in which they are stored."""
-    if not node.domain and node.op_type not in _BORDERS:
-        return ()  # a test holds the table to what onnx defines
+    if not may_hold(node):
+        return ()
     attributes = node.attributes
     held = [a for a in attributes.values() if a.type in _GRAPHS and not a.is_ref()]
     return tuple(graph for attribute in held for graph in _graphs(attribute))

@@ -52,6 +52,7 @@ def tensor(dtype: ir.DataType) -> ir.TensorType:
     return ir.TensorType(dtype)
 
 
+@functools.cache
 def element_name(dtype: ir.DataType) -> str:
     """An element type as people and new names have it: `float32`, `int64`."""
     return _LONG.get(dtype) or dtype.name.lower()
@@ -101,13 +102,18 @@ class _Walk:
             self.types[value] = found
 
     def _node(self, node: ir.Node) -> None:
+        if control_flow.may_hold(node):
+            self._holder(node)
+        elif node.op_type == "Constant":
+            dtype = attribute_types.of_constant(node)
+            self._set(node.outputs[0], tensor(dtype) if dtype else None)
+        else:
+            self._groups(node)
+
+    def _holder(self, node: ir.Node) -> None:
         borders = control_flow.borders(node)
         if borders is not None:
             self._borders(borders, node)
-            return
-        if node.op_type == "Constant" and node.domain == "":
-            dtype = attribute_types.of_constant(node)
-            self._set(node.outputs[0], tensor(dtype) if dtype else None)
             return
         self._groups(node)
         for body in control_flow.bodies(node):

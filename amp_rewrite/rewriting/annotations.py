@@ -13,13 +13,14 @@ onnxruntime take it at every version, and a reader that does not know it skips i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import onnx_ir as ir
 
-from amp_rewrite.colouring.rules import Colour, Paint, Rule
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.names import graphs
 from amp_rewrite.policy.operator_lists import Entry, Kind
@@ -36,16 +37,38 @@ FORMAT = 1
 
 def write(model: ir.Model, found: Decisions) -> None:
     """Leaves the decisions in the metadata of the model that they are about, and nothing older."""
+    units = ((decision.node, decision.variable, decision.paint, decision.entry) for decision in found.all)
+    _write(model, graphs(model.graph), units, found.crossings)
+
+
+def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, crossings: Iterable[Crossing]) -> None:
+    """Leaves what `write` would of these, in a model that carries no decisions yet, and makes none."""
+    painted = zip(graph.units, painting.paints, painting.entries, strict=True)
+    _write(
+        model,
+        graph.graphs,
+        ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted),
+        crossings,
+    )
+
+
+def _write(
+    model: ir.Model,
+    held: Iterable[ir.Graph],
+    units: Iterable[tuple[Hashable, str, Paint, Entry]],
+    crossings: Iterable[Crossing],
+) -> None:
     reasons = _Reasons()
     rows: dict[Hashable, list[str]] = {}
-    for number, decision in enumerate(found.all):
-        rows.setdefault(decision.node, []).append(_row(number, decision, reasons.number(decision.entry)))
-    for crossing in found.crossings:
+    for number, (node, variable, paint, entry) in enumerate(units):
+        row = _row(number, variable, paint, reasons.number(entry))
+        rows.setdefault(node, []).append(row)
+    for crossing in crossings:
         rows.setdefault(crossing.node, []).append(_cast_row(crossing))
-    for graph in graphs(model.graph):
+    for graph in held:
         for node in graph:
-            if node in rows:
-                node.metadata_props[KEY] = "; ".join(rows[node])
+            if found_here := rows.get(node):
+                node.metadata_props[KEY] = "; ".join(found_here)
             else:
                 node.metadata_props.pop(KEY, None)
     content = {"format": FORMAT, "reasons": reasons.table}
@@ -71,10 +94,9 @@ class _Reasons:
         return number
 
 
-def _row(number: int, decision: Decision, reason: int) -> str:
-    paint = decision.paint
+def _row(number: int, variable: str, paint: Paint, reason: int) -> str:
     cause = "" if paint.cause is None else f" {paint.cause}"
-    return f"{number} {decision.variable} {paint.colour.value} {paint.rule.value} {reason}{cause}"
+    return f"{number} {variable} {paint.colour.value} {paint.rule.value} {reason}{cause}"
 
 
 def _cast_row(crossing: Crossing) -> str:
@@ -204,13 +226,11 @@ class _Reader:
         )
 
 
-def merged(before: Decisions | None, after: Decisions) -> Decisions:
+def merged(before: Decisions, after: Decisions) -> Decisions:
     """What a second rewrite decided, with what the first one did of nodes that the second had no say in.
 
     `before` was read from the model that was rewritten again, so both speak of the same nodes.
     """
-    if before is None:
-        return after
     again = {decision.node for decision in after.all}
     kept = [i for i, decision in enumerate(before.all) if decision.node not in again]
     moved = {old: len(after.all) + new for new, old in enumerate(kept)}

@@ -33,10 +33,8 @@ class Placer:
 
 def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     """A Cast node of that name, not yet in any graph; its output has a type and a shape, and no name."""
-    node = ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), name=name)
-    made = node.outputs[0]
-    made.type, made.shape = tensor(dtype), value.shape
-    return node
+    made = ir.Value(type=tensor(dtype), shape=value.shape)
+    return ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), outputs=(made,), name=name)
 
 
 def graph_of(value: ir.Value) -> ir.Graph:
@@ -49,7 +47,7 @@ def graph_of(value: ir.Value) -> ir.Graph:
 def redirect(sites: Iterable[Site], value: ir.Value) -> None:
     """Has these places read `value` instead of what they read."""
     for holder, port in sites:
-        if isinstance(holder, ir.Node):
+        if type(holder) is ir.Node:  # as in units.value_at
             holder.replace_input_with(port, value)
-        else:
+        elif isinstance(holder, ir.Graph):
             holder.outputs[port] = value

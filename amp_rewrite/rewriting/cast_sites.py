@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -45,15 +45,25 @@ class Crossing:
     added: bool
 
 
+def of(graph: UnitGraph, casts: Sequence[Cast], placed: Sequence[ir.Node] = ()) -> Iterator[Crossing]:
+    """The Casts that the model has, then those that are planned, in their order.
+
+    `placed` has a node for each of the planned ones once they stand.
+    """
+    yield from existing(graph, casts)
+    for cast, node in zip(casts, placed or [None] * len(casts), strict=True):
+        yield planned(graph, cast, node)
+
+
 def existing(graph: UnitGraph, casts: Iterable[Cast]) -> Iterator[Crossing]:
     """The Casts that the model has, where one side of them is float32.
 
     What is to read the result of one of `casts`, those that are planned, reads theirs no longer.
     """
-    moved = {site for cast in casts for site in cast.reads}
-    nodes = dict.fromkeys(unit.node for unit in graph.units)
-    for node in nodes:
-        value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+    own = dict.fromkeys(unit.node for unit in graph.units if unit.node.op_type == "Cast")
+    moved = {site for cast in casts for site in cast.reads} if own else set[Site]()
+    for node in own:
+        value = node.inputs[0] if not node.domain else None
         if value is not None:
             made = node.outputs[0]
             readers = (unit for unit, site in graph.readers.get(made, ()) if site not in moved)
@@ -70,11 +80,11 @@ def existing(graph: UnitGraph, casts: Iterable[Cast]) -> Iterator[Crossing]:
             )
 
 
-def planned(graph: UnitGraph, cast: Cast) -> Crossing:
-    """A Cast that is to be added."""
+def planned(graph: UnitGraph, cast: Cast, node: ir.Node | None = None) -> Crossing:
+    """A Cast that is to be added, and its node once it stands."""
     units = {site: unit for unit, site in graph.readers.get(cast.value, ())}
     return Crossing(
-        node=None,
+        node=node,
         names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_name(cast.dtype)}"),
         dtype=element_name(cast.dtype),
         origin=_origin(graph, cast.value),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -96,22 +96,14 @@ class Decisions:
             step = self.cause(step)
         return chain
 
-    def placed(self, casts: Sequence[ir.Node]) -> Decisions:
-        """The same, once the Casts that were planned stand: a node for each, in their order."""
-        start = len(self.crossings) - len(casts)
-        placed = (replace(c, node=node) for c, node in zip(self.crossings[start:], casts, strict=True))
-        return replace(self, crossings=(*self.crossings[:start], *placed))
 
-
-def of(graph: UnitGraph, painting: Painting, plan: Plan) -> Decisions:
+def of(graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node] = ()) -> Decisions:
     """The decisions of an analysis; `node` of each is the ir.Node.
 
-    The crossings are those of the Casts that the model has, then those that are planned, in their order.
+    The crossings are those of the Casts that the model has, then those that are planned, in their order;
+    `placed` has a node for each of these once they stand.
     """
-    crossed = (
-        *crossings.existing(graph, plan.casts),
-        *(crossings.planned(graph, cast) for cast in plan.casts),
-    )
+    crossed = tuple(crossings.of(graph, plan.casts, placed))
     return Decisions(tuple(_decisions(graph, painting)), crossed)
 
 

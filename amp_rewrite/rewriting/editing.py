@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 
 import onnx
 import onnx_ir as ir
@@ -24,12 +25,16 @@ LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
 
 
-def apply(plan: Plan, model: ir.Model, types: Types) -> tuple[ir.Node, ...]:
-    """Changes `model`, and `types` with it, as the plan says; returns a node for each of its Casts."""
+def apply(plan: Plan, model: ir.Model, held: Collection[ir.Graph], types: Types) -> tuple[ir.Node, ...]:
+    """Changes `model`, which has these graphs, and `types` with it, as the plan says.
+
+    Returns a node for each of its Casts.
+    """
     if plan.casts:
         _import_casts(model)
-    names = Names(model)
-    names.tell_apart(model.graph)
+    names = Names(held)
+    if len(held) > 1:
+        names.tell_apart(model.graph)
     editor = _Editor(plan.half, model, types, names)
     for storing in plan.stored:
         editor.store(storing)
@@ -142,15 +147,15 @@ class _Editor:
 
     def cast(self, cast: Cast) -> ir.Node:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
-        value = cast.value
-        name = self._names.of_node(f"{value.name or 'value'}__{element_name(cast.dtype)}")
+        value, element = cast.value, element_name(cast.dtype)
+        name = self._names.of_node(f"{value.name or 'value'}__{element}")
         node = cast_insertion.cast(value, cast.dtype, name)
         made = node.outputs[0]
         self._types[made] = tensor(cast.dtype)
-        if any(site.holder is self._root for site in cast.reads):
+        if self._root in [site.holder for site in cast.reads]:
             self._leave(value, made)
         else:
-            made.name = self._names.of_value(value, element_name(cast.dtype))
+            made.name = self._names.of_value(value, element)
         self._placer.behind([node], value)
         redirect(cast.reads, made)
         return node
@@ -168,6 +173,8 @@ class _Editor:
 
 def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
     """The same type with another element type; the old one, which may be shared, stays as it is."""
+    if type(kind) is ir.TensorType:
+        return tensor(dtype)
     if isinstance(kind, ir.SequenceType):
         return ir.SequenceType(with_element(kind.elem_type, dtype))
     if isinstance(kind, ir.OptionalType):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -11,19 +11,19 @@ from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 
 
-def run(model: ir.Model, types: Types) -> int:
-    """Removes what a rewrite made superfluous; returns how many Casts went.
+def run(root: ir.Graph, held: Iterable[ir.Graph], types: Types) -> int:
+    """Removes what a rewrite made superfluous in these graphs of a model; returns how many Casts went.
 
     Only what keeps every number goes: a Cast to the type that a value has, and half to float32 and
     back to the same half. A Cast from float32 to half and back stays, because it rounds.
     """
     removed = 0
-    for node in list(_casts(model)):
+    for node in _casts(held):
         source = _source(node, types)
         if source is None:
             continue
         made = node.outputs[0]
-        if not made.is_graph_output() or _may_leave(source, made.graph, model.graph):
+        if not made.is_graph_output() or _may_leave(source, made.graph, root):
             made.replace_all_uses_with(source, replace_graph_outputs=True)
         before = node.inputs[0]
         if not _is_read(made):
@@ -40,7 +40,7 @@ def bypass(model: ir.Model, types: Types) -> None:
     body, stays.
     """
     float32 = ir.DataType.FLOAT
-    for node in list(_casts(model)):
+    for node in _casts(graphs(model.graph)):
         value, made = node.inputs[0], node.outputs[0]
         if value is None or made.is_graph_output():
             continue
@@ -49,11 +49,9 @@ def bypass(model: ir.Model, types: Types) -> None:
             _remove(node)
 
 
-def _casts(model: ir.Model) -> Iterator[ir.Node]:
-    for graph in graphs(model.graph):
-        for node in graph:
-            if node.op_type == "Cast" and node.domain == "" and node.inputs[0] is not None:
-                yield node
+def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:
+    casts = [node for graph in held for node in graph if node.op_type == "Cast"]
+    return [node for node in casts if node.domain == "" and node.inputs[0] is not None]
 
 
 def _source(node: ir.Node, types: Types) -> ir.Value | None:

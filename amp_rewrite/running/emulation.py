@@ -96,7 +96,7 @@ class _Emulator:
         self._root = model.graph
         self._types = element_types.infer(model)
         self._opset = element_types.newest(model.graph.opset_imports)
-        self._names = Names(model)
+        self._names = Names(graphs(model.graph))
         self._placer = Placer()
         self._leaving: dict[ir.Value, list[Site]] = {}
         for graph in graphs(model.graph):
