@@ -91,7 +91,7 @@ class Analysis:
         if self.form.is_edited:
             raise OptionError(
                 "the model was rewritten after this analysis, which cannot try anything on it any more",
-                remedy="ask in `on_plan`, or call `analyze` with the original",
+                remedy="ask for them in on_plan, or analyze the original",
             )
 
 

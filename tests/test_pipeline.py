@@ -46,7 +46,7 @@ def test_the_nodes_are_gone_through_a_bounded_number_of_times(path, monkeypatch)
     assert len(times) <= MOST_TRAVERSALS
 
 
-MOST_TRAVERSALS = 18
+MOST_TRAVERSALS = 19
 
 
 def test_the_report_counts(model):

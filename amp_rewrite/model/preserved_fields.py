@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import onnx
@@ -34,8 +34,8 @@ class Kept:
         return frozenset(tensor.values.name for graph in graphs for tensor in graph.sparse_initializer)
 
 
-def take_out(proto: onnx.ModelProto) -> Kept:
-    """Takes out of a model what onnx-ir would refuse or lose; none of it concerns us.
+def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Kept:
+    """Takes out of a model, which has these graphs, what onnx-ir would refuse or lose.
 
     Attributes are left as runtimes take them: by what they hold and not by what they refer to, since outside
     of a function there is nothing; and a tensor that is there does not lie elsewhere.
@@ -46,7 +46,6 @@ def take_out(proto: onnx.ModelProto) -> Kept:
     kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     del proto.training_info[:]
     del proto.graph.sparse_initializer[:]
-    graphs = list(proto_walks.graphs(proto.graph))
     for graph in (*graphs, *proto_walks.in_functions(proto)):
         _take_sparse_initializers(graph, kept)
     for graph in graphs:

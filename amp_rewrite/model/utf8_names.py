@@ -12,22 +12,25 @@ from google.protobuf.message import Message
 from amp_rewrite.model import proto_walks
 
 
-def make_legible(proto: onnx.ModelProto) -> bool:
-    """Has names that are no UTF-8, as some exporters write them, read as Latin-1; whether there were any."""
+def make_legible(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
+    """Has names that are no UTF-8, as some exporters write them, read as Latin-1; whether there were any.
+
+    `graphs` are all that are below the model's, and that itself.
+    """
     try:
-        "".join(_names(proto))
+        "".join(_names(proto, graphs))
     except TypeError:  # protobuf gives bytes where it cannot give text
         _decode(proto)
         return True
     return False
 
 
-def _names(proto: onnx.ModelProto) -> Iterator[str]:
+def _names(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterator[str]:
     yield from (proto.producer_name, proto.producer_version, proto.domain, proto.doc_string)
     yield from (imported.domain for imported in proto.opset_import)
     for entry in proto.metadata_props:
         yield from (entry.key, entry.value)
-    for graph in proto_walks.graphs(proto.graph):
+    for graph in graphs:
         yield from (graph.name, graph.doc_string)
         for info in filterfalse(_is_ascii, proto_walks.infos(graph)):
             yield info.name
