@@ -114,4 +114,9 @@ def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
 def element(node: ir.Node) -> str:
     """The element type that a Cast gives; nothing where it does not say."""
     to = node.attributes.get("to")
-    return "" if to is None or to.is_ref() else element_name(ir.DataType(to.as_int()))
+    if to is None or to.is_ref():
+        return ""
+    if to.type == ir.AttributeType.STRING:  # before opset 6
+        known = to.as_string() in ir.DataType.__members__
+        return element_name(ir.DataType[to.as_string()]) if known else ""
+    return element_name(ir.DataType(to.as_int()))
