@@ -289,3 +289,22 @@ def test_other_domains_do_not_get_casts_that_the_opset_has_not():
             y = Relu (h)
         }""")
     assert rewrite(proto, Options(half=BFLOAT16)).model == proto
+
+
+def test_constants_behind_a_transpose_keep_their_names():
+    """Whoever looks at what a Constant node holds does not name it, in the given model least of all."""
+    model = ir.from_proto(
+        text.model(
+            """g (float[4,4] x, float[4,4] w) => (float[4,4] y) {
+                shape = Constant <value = int64[2] {4, 4}> ()
+                t = Transpose <perm = [1, 0]> (x)
+                r = Reshape (t, shape)
+                y = MatMul (r, w)
+            }"""
+        )
+    )
+    before = ir.to_proto(model)
+    made = ir.to_proto(rewrite(model, Options(check=False)).model)
+    assert ir.to_proto(model) == before
+    constants = [node for node in made.graph.node if node.op_type == "Constant"]
+    assert [node.attribute[0].t.name for node in constants] == [""]

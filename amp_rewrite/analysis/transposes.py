@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
+from amp_rewrite.model import constants
+
 Order = tuple[int, ...]
 """For every axis of a result, the axis that it was."""
 
@@ -164,7 +166,7 @@ def _axes(node: ir.Node, rank: int) -> list[int] | None:
         axes = None if said.is_ref() else list(said.as_ints())
     else:
         given = node.inputs[1] if len(node.inputs) > 1 else None
-        tensor = ir.convenience.get_const_tensor(given) if given is not None else None
+        tensor = constants.stored_as(given)
         if tensor is None or tensor.dtype != ir.DataType.INT64:
             return None
         axes = tensor.numpy().ravel().tolist()
@@ -180,6 +182,6 @@ def _may_keep(reshape: ir.Node, rank: int) -> bool:
 
 
 def _shape(value: ir.Value | None) -> ir.ShapeProtocol | None:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    tensor = constants.stored_as(value)
     held = tensor if tensor is not None else value
     return held.shape if held is not None else None

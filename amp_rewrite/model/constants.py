@@ -88,6 +88,16 @@ def constant(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
+def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """What the model stores as this value; None when it is computed or given. Nothing is named by asking."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value
+    node = value.producer()
+    return constant(node) if node is not None else None
+
+
 _SCALARS = {
     ir.AttributeType.FLOAT: np.float32,
     ir.AttributeType.FLOATS: np.float32,

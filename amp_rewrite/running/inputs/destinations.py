@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.findings import MOVERS
-from amp_rewrite.model import constants
 from amp_rewrite.model.names import graphs
 from amp_rewrite.onnx_types import control_flow, schema
 
@@ -87,13 +86,3 @@ def _carries(port: Port) -> bool:
     if operator not in _CARRIERS:
         return False
     return operator in _EVERY or port.index in _PORTS.get(operator, (0,))
-
-
-def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """What the model stores as this value; None when it is computed or given."""
-    if value is None:
-        return None
-    if value.const_value is not None:
-        return value.const_value
-    node = value.producer()
-    return constants.constant(node) if node is not None else None

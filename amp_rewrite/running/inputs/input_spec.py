@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.running.inputs.destinations import Destinations, Port, constant
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.running.inputs.destinations import Destinations, Port
 from amp_rewrite.running.inputs.model_inputs import Input
 from amp_rewrite.running.inputs.synthetic_sizes import Shape, words
 
@@ -92,7 +93,7 @@ def _shape(value: ir.Value | None, shapes: Mapping[ir.Value, Shape]) -> Shape | 
         return None
     if value in shapes:
         return shapes[value]
-    stored = constant(value)
+    stored = stored_as(value)
     if stored is not None:
         return tuple(stored.shape.numpy())
     if value.shape is not None and value.shape.is_static():

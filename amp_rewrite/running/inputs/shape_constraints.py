@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from amp_rewrite.running.inputs.destinations import Port, constant
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.running.inputs.destinations import Port
 
 
 def demanded(port: Port, value: ir.Value, axis: int) -> int | None:
@@ -23,7 +24,7 @@ def _weight(index: int, axis: int, at: int) -> _Demand:
     """The size of a weight's axis, for the axis `at` of what is given; negative ones count from the end."""
 
     def demand(port: Port, given: int, rank: int, straight: bool) -> int | None:
-        weight = constant(port.other(index))
+        weight = stored_as(port.other(index))
         if not straight or given != at % rank or weight is None or len(weight.shape) < 2:
             return None
         return weight.shape.numpy()[axis]
@@ -32,7 +33,7 @@ def _weight(index: int, axis: int, at: int) -> _Demand:
 
 
 def _gemm(port: Port, given: int, _rank: int, straight: bool) -> int | None:
-    weight = constant(port.other(1))
+    weight = stored_as(port.other(1))
     flags = port.node.attributes
     turned = "transB" in flags and flags["transB"].as_int()
     own_turned = "transA" in flags and flags["transA"].as_int()
@@ -42,7 +43,7 @@ def _gemm(port: Port, given: int, _rank: int, straight: bool) -> int | None:
 
 
 def _conv(port: Port, given: int, _rank: int, straight: bool) -> int | None:
-    weight = constant(port.other(1))
+    weight = stored_as(port.other(1))
     if not straight or weight is None or given != 1:
         return None
     groups = port.node.attributes.get("group")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from amp_rewrite.running.inputs.destinations import Port, constant
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.running.inputs.destinations import Port
 from amp_rewrite.running.inputs.input_spec import Array, Rule, Wanted, ports
 
 
@@ -55,7 +56,7 @@ def _is_root(port: Port) -> bool:
     """Whether it is raised to a power that is no whole number, or that is not known."""
     if port.place != ("Pow", 0):
         return False
-    exponent = constant(port.other(1))
+    exponent = stored_as(port.other(1))
     return exponent is None or bool(np.any(exponent.numpy() % 1))
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.model.constants import stored_as
 from amp_rewrite.running.inputs import synthetic_layouts
-from amp_rewrite.running.inputs.destinations import Port, constant
+from amp_rewrite.running.inputs.destinations import Port
 from amp_rewrite.running.inputs.input_spec import Array, Rule, Wanted, ports
 
 TRIPS = 3
@@ -67,7 +68,7 @@ def _smallest(wanted: Wanted, port: Port) -> int | None:
 
 
 def _depth(_wanted: Wanted, port: Port) -> int | None:
-    stored = constant(port.other(1))
+    stored = stored_as(port.other(1))
     return int(np.ravel(stored.numpy())[0]) if stored is not None else None
 
 
@@ -112,7 +113,7 @@ _LENGTHS: dict[tuple[str, int], Callable[[Port], int]] = {
 def _compared(wanted: Wanted) -> Array | None:
     """What is compared with a stored number, such as a sampling rate, is that; 0 and 1 are truths."""
     others = (port.other(1 - port.index) for port in wanted.ports if port.operator == "Equal")
-    stored = (constant(value) for value in others)
+    stored = (stored_as(value) for value in others)
     scalars = (int(np.ravel(t.numpy())[0]) for t in stored if t is not None and t.size == 1)
     number = next((scalar for scalar in scalars if scalar not in (0, 1)), None)
     return None if number is None else wanted.full(number)

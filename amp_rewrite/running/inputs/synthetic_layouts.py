@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from amp_rewrite.running.inputs.destinations import Port, constant
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.running.inputs.destinations import Port
 from amp_rewrite.running.inputs.input_spec import Array, Wanted
 
 SIDE = 4
@@ -54,7 +55,7 @@ def _resized(wanted: Wanted, port: Port) -> Sequence[int]:
 def _ends(wanted: Wanted, port: Port) -> Sequence[int]:
     """Where the axes end: nothing is cut off."""
     data = wanted.size(port.other(0)) or ()
-    stored = constant(port.other(3))
+    stored = stored_as(port.other(3))
     axes = np.ravel(stored.numpy()) if stored is not None else range(_count(wanted))
     return [data[axis] for axis in axes if -len(data) <= axis < len(data)]
 
