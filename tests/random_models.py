@@ -351,6 +351,7 @@ PALETTE = (
     *_SIMPLE,
     _unary,
     _binary,
+    _pair,
     _product,
     _convolution,
     _reduce,
@@ -370,7 +371,7 @@ PALETTE = (
 )
 
 
-ROUGH = (_cast, _where, _clip, _steep, _normalize, _quantized, _if, _loop, _scan)
+ROUGH = (_pair, _cast, _where, _clip, _steep, _normalize, _quantized, _if, _loop, _scan)
 SMOOTH = tuple(step for step in PALETTE if step not in ROUGH)
 """Steps whose results hardly move when their inputs hardly move."""
 PAIRED = (_pair, _pair, _binary, _product)
