@@ -80,6 +80,15 @@ def test_weights_behind_a_link_to_another_folder(model, tmp_path):
     assert names(tmp_path) == ["folder", "m.onnx"]
 
 
+def test_a_link_that_nobody_named_is_not_followed(model, tmp_path):
+    """Where no output is named, a link at the default place leads to a file that nobody spoke of."""
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "m_fp16.onnx").symlink_to("victim")
+    with pytest.raises(OutputError, match="is a link, and stands where the result goes"):
+        rewrite(model, Options(check=False))
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
 def test_a_circle_of_links(model, tmp_path):
     """Links that lead to each other are named."""
     (tmp_path / "a").symlink_to("b")
@@ -133,6 +142,15 @@ def test_a_new_file_gets_the_usual_mode(model, tmp_path):
     made = rewrite(model, BESIDE, output=tmp_path / "out.onnx").model
     modes = {path.stat().st_mode for path in (tmp_path / "usual", made, made.with_name("out.onnx.data"))}
     assert len(modes) == 1
+
+
+def test_a_result_is_no_more_open_than_its_model(model, tmp_path):
+    """What others may not read of a model, they may not read of its result, weights included."""
+    for mode in (0o600, 0o400):
+        model.chmod(mode)
+        made = rewrite(model, BESIDE, output=tmp_path / f"{mode:o}.onnx").model
+        for path in (made, made.with_name(f"{mode:o}.onnx.data")):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
@@ -268,9 +286,9 @@ def test_a_stranger_takes_the_name_meanwhile(model, tmp_path, monkeypatch):
     """Data never replaces a file that appeared after its name was chosen: an error, and both stand."""
     publish = staging.Stage.publish
 
-    def late(stage, data=()):
+    def late(stage, data, *source):
         (tmp_path / data[0]).write_bytes(b"stranger")
-        publish(stage, data)
+        publish(stage, data, *source)
 
     monkeypatch.setattr(staging.Stage, "publish", late)
     with pytest.raises(OutputError, match="File exists"):

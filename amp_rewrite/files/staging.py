@@ -56,15 +56,16 @@ class Stage:
     def _clash(self, names: Sequence[str], taken: set[str]) -> bool:
         return any(name in taken or os.path.lexists(self.target.with_name(name)) for name in names)
 
-    def publish(self, data: Sequence[str] = ()) -> None:
+    def publish(self, data: Sequence[str] = (), source: Path | None = None) -> None:
         """Moves data files beside the target, where nothing may have their names, and then the target itself.
 
-        All get mode and owner of the file that the target replaces. Raises OSError, and nothing has moved.
+        All get mode and owner of the file that the target replaces; where it replaces none, nobody else gets a
+        right that the `source` does not give. Raises OSError, and nothing has moved.
         """
         staged = [self.files / name for name in (*data, self.target.name)]
         _note(self.folder, staged[:-1])
         for file in staged:
-            _take_after(file, self.target)
+            _take_after(file, self.target, source)
         try:
             for file in staged[:-1]:
                 _move_to_free(file, self.target.with_name(file.name))
@@ -173,13 +174,14 @@ def _move_to_free(file: Path, place: Path) -> None:
         file.unlink()
 
 
-def _take_after(file: Path, old: Path) -> None:
+def _take_after(file: Path, old: Path, source: Path | None) -> None:
     """Gives a file mode and owner of the one that is replaced; the owner where the system lets us."""
-    try:
-        before = old.stat()
-    except FileNotFoundError:
-        return
     now = file.stat()
+    if not old.exists():
+        if source is not None:
+            file.chmod(stat.S_IMODE(now.st_mode & (source.stat().st_mode | stat.S_IRWXU)))
+        return
+    before = old.stat()
     if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid) and hasattr(os, "chown"):
         with contextlib.suppress(PermissionError):
             os.chown(file, before.st_uid, before.st_gid)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import destination
 from amp_rewrite.model.loading import Source, refuse_missing
 from amp_rewrite.numerics.half import Half
@@ -38,6 +38,8 @@ def choose(
         raise OptionError(
             f"{target} is the input itself", remedy="choose another place, or say `in_place=True`"
         )
+    if output is None and target.is_symlink():  # whoever made it, nobody has named it here
+        raise OutputError("is a link, and stands where the result goes", where=target, remedy="say `output`")
     destination.resolve(target)
     return target
 

@@ -194,7 +194,7 @@ def _publish(
     stage: Stage,
     data: bytes,
     names: Sequence[str],
-    read: Iterable[SourceFile],
+    read: Sequence[SourceFile],
     in_use: frozenset[Path] = frozenset[Path](),
 ) -> Saved:
     """Has a model and its data files take their places, once all that was read is seen to be what it was."""
@@ -202,7 +202,7 @@ def _publish(
     source_files.check(read)
     with locking.held(stage.target.parent):
         old = superseded.by(stage.target, in_use)
-        stage.publish(names)
+        stage.publish(names, next((file.path for file in read), None))
         old.remove()
     return Saved(data, old.staying)
 
