@@ -59,8 +59,8 @@ class Stage:
     def publish(self, data: Sequence[str] = (), source: Path | None = None) -> None:
         """Moves data files beside the target, where nothing may have their names, and then the target itself.
 
-        All get mode and owner of the file that the target replaces; where it replaces none, nobody else gets a
-        right that the `source` does not give. Raises OSError, and nothing has moved.
+        All get mode and owner of the file that the target replaces; where it replaces none, nobody else gets
+        a right that the `source` does not give. Raises OSError, and nothing has moved.
         """
         staged = [self.files / name for name in (*data, self.target.name)]
         _note(self.folder, staged[:-1])
