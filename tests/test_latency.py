@@ -344,3 +344,11 @@ def test_tf32_is_said_to_the_provider():
     assert runners._providers(Device.CUDA, tf32=True)[0][1] == {"use_tf32": "1"}
     assert runners._providers(Device.CPU, tf32=True) == ["CPUExecutionProvider"]
     assert Subject("one", Path("m.onnx")).tf32 is False
+
+
+def test_a_profile_with_names_that_are_not_escaped(tmp_path):
+    """onnxruntime 1.30 writes names as they are: events that it spoils do not hide the others."""
+    event = '{"cat": "Node", "name": "%s_kernel_time", "args": {"op_name": "Add", "provider": "P"}}'
+    lines = (event % "one", event % 'of " a quote', event % "two\\nlines", "1", event % "last")
+    (tmp_path / "profile").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    assert profiles.read(tmp_path / "profile").nodes == 3
