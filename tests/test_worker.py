@@ -34,10 +34,20 @@ def model(body):
     return onnx.parser.parse_model(f"{HEADER} {body}")
 
 
-@deadly
-def test_a_question_that_kills_has_no_answer_and_the_next_one_has(body):
+def test_a_question_that_kills_has_no_answer_and_the_next_one_has(own):
     """The process dies alone, and another one takes its place."""
-    assert worker.ask(worker_process.complaint, model(body).SerializeToString(), full=True) is None
+    assert own.answer(COMPLAINT) == ""
+    first = own.process
+    assert own.answer(("no such function, which ends the process", (), {})) is None
+    assert first.wait() != 0
+    assert own.answer(COMPLAINT) == ""
+    assert own.process is not first
+
+
+@deadly
+def test_what_reads_memory_that_is_not_its_own_has_no_answer_or_a_complaint(body):
+    """Whether onnx crashes of these depends on what lies in its memory; the next one is answered."""
+    assert worker.ask(worker_process.complaint, model(body).SerializeToString(), full=True) != ""
     assert worker.ask(worker_process.complaint, VALID, full=True) == ""
 
 
@@ -46,7 +56,8 @@ def test_a_model_that_kills_the_checker_is_rewritten_with_a_warning(body):
     """The checker dies of the original as well: a word about it, and the result is there."""
     result = rewrite(model(body))
     assert result.report.changed
-    assert result.report.warnings == ("onnx's checker refuses this model: onnx's checker crashed",)
+    (warning,) = result.report.warnings
+    assert warning.startswith("onnx's checker refuses this model: ")
     assert not result.report.broken
 
 
