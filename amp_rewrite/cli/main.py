@@ -41,6 +41,5 @@ COMMANDS = {
 """What the list of commands says of each, in the words that its own help begins with."""
 
 for name, summary in COMMANDS.items():
-    main.add_command(
-        click.Command(name, help=summary)
-    )  # the group loads the command itself when it is called
+    # the group loads the command itself when it is called
+    main.add_command(click.Command(name, help=summary))

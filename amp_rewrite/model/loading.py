@@ -17,8 +17,7 @@ from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.source_files import Identity, SourceFile
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import file_formats, proto_walks, topology, utf8_names
-from amp_rewrite.model import preserved_fields as oddities
+from amp_rewrite.model import file_formats, preserved_fields, proto_walks, topology, utf8_names
 from amp_rewrite.model.preserved_fields import Kept
 from amp_rewrite.process import fork_safe
 
@@ -201,7 +200,7 @@ def _no_model(data: bytes, problem: str, where: str | Path) -> ModelError:
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
     graphs = tuple(proto_walks.graphs(proto.graph))
     warnings = (_ILLEGIBLE,) if utf8_names.make_legible(proto, graphs) else ()
-    kept = oddities.take_out(proto, graphs)
+    kept = preserved_fields.take_out(proto, graphs)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
