@@ -12,7 +12,7 @@ import pytest
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.colouring import classification
+from amp_rewrite.colouring import patterns
 from amp_rewrite.deciding import Analysis
 from amp_rewrite.explaining import suggestions
 from amp_rewrite.explaining.causes import Remedy
@@ -239,7 +239,7 @@ def test_a_large_model_gets_fewer_tries(monkeypatch):
 )
 def test_a_name_as_a_pin(name, others, pattern):
     """A pin names its node and no other, whatever the name has in it."""
-    assert classification.pattern_for(name, others) == pattern
+    assert patterns.pattern_for(name, others) == pattern
     assert re.fullmatch(pattern, name)
 
 

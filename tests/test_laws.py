@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.findings import Finding
-from amp_rewrite.colouring import classification
+from amp_rewrite.colouring import patterns
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options, Pins
@@ -293,7 +293,7 @@ def test_more_in_float32_makes_nothing_half(model, asked, data):
     assume(units)
     unit = data.draw(st.sampled_from(units))
     before = halves(analysis.painting)
-    kept = Pins(keep_full=classification.pattern_for(classification.pinned_as(unit.node), ()))
+    kept = Pins(keep_full=patterns.pattern_for(patterns.pinned_as(unit.node), ()))
     assert halves(analysis.painted(replace(asked, pins=kept))) <= before
     found = {unit.index: Finding("drawn"), **analysis.findings}
     assert halves(replace(analysis, findings=found).painted(asked)) <= before

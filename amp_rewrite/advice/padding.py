@@ -17,7 +17,7 @@ import onnx_ir as ir
 from amp_rewrite.advice import products
 from amp_rewrite.advice.measured import Measured
 from amp_rewrite.advice.products import Shape, ShapeOf, Size
-from amp_rewrite.colouring.classification import pinned_as
+from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.flops import shapes
 from amp_rewrite.flops.flop_count import Work
 from amp_rewrite.model.names import graphs

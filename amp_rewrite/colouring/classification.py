@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
-import re2
 
 from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_at
-from amp_rewrite.errors import OptionError
+from amp_rewrite.colouring.pins import rulings
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attribute_types, control_flow, element_types
+from amp_rewrite.onnx_types import attribute_types, element_types
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
 from amp_rewrite.policy.options import Level, Pins
@@ -169,162 +166,14 @@ def _old(root: ir.Graph) -> str:
 
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """A pin holds for the nodes that it names, and for all that stands in their bodies."""
-    if not (pins.keep_full or pins.force_half):
-        return
     free = [unit.index for unit in graph.units if entries[unit.index].source != BY_SCHEMA]
-    around = dict(_around(graph.root))
-    to_keep = [_claims(graph, around, pattern, "`Pins.keep_full`") for pattern in pins.keep_full]
-    to_force = [_claims(graph, around, pattern, "`Pins.force_half`") for pattern in pins.force_half]
-    for claims in to_force:
-        _refuse_unable(claims, entries, free)
-    keeping, forcing = _closest(to_keep), _closest(to_force)
-    for unit in free:
-        keep, force = keeping.get(unit), forcing.get(unit)
-        if keep and force and keep.closeness == force.closeness:
-            raise _contradiction(keep, force)
-        if force and not (keep and keep.closeness > force.closeness):
-            entries[unit] = Entry(Kind.ALLOW, f"forced by {force.pattern!r}", source=BY_PIN)
-        elif keep:
-            entries[unit] = kept(entries[unit], kept_by(keep.pattern), BY_PIN)
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """That a pattern names a node, and so decides a unit of it or in its bodies.
-
-    What names a node that is further in is closer to the unit, and a name closer than an expression.
-    """
-
-    pattern: str
-    node: ir.Node
-    depth: int
-
-    @property
-    def closeness(self) -> tuple[int, bool]:
-        name = pinned_as(self.node)
-        return self.depth, self.pattern in (name, re.escape(name))
-
-
-_Claims = Mapping[int, _Claim]
-"""The claims of patterns, by the position of the unit."""
-
-
-def _closest(found: Iterable[_Claims]) -> _Claims:
-    """The claim on each unit that is closest to it; of several the last."""
-    closest: dict[int, _Claim] = {}
-    for claims in found:
-        for unit, claim in claims.items():
-            if claim.closeness >= closest.setdefault(unit, claim).closeness:
-                closest[unit] = claim
-    return closest
-
-
-def _refuse_unable(claims: _Claims, entries: Sequence[Entry], free: Collection[int]) -> None:
-    if claims.keys().isdisjoint(free):
-        unit, claim = next(iter(claims.items()))
-        raise OptionError(
-            f"`Pins.force_half` {claim.pattern}: {entries[unit].reason}", remedy="leave the node in float32"
-        )
-
-
-def _contradiction(keep: _Claim, force: _Claim) -> OptionError:
-    return OptionError(
-        f"`Pins.keep_full` {keep.pattern} and `Pins.force_half` {force.pattern} "
-        f"both match node '{pinned_as(keep.node)}'",
-        remedy="leave one out; a node's own name is an exception to an expression that matches it",
-    )
+    for unit, ruling in rulings(graph, pins, entries, free).items():
+        if ruling.forces:
+            entries[unit] = Entry(Kind.ALLOW, f"forced by {ruling.pattern!r}", source=BY_PIN)
+        else:
+            entries[unit] = kept(entries[unit], kept_by(ruling.pattern), BY_PIN)
 
 
 def kept_by(pattern: str) -> str:
     """The reason of what a --keep-full holds in float32."""
     return f"kept by {pattern!r}"
-
-
-_Nodes = tuple[ir.Node, ...]
-_Around = Mapping[ir.Node, _Nodes]
-"""Every node, with the nodes in whose bodies it stands, the outermost first, and itself."""
-
-
-def _around(graph: ir.Graph, outer: _Nodes = ()) -> Iterator[tuple[ir.Node, _Nodes]]:
-    for node in graph:
-        yield node, (*outer, node)
-        for body in control_flow.bodies(node):
-            yield from _around(body, (*outer, node))
-
-
-def _claims(graph: UnitGraph, around: _Around, pattern: str, field: str) -> _Claims:
-    """What a pattern decides: the units of the nodes that it names, and of all nodes in their bodies."""
-    held = _with_units(graph, around)
-    named = _named(held, pattern, field)
-    found: dict[int, _Claim] = {}
-    for unit in graph.units:
-        for depth, node in enumerate(around[unit.node]):
-            if node in named:
-                found[unit.index] = _Claim(pattern, node, depth)
-    if not found:
-        near = difflib.get_close_matches(pattern, sorted(set(map(pinned_as, held))), n=3)
-        raise OptionError(
-            f"{field} {pattern} matches no node that computes in float32",
-            remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
-        )
-    return found
-
-
-def pinnable(graph: UnitGraph) -> set[str]:
-    """The names by which pins find nodes."""
-    return set(map(pinned_as, _with_units(graph, dict(_around(graph.root))))) - {""}
-
-
-def pinned(graph: UnitGraph, patterns: Iterable[str]) -> tuple[int, ...]:
-    """How many nodes each pattern names: OptionError, as `classify` raises it, for one that is none."""
-    held = _with_units(graph, dict(_around(graph.root))) if patterns else {}
-    return tuple(len(_named(held, pattern, "")) for pattern in patterns)
-
-
-def _with_units(graph: UnitGraph, around: _Around) -> Mapping[ir.Node, None]:
-    """The nodes that have units, or have such nodes in their bodies."""
-    return {node: None for unit in graph.units for node in around[unit.node]}
-
-
-def _named(held: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
-    matches = _matcher(pattern, field, {pinned_as(node) for node in held})
-    return {node for node in held if matches(pinned_as(node))}
-
-
-def pinned_as(node: ir.Node) -> str:
-    """The name of a node; for one that has none, that of the first value it makes."""
-    named = (value.name for value in node.outputs if value.name)
-    return node.name or next(named, "")
-
-
-def pattern_for(name: str, names: Collection[str]) -> str:
-    """What a pin says to name a node and no other of `names`: the name itself where that will do."""
-    if not _SPECIAL.isdisjoint(name):
-        return re.escape(name)
-    dotted = "." in name and re.compile(re.escape(name).replace(r"\.", "."))
-    return re.escape(name) if dotted and any(map(dotted.fullmatch, set(names) - {name})) else name
-
-
-_SPECIAL = frozenset("\\^$*+?{}[]|()")
-"""What means something else in an expression, besides the dot."""
-
-
-def _matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str], bool]:
-    quiet = re2.Options()
-    quiet.log_errors = False  # they would go to standard error
-    try:
-        expression = re2.compile(_encoded(pattern), quiet)
-    except re2.error as error:
-        if pattern in names:
-            return pattern.__eq__
-        raise OptionError(
-            f"{field} {pattern} is no regular expression: {error.args[0].decode(errors='replace')}",
-            remedy="give a node's name, escape it with a backslash, or do without look-around and "
-            "back-references: patterns are those of RE2, which takes no more time for one than for another",
-        ) from error
-    return lambda name: name == pattern or expression.fullmatch(_encoded(name)) is not None
-
-
-def _encoded(text: str) -> bytes:
-    """Text as RE2 takes it, also what came from bytes that are none."""
-    return text.encode(errors="surrogatepass")

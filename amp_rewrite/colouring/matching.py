@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
+from amp_rewrite.colouring import patterns as naming
 from amp_rewrite.model.names import graphs
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.operator_lists import ASKED, OpLists
@@ -36,7 +37,7 @@ def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
 
 def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
     for by, patterns in (("keep_full", pins.keep_full), ("force_half", pins.force_half)):
-        for pattern, nodes in zip(patterns, classification.pinned(graph, patterns), strict=True):
+        for pattern, nodes in zip(patterns, naming.pinned(graph, patterns), strict=True):
             yield Matched(by, pattern, nodes)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.colouring.classification import pinned_as
+from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.coverage import precision, weights
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.coverage.counts import Cast, Coverage, Part, Row, add

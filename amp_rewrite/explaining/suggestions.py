@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis import findings
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
+from amp_rewrite.colouring import patterns as naming
 from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
 from amp_rewrite.colouring.rules import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
@@ -113,7 +114,7 @@ class _Trials:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._before = extents(subject.graph, subject.painting)
-        self._names = classification.pinnable(subject.graph)
+        self._names = naming.pinnable(subject.graph)
         self._left = min(TRIES, max(LEAST, UNITS // max(len(subject.graph.units), 1)))
         self._known: dict[str, _Outcome | None] = {}
 
@@ -193,11 +194,11 @@ class _Trials:
 
     def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
         """A pin for each node; nothing where there are too many, or one has no name to go by."""
-        names = list(dict.fromkeys(map(classification.pinned_as, nodes)))
+        names = list(dict.fromkeys(map(naming.pinned_as, nodes)))
         if len(names) > MOST_PINNED or not all(names):
             return
         options = self._subject.options
-        patterns = tuple(classification.pattern_for(name, self._names) for name in names)
+        patterns = tuple(naming.pattern_for(name, self._names) for name in names)
         pins = replace(options.pins, force_half=(*options.pins.force_half, *patterns))
         flags = tuple(f"--force-half {shlex.quote(pattern)}" for pattern in patterns)
         yield _Trial(replace(options, pins=pins), flags)

@@ -21,8 +21,8 @@ class Target:
 
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that are to have one type though there are
-    kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults (analysis.runtime_bugs) a
-    result must not run into.
+    kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults
+    (analysis.runtime_bugs) a result must not run into.
     """
 
     name: str

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis import units
-from amp_rewrite.colouring import classification
+from amp_rewrite.colouring import patterns
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_types import schema, shape_inference
@@ -98,9 +98,9 @@ def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
     inlining.inline(model)
     types = shape_inference.types(model)
     tidy.bypass(model, types)
-    names = classification.pinnable(units.build(model, types))
+    names = patterns.pinnable(units.build(model, types))
     for name in worst.to_keep(names):
-        yield classification.pattern_for(name, names)
+        yield patterns.pattern_for(name, names)
 
 
 def _shared(before: Inside, after: Inside) -> dict[str, str]:

@@ -1,0 +1,117 @@
+"""Pins: which of them decides a unit, where several name its node or a node around it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.colouring.patterns import Around, around, matching, pinned_as, with_units
+from amp_rewrite.errors import OptionError
+from amp_rewrite.policy.entries import Entry
+from amp_rewrite.policy.options import Pins
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a pin decides for a unit: the pattern, and whether it forces half or keeps float32."""
+
+    pattern: str
+    forces: bool
+
+
+def rulings(
+    graph: UnitGraph, pins: Pins, entries: Sequence[Entry], free: Sequence[int]
+) -> Mapping[int, Ruling]:
+    """The rulings on units, of those that are `free` to be decided; `entries` say why others are not.
+
+    Raises OptionError for a pin that matches no node, that asks for what no schema allows, or that another
+    pin contradicts.
+    """
+    if not (pins.keep_full or pins.force_half):
+        return {}
+    nested = dict(around(graph.root))
+    to_keep = [_claims(graph, nested, pattern, "`Pins.keep_full`") for pattern in pins.keep_full]
+    to_force = [_claims(graph, nested, pattern, "`Pins.force_half`") for pattern in pins.force_half]
+    for claims in to_force:
+        _refuse_unable(claims, entries, free)
+    keeping, forcing = _closest(to_keep), _closest(to_force)
+    decided = ((unit, _ruling(keeping.get(unit), forcing.get(unit))) for unit in free)
+    return {unit: ruling for unit, ruling in decided if ruling is not None}
+
+
+def _ruling(keep: _Claim | None, force: _Claim | None) -> Ruling | None:
+    if keep and force and keep.closeness == force.closeness:
+        raise _contradiction(keep, force)
+    if force and not (keep and keep.closeness > force.closeness):
+        return Ruling(force.pattern, forces=True)
+    return Ruling(keep.pattern, forces=False) if keep else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """That a pattern names a node, and so decides a unit of it or in its bodies.
+
+    What names a node that is further in is closer to the unit, and a name closer than an expression.
+    """
+
+    pattern: str
+    node: ir.Node
+    depth: int
+
+    @property
+    def closeness(self) -> tuple[int, bool]:
+        name = pinned_as(self.node)
+        return self.depth, self.pattern in (name, re.escape(name))
+
+
+_Claims = Mapping[int, _Claim]
+"""The claims of patterns, by the position of the unit."""
+
+
+def _closest(found: Iterable[_Claims]) -> _Claims:
+    """The claim on each unit that is closest to it; of several the last."""
+    closest: dict[int, _Claim] = {}
+    for claims in found:
+        for unit, claim in claims.items():
+            if claim.closeness >= closest.setdefault(unit, claim).closeness:
+                closest[unit] = claim
+    return closest
+
+
+def _refuse_unable(claims: _Claims, entries: Sequence[Entry], free: Collection[int]) -> None:
+    if claims.keys().isdisjoint(free):
+        unit, claim = next(iter(claims.items()))
+        raise OptionError(
+            f"`Pins.force_half` {claim.pattern}: {entries[unit].reason}", remedy="leave the node in float32"
+        )
+
+
+def _contradiction(keep: _Claim, force: _Claim) -> OptionError:
+    return OptionError(
+        f"`Pins.keep_full` {keep.pattern} and `Pins.force_half` {force.pattern} "
+        f"both match node '{pinned_as(keep.node)}'",
+        remedy="leave one out; a node's own name is an exception to an expression that matches it",
+    )
+
+
+def _claims(graph: UnitGraph, nested: Around, pattern: str, field: str) -> _Claims:
+    """What a pattern decides: the units of the nodes that it names, and of all nodes in their bodies."""
+    held = with_units(graph, nested)
+    named = matching(held, pattern, field)
+    found: dict[int, _Claim] = {}
+    for unit in graph.units:
+        for depth, node in enumerate(nested[unit.node]):
+            if node in named:
+                found[unit.index] = _Claim(pattern, node, depth)
+    if not found:
+        near = difflib.get_close_matches(pattern, sorted(set(map(pinned_as, held))), n=3)
+        raise OptionError(
+            f"{field} {pattern} matches no node that computes in float32",
+            remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
+        )
+    return found
