@@ -1,6 +1,6 @@
 """What a caller gave for an argument or a field -> what it stands for, or an OptionError that names it.
 
-`name` is written as the caller would: `Options.borders` for a field, `in_place` for an argument.
+`name` is written as the caller would: `Options.io` for a field, `in_place` for an argument.
 """
 
 from __future__ import annotations

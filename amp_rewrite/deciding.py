@@ -18,7 +18,7 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model import constants, inlining, loading, names, unfusing
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types, element_types, shape_inference
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process.stopwatch import Stopwatch
 from amp_rewrite.rewriting import decisions, plan, plan_files, report, tidy
 from amp_rewrite.rewriting.report import Report
@@ -125,10 +125,10 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
         again = replay.painting(graph, loaded.model) if replay else None
         painting = again or _paint(graph, options, findings or {})
     with clock.stage("plan"):
-        plan.check_names(graph, options.keep_io, options.borders)
+        plan.check_names(graph, options.keep_io, options.io)
         old = _old_opset(loaded.model.graph, half)
-        borders = Borders.KEEP if old else options.borders
-        made = plan.make(graph, painting, held, found, half, borders=borders, keep_io=options.keep_io)
+        io = IOTypes.KEEP if old else options.io
+        made = plan.make(graph, painting, held, found, half, io=io, keep_io=options.keep_io)
         warnings = (*loaded.warnings, *filter(None, (warning, old)))
         matched = () if replay else matching.find(graph, options.operator_lists(), options.pins)
         planned = _report(loaded, graph, painting, made, warnings, matched)

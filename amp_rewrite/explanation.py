@@ -27,7 +27,7 @@ from amp_rewrite.rewriting import annotations, checking, plan_files, saved_decis
 from amp_rewrite.rewriting.decisions import Decisions
 
 
-class Source(enum.Enum):
+class DecisionSource(enum.Enum):
     """What decisions were read from: an ANALYSIS made now, the METADATA of a rewritten model, or a PLAN."""
 
     ANALYSIS = "analysis"
@@ -43,7 +43,7 @@ class Explanation:
     rest on, `warnings` what a reader should know; `matched` counts what the user named.
     """
 
-    source: Source
+    source: DecisionSource
     half: str
     decisions: Decisions
     causes: tuple[RootCause, ...]
@@ -67,7 +67,7 @@ def of_plan(path: Path) -> Explanation:
     saved = saved_decisions.of(plan)
     found = suggestions.untried(causes.find(saved.decisions, saved.flops))
     half, assumed = plan.half.name, plan.assumptions
-    return Explanation(Source.PLAN, half, saved.decisions, tuple(found), assumptions=assumed)
+    return Explanation(DecisionSource.PLAN, half, saved.decisions, tuple(found), assumptions=assumed)
 
 
 def of_analysis(made: Analysis, dims: Dims) -> Explanation:
@@ -77,7 +77,7 @@ def of_analysis(made: Analysis, dims: Dims) -> Explanation:
     """
     measured = measure(made.loaded.model, made.graph.types, dims)
     found = made.causes(measured.work.flops)
-    source = Source.PLAN if made.replayed else Source.ANALYSIS
+    source = DecisionSource.PLAN if made.replayed else DecisionSource.ANALYSIS
     rests, half = tuple(assumptions(measured.work)), made.options.half.name
     return Explanation(source, half, made.decisions(), found, measured, rests, made.warnings, made.matched)
 
@@ -100,7 +100,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
     measured = measure(model, shape_inference.types(model), dims)
     untried = tuple(suggestions.untried(causes.find(found, measured.work.flops)))
     rests = tuple(assumptions(measured.work))
-    return Explanation(Source.METADATA, _half(measured.types), found, untried, measured, rests)
+    return Explanation(DecisionSource.METADATA, _half(measured.types), found, untried, measured, rests)
 
 
 def advise(path: Path, half: str) -> Advice:

@@ -2,11 +2,11 @@
 
 from amp_rewrite.policy.options import (
     Beside,
-    Borders,
     ExternalData,
+    IOTypes,
     Level,
     Options,
     Pins,
 )
 
-__all__ = ["Beside", "Borders", "ExternalData", "Level", "Options", "Pins"]
+__all__ = ["Beside", "ExternalData", "IOTypes", "Level", "Options", "Pins"]

@@ -17,7 +17,7 @@ from amp_rewrite.deciding import Analysis, Given, decide
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import function_calls, worker
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process import collector
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rewriting import annotations, cast_sites, checking, decisions, editing, plan_files, tidy
@@ -40,7 +40,7 @@ class Result(Generic[M]):
 
 
 def analyze(
-    source: loading.Source,
+    source: loading.ModelSource,
     options: Options | None = None,
     *,
     replay: plan_files.SavedPlan | None = None,
@@ -101,7 +101,7 @@ def rewrite(
 
 
 def rewrite(
-    source: loading.Source,
+    source: loading.ModelSource,
     options: Options | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
@@ -160,18 +160,18 @@ def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Op
     return replay.over(asked) if replay else asked
 
 
-def _analyze(source: loading.Source, given: Given, clock: Stopwatch) -> Analysis:
+def _analyze(source: loading.ModelSource, given: Given, clock: Stopwatch) -> Analysis:
     with clock.stage("load"):
         loaded = loading.load(source)
     return decide(loaded, given, clock)
 
 
 def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
-    """Edits the model; the report says how many Casts tidying removed, and what broke at the borders."""
+    """Edits the model; the report says how many Casts tidying removed, and which inputs and outputs broke."""
     if not analysis.plan:
         return planned
     model, held, types = analysis.loaded.model, analysis.graph.graphs, analysis.graph.types
-    before = checking.borders(model, types)
+    before = checking.io_types(model, types)
     analysis.form.is_edited = True
     with clock.stage("rewrite"):
         placed = editing.apply(analysis.plan, model, held, types)
@@ -180,9 +180,9 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
     with clock.stage("annotate"):
         warnings = (*planned.warnings, *_annotate(analysis, placed))
     carried_out = replace(planned, casts_removed=removed, warnings=warnings)
-    if analysis.options.borders is Borders.HALF:
+    if analysis.options.io is IOTypes.HALF:
         return carried_out
-    broken = checking.broken_borders(before, checking.borders(model, types))
+    broken = checking.broken_io(before, checking.io_types(model, types))
     return replace(carried_out, broken=broken)
 
 
@@ -206,7 +206,9 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
     return warnings
 
 
-def _check(source: loading.Source, made: writing.Made, found: Report, nodes: int, options: Options) -> Report:
+def _check(
+    source: loading.ModelSource, made: writing.Made, found: Report, nodes: int, options: Options
+) -> Report:
     """The report with onnx's verdict on the result; a model that came as it was has none."""
     if not (found.changed and options.check):
         return found

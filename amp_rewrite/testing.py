@@ -15,11 +15,11 @@ from amp_rewrite.coverage.table import nodes
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
 from amp_rewrite.flops.opened import Dims
-from amp_rewrite.model.loading import Source
+from amp_rewrite.model.loading import ModelSource
 
 
 def assert_coverage(
-    model: Source,
+    model: ModelSource,
     *,
     min_flops: float | None = None,
     min_nodes: float | None = None,

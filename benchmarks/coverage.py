@@ -118,7 +118,7 @@ def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
     """Whether any of the nodes that a cause holds is not half as it stands: a unit of it may hold nothing."""
     outside = {part.name for part in coverage.parts if part.precision in (Precision.FULL, Precision.MIXED)}
     held = (cause.decisions.all[unit] for unit in cause.held)
-    return any(outside & {decision.name, *decision.made} for decision in held)
+    return any(outside & {decision.name, *decision.defs} for decision in held)
 
 
 def _dims(model: ir.Model, folder: Path, tools: Path, entry: Mapping[str, Any]) -> dict[str, int]:

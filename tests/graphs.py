@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import Site, Unit, UnitGraph
+from amp_rewrite.analysis.units import Unit, UnitGraph, Use
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring.rules import Painting
 from amp_rewrite.onnx_types.schema import TypeVar
@@ -73,10 +73,10 @@ def graph(
     root = ir.Graph([], [values[i] for i in leaving], nodes=[])
     return UnitGraph(
         units=units,
-        maker={value: unit.index for unit in units for value in unit.makes},
-        readers=_readers(units),
-        producers=producers,
-        consumers=consumers,
+        producer={value: unit.index for unit in units for value in unit.defs},
+        uses=_readers(units),
+        predecessors=producers,
+        successors=consumers,
         ties=tuple(map(tuple, ties)),
         types={},
         root=root,
@@ -88,7 +88,7 @@ def with_edges(
     found: UnitGraph, producers: Sequence[Sequence[int]], consumers: Sequence[Sequence[int]]
 ) -> UnitGraph:
     """The same graph, with these neighbours."""
-    return replace(found, producers=producers, consumers=consumers)
+    return replace(found, predecessors=producers, successors=consumers)
 
 
 def _unit(index: int, makers: Sequence[int], values: Sequence[ir.Value], casts: Sequence[int]) -> Unit:
@@ -96,14 +96,14 @@ def _unit(index: int, makers: Sequence[int], values: Sequence[ir.Value], casts: 
     is_cast = index in casts
     node = ir.Node("", "Cast" if is_cast else "Stub", reads, outputs=made, name=f"n{index}")
     makes = () if is_cast and makers else made
-    sites = tuple(Site(node, port) for port in range(len(reads)))
+    sites = tuple(Use(node, port) for port in range(len(reads)))
     return Unit(index, node, TypeVar("T"), sites, makes, frozenset(["tensor(float16)"]))
 
 
-def _readers(units: Iterable[Unit]) -> dict[ir.Value, list[tuple[int, Site]]]:
-    readers: dict[ir.Value, list[tuple[int, Site]]] = {}
+def _readers(units: Iterable[Unit]) -> dict[ir.Value, list[tuple[int, Use]]]:
+    readers: dict[ir.Value, list[tuple[int, Use]]] = {}
     for unit in units:
-        for value, site in zip(unit.node.inputs, unit.reads, strict=True):
+        for value, site in zip(unit.node.inputs, unit.uses, strict=True):
             assert value is not None
             readers.setdefault(value, []).append((unit.index, site))
     return readers

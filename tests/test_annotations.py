@@ -10,7 +10,7 @@ from amp_rewrite import analyze, rewrite
 from amp_rewrite.errors import ModelError
 from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.policy.options import Borders, Level, Options, Pins
+from amp_rewrite.policy.options import IOTypes, Level, Options, Pins
 from amp_rewrite.rewriting import annotations
 from amp_rewrite.rewriting.annotations import KEY
 from tests import text
@@ -47,7 +47,7 @@ def reasons(decisions):
     [
         Options(),
         Options(half=BFLOAT16),
-        Options(borders=Borders.HALF),
+        Options(io=IOTypes.HALF),
         Options(level=Level.UNSAFE_FORCE_ALL),
         Options(pins=Pins(keep_full=("product",))),
         Options(follow=False),
@@ -72,15 +72,15 @@ def test_casts_are_read_back():
         }"""
     )
     found = carried(rewrite(proto).model)
-    names = {c.names[0]: c for c in found.crossings}
+    names = {c.names[0]: c for c in found.cast_sites}
     told = {
         value: (
             c.added,
             c.dtype,
             c.origin.value,
-            c.maker if c.maker is None else found.all[c.maker].name,
-            [found.all[unit].name for unit in c.readers],
-            c.leaves,
+            c.producer if c.producer is None else found.all[c.producer].name,
+            [found.all[unit].name for unit in c.consumers],
+            c.is_output,
         )
         for value, c in names.items()
     }
@@ -133,7 +133,7 @@ def test_a_second_rewrite_keeps_what_it_has_no_say_in():
     by_name = {d.name: (chain(found, unit)[0].reason, d.is_half) for unit, d in enumerate(found.all)}
     assert by_name["product"] == (reason_of(once, "product"), True)
     assert by_name["exponential"] == ("allowed: forced by 'exponential' (pin)", True)
-    casts = {name: c.added for c in found.crossings for name in c.names}
+    casts = {name: c.added for c in found.cast_sites for name in c.names}
     assert casts["x__float16"] is True
 
 

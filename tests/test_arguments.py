@@ -15,7 +15,7 @@ from amp_rewrite import AmpPass, demo
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.policy.options import Beside, Borders, ExternalData, Level, Options, Pins
+from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Level, Options, Pins
 from amp_rewrite.policy.targets import ANY
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -42,7 +42,7 @@ def refusal(call, *arguments, **fields):
         ({"lists": "tensorflow"}, {"lists": operator_lists.load("tensorflow")}),
         ({"target": "any"}, {"target": ANY}),
         ({"level": "unsafe-force-all"}, {"level": Level.UNSAFE_FORCE_ALL}),
-        ({"borders": "half"}, {"borders": Borders.HALF}),
+        ({"io": "half"}, {"io": IOTypes.HALF}),
         ({"keep_io": "image"}, {"keep_io": ("image",)}),
         ({"keep_io": ["a", "b"]}, {"keep_io": ("a", "b")}),
         ({"external_data": "always"}, {"external_data": ExternalData(Beside.ALWAYS)}),
@@ -88,8 +88,8 @@ OPTIONS = [
     ({"half": onnx.TensorProto.FLOAT16}, "Options.half: 10 is not one of float16, bfloat16"),
     ({"half": ir.DataType.FLOAT16}, "Options.half: FLOAT16 is not one of float16, bfloat16"),
     ({"half": None}, "Options.half: None is not one of"),
-    ({"borders": "x"}, "Options.borders: 'x' is not one of keep, half"),
-    ({"borders": True}, "Options.borders: True is not one of keep, half"),
+    ({"io": "x"}, "Options.io: 'x' is not one of keep, half"),
+    ({"io": True}, "Options.io: True is not one of keep, half"),
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
     ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, any"),
     ({"lists": ["MatMul"]}, "Options.lists: list is no operator list; give an OpLists, one of"),
@@ -334,7 +334,7 @@ class TestRunning:
     def test_models_of_all_kinds_are_run(self):
         """What `rewrite` takes and returns, `verify` and `observe` take too; a device by its name."""
         data, held = MODEL.SerializeToString(), ir.from_proto(MODEL)
-        assert amp_rewrite.verify(data, held, demo.feeds(), borders="half", device="cpu").ok
+        assert amp_rewrite.verify(data, held, demo.feeds(), io="half", device="cpu").ok
         assert amp_rewrite.observe(held, demo.feeds(), device="CPU") == amp_rewrite.observe(
             data, demo.feeds()
         )
@@ -372,7 +372,7 @@ class TestRunning:
         [
             ({"bounds": {"relative_l2": 0.1}}, "bounds: dict is no Tolerances; write Tolerances(relative"),
             ({"bounds": 0.01}, "bounds: 0.01 is no Tolerances"),
-            ({"borders": "x"}, "borders: 'x' is not one of keep, half"),
+            ({"io": "x"}, "io: 'x' is not one of keep, half"),
             ({"device": "gpu"}, "device: 'gpu' is not one of cuda, cpu"),
             ({"device": 0}, "device: 0 is not one of cuda, cpu"),
         ],

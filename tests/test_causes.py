@@ -15,14 +15,14 @@ from amp_rewrite import analyze, rewrite
 from amp_rewrite.colouring import patterns
 from amp_rewrite.deciding import Analysis
 from amp_rewrite.explaining import suggestions
-from amp_rewrite.explaining.causes import Remedy
+from amp_rewrite.explaining.causes import Suggestion
 from amp_rewrite.explaining.sentences import of_cause
 from amp_rewrite.flops import flop_count
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.options import SHIPPED_FOR, Borders, Level, Options, Pins
+from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.rewriting.decisions import about, made_by
 from amp_rewrite.rewriting.report import Extent, extents
 from tests import text
@@ -42,7 +42,7 @@ def causes(source, options=None, flops=None, **weights):
     """Each cause as (root places, held nodes, remedy)."""
     analysis = analyze(text.model(source, weights), options)
     by_name = {u.node: flops[u.node.name] for u in analysis.graph.units} if flops else None
-    return [(c.root_places, [n.name for n in c.nodes], c.remedy) for c in analysis.causes(by_name)]
+    return [(c.root_places, [n.name for n in c.nodes], c.suggestion) for c in analysis.causes(by_name)]
 
 
 def test_one_line_for_an_operator_and_a_reason():
@@ -88,15 +88,15 @@ def test_words():
     assert words.weight == "4 nodes"
     assert words.origin == "downstream of Exp 'e1' and 1 more"
     assert words.reason.startswith("denied: overflows above 11.09")
-    assert words.remedy == "to allow: --infer Exp (frees 4 nodes)"
+    assert words.suggestion == "to allow: --infer Exp (frees 4 nodes)"
 
 
 def test_a_flag_that_frees_a_part_says_how_much():
     """What ends in nothing allowed stays float32 with --infer, and that is counted."""
     source = CHAINS.replace("MatMul(f, w)", "Sigmoid(f)")
     (cause,) = analyze(text.model(source.replace("Sqrt(b)", "MatMul(b, w)"))).causes()
-    assert cause.remedy == Remedy(("--infer Exp",), 3)
-    assert of_cause(cause).remedy == "to allow: --infer Exp (frees 3 nodes)"
+    assert cause.suggestion == Suggestion(("--infer Exp",), 3)
+    assert of_cause(cause).suggestion == "to allow: --infer Exp (frees 3 nodes)"
 
 
 def test_plain_data():
@@ -136,10 +136,10 @@ def test_a_finding_in_several_places_is_one_cause():
     """Findings that differ in names and numbers are one; who goes against one forces it."""
     (cause,) = analyze(text.model(SMALL, TINY)).causes()
     assert cause.root_places == ("Add 'a1'", "Div 'd1'", "Add 'a2'", "Div 'd2'")
-    assert of_cause(cause).remedy == "to force: --allow Add --allow Div (frees 4 nodes)"
+    assert of_cause(cause).suggestion == "to force: --allow Add --allow Div (frees 4 nodes)"
     few = SMALL.replace("Add(d, e2)", "Abs(d)")
     (cause,) = analyze(text.model(few, TINY)).causes()
-    assert of_cause(cause).remedy == "to force: --force-half a1 --force-half d1 (frees 2 nodes)"
+    assert of_cause(cause).suggestion == "to force: --force-half a1 --force-half d1 (frees 2 nodes)"
 
 
 def moved(kind, operator):
@@ -180,7 +180,8 @@ SQUARES = """g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
 def test_where_no_flag_helps(source, options, words):
     """Where nothing helps, or leaving a flag out does, that is said in place of a flag."""
     found = [
-        of_cause(cause).remedy for cause in analyze(parse_model(f"{text.HEADER} {source}"), options).causes()
+        of_cause(cause).suggestion
+        for cause in analyze(parse_model(f"{text.HEADER} {source}"), options).causes()
     ]
     assert any(words in remedy for remedy in found), found
 
@@ -198,7 +199,7 @@ def test_a_flag_that_changes_no_node_is_not_named():
     """What the report does not count differently is freed by no flag; all that were tried are told."""
     (cause,) = analyze(parse_model(f"{text.HEADER} {REGIONS}")).causes({})
     assert of_cause(cause).weight == "1 node in part"
-    assert of_cause(cause).remedy == "no flag frees any (tried: --allow Resize; --force-half r)"
+    assert of_cause(cause).suggestion == "no flag frees any (tried: --allow Resize; --force-half r)"
 
 
 def test_there_are_only_so_many_tries(monkeypatch):
@@ -208,8 +209,8 @@ def test_there_are_only_so_many_tries(monkeypatch):
     monkeypatch.setattr(Analysis, "painted", lambda *given: tried.append(given) or painted(*given))
     first, second = analyze(text.model(TWO)).causes()
     assert len(tried) == 1
-    assert first.remedy.flags == ("--allow Softmax",)
-    assert second.remedy.why == "no flag was tried: enough flags were tried for what stands above"
+    assert first.suggestion.flags == ("--allow Softmax",)
+    assert second.suggestion.why == "no flag was tried: enough flags were tried for what stands above"
 
 
 painted = Analysis.painted
@@ -257,7 +258,7 @@ def test_names_that_a_shell_or_a_pattern_would_misread(names):
     model = text.model(ODD, {"e": np.array([1e-12], np.float32)})
     model.graph.node[1].name, model.graph.node[2].name = names
     cause = next(cause for cause in analyze(model).causes() if cause.first.entry.source == "range")
-    assert cause.remedy.flags[0].startswith("--force-half ")
+    assert cause.suggestion.flags[0].startswith("--force-half ")
     holds(model, Options(), cause)
 
 
@@ -288,7 +289,7 @@ SAID = {
     "float16": Options(),
     "tensorflow": Options(lists=operator_lists.load("tensorflow")),
     "bfloat16": Options(half=BFLOAT16),
-    "half-io": Options(borders=Borders.HALF),
+    "half-io": Options(io=IOTypes.HALF),
 }
 
 
@@ -315,7 +316,7 @@ def test_every_flag_does_what_it_says_for_real_models(name, said):
 
 def holds(model, options, cause):
     """A remedy frees nodes, some that the cause holds among them, as a rewrite counts them."""
-    remedy = cause.remedy
+    remedy = cause.suggestion
     if remedy.why:
         assert not remedy.flags
         assert not remedy.drops

@@ -7,14 +7,14 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import rewrite
-from amp_rewrite.analysis.units import value_at
+from amp_rewrite.analysis.units import value_of
 from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.model import loading
 from amp_rewrite.model.names import graphs
 from amp_rewrite.numerics.half import BFLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.rewriting import annotations
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -26,10 +26,10 @@ SAID = {
     "float16": Options(),
     "tensorflow": Options(lists=operator_lists.load("tensorflow")),
     "bfloat16": Options(half=BFLOAT16),
-    "half-io": Options(borders=Borders.HALF),
+    "half-io": Options(io=IOTypes.HALF),
 }
 QUICK = ("yolox_nano", "float16"), ("mamba_tiny.legacy", "float16")
-BESIDE = {"deny": "producers", "follow": "producers", "between": "consumers", "lead": "consumers"}
+BESIDE = {"deny": "predecessors", "follow": "predecessors", "between": "successors", "lead": "successors"}
 
 
 def real(name):
@@ -67,7 +67,7 @@ def test_what_is_explained_is_so(name, said):
 def colours_hold(graph, decisions, types):
     """The result has half where half was told, and float32 where that was; `graph` was edited to be it."""
     for unit in graph.units:
-        ports = (*map(value_at, unit.reads), *unit.makes) if unit.node.graph is not None else ()
+        ports = (*map(value_of, unit.uses), *unit.defs) if unit.node.graph is not None else ()
         for value in ports:
             dtype = types.get(value.name) if value is not None else None
             if dtype is not None:
@@ -86,15 +86,15 @@ def causes_hold(graph, decisions):
 
 def casts_hold(told, model, types):
     """Every Cast between half and float32 is told of, and what is told of it stands in the result."""
-    by_node = {crossing.node: crossing for crossing in told.crossings}
+    by_node = {site.node: site for site in told.cast_sites}
     casts = [
         node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == ("", "Cast")
     ]
     for node in casts:
         ends = {types.get(value.name) for value in (node.inputs[0], node.outputs[0])}
-        crossing = by_node.get(node)
-        assert crossing is not None or not (ends & HALF_TYPES and ir.DataType.FLOAT in ends), node
-        if crossing is not None:
+        site = by_node.get(node)
+        assert site is not None or not (ends & HALF_TYPES and ir.DataType.FLOAT in ends), node
+        if site is not None:
             made = types.get(node.outputs[0].name) in HALF_TYPES
-            assert all(told.all[reader].is_half is made for reader in crossing.readers), node
-            assert crossing.leaves is any(value is node.outputs[0] for value in model.graph.outputs), node
+            assert all(told.all[reader].is_half is made for reader in site.consumers), node
+            assert site.is_output is any(value is node.outputs[0] for value in model.graph.outputs), node

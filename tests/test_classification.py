@@ -199,8 +199,8 @@ def test_an_unknown_operator_is_one_opaque_unit() -> None:
     borders = "(float[4] x, int64[4] i) => (float[4] y, float[4] z)"
     analysis = _analysis("[n] y, z = mine.Thing(x, i, x)", borders)
     (unit,) = analysis.graph.units
-    assert [site.port for site in unit.reads] == [0, 2]
-    assert len(unit.makes) == 2
+    assert [site.port for site in unit.uses] == [0, 2]
+    assert len(unit.defs) == 2
     assert "unknown" in analysis.painting.entries[0].reason
 
 

@@ -354,7 +354,7 @@ class _Counted(Sequence[Sequence[int]]):
 def test_reach_asks_every_unit_once() -> None:
     """Each unit is asked for its neighbours once, and a root perhaps once more."""
     line = chain(LONG)
-    edges = _Counted(line.consumers)
+    edges = _Counted(line.successors)
     found = reach([0, LONG // 2], edges.__getitem__, lambda _: True)
     assert len(found) == LONG - 1
     assert edges.asked <= LONG + 1
@@ -377,7 +377,7 @@ def test_painting_is_linear(words: str) -> None:
     """Every unit is asked a few times: the turns of spread and follow do not add up."""
     found = tuple(itertools.islice(itertools.cycle(entries(words)), LONG))
     line = chain(LONG)
-    makers, readers = _Counted(line.producers), _Counted(line.consumers)
+    makers, readers = _Counted(line.predecessors), _Counted(line.successors)
     counted = graphs.with_edges(line, producers=makers, consumers=readers)
     paint(counted, found)
     assert max(makers.asked, readers.asked) <= RULES * LONG

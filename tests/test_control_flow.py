@@ -150,7 +150,7 @@ CONTROL_FLOW = {
         close=3e-2,
     ),
     # What enters and leaves the body of an unknown operator is float32; between them half may be.
-    "a foreign body keeps its types at the border": partial(
+    "a foreign body keeps its types at the binding": partial(
         becomes,
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
         g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
@@ -237,7 +237,7 @@ SEQUENCES = {
         close=3e-2,
     ),
     # A sequence that is an output of the model keeps its type, and with it all that makes it.
-    "a sequence at the border stays as one": partial(
+    "a sequence at the binding stays as one": partial(
         becomes,
         """g (float[4,4] x) => (float[8,4] y, seq(float[4,4]) s) <float[4,4] w> {
             m = MatMul (x, w)
@@ -298,14 +298,14 @@ def test_a_sequence_in_bfloat16_stays():
     assert in_half(text, Options(half=BFLOAT16)) == {"m", "y"}
 
 
-# ---- what a border is
+# ---- what a binding is
 
 
-def borders(text):
-    """The borders of the first control-flow node of a graph, as their ports."""
+def bindings(text):
+    """The bindings of the first control-flow node of a graph, as their ports."""
     graph = _graph(text)
     node = next(node for node in graph if node.op_type in ("If", "Loop", "Scan", "SequenceMap"))
-    found = control_flow.borders(node)
+    found = control_flow.bindings(node)
     assert found is not None
     return [
         (str(b.var), b.inputs, b.outputs, [i for _, i in b.enters], [i for _, i in b.leaves]) for b in found
@@ -317,8 +317,8 @@ def _graph(text):
 
 
 def test_the_borders_of_a_loop():
-    """Trip count and condition are no borders; a scan output has no input."""
-    assert borders(LOOP) == [("V[0]", (2,), (0,), [2], [1]), ("V[1]", (), (1,), [], [2])]
+    """Trip count and condition are no bindings; a scan output has no input."""
+    assert bindings(LOOP) == [("V[0]", (2,), (0,), [2], [1]), ("V[1]", (), (1,), [], [2])]
 
 
 def test_the_borders_of_a_branch():
@@ -327,11 +327,11 @@ def test_the_borders_of_a_branch():
         y = If (c) < then_branch = t () => (float[1] p) { p = Neg (x) },
                      else_branch = f () => (float[1] q) { q = Abs (x) } >
     }"""
-    assert borders(text) == [("V[0]", (), (0,), [], [0, 0])]
+    assert bindings(text) == [("V[0]", (), (0,), [], [0, 0])]
 
 
 @pytest.mark.parametrize("scanned", [-(2**63), -1, 3, 2**31, 2**63 - 1])
-def test_a_scan_that_does_not_fit_its_body_has_no_borders(scanned):
+def test_a_scan_that_does_not_fit_its_body_has_no_bindings(scanned):
     """Whatever it says of its inputs, that is known at once."""
     proto = unchecked(
         f"""g (float[4] s, float[3,4] x) => (float[4] y) {{
@@ -339,10 +339,10 @@ def test_a_scan_that_does_not_fit_its_body_has_no_borders(scanned):
                 => (float[4] u) {{ u = Add (t, e) }}>
         }}"""
     )
-    assert control_flow.borders(ir.from_proto(proto).graph[0]) is None
+    assert control_flow.bindings(ir.from_proto(proto).graph[0]) is None
 
 
-def test_other_nodes_have_no_borders():
+def test_other_nodes_have_no_bindings():
     """A node of another domain, or of no control flow, has none, even if it has a body."""
     graph = _graph(
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -351,7 +351,7 @@ def test_other_nodes_have_no_borders():
             y = my.Loop (a) <body = b (float[4] s) => (float[4] t) { t = Neg (s) }>
         }"""
     )
-    assert [control_flow.borders(node) for node in graph] == [None, None]
+    assert [control_flow.bindings(node) for node in graph] == [None, None]
     assert [len(list(control_flow.bodies(node))) for node in graph] == [0, 1]
 
 

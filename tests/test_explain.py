@@ -230,7 +230,7 @@ def test_answers_as_json(rewritten, tmp_path):
     assert len(as_json(tmp_path, rewritten, "--all")["units"]) == 4
     (cast,) = as_json(tmp_path, rewritten, "--why-cast", "r")["casts"]
     assert (cast["value"], cast["dtype"], cast["added"], cast["origin"]) == ("r", "float16", True, "unit")
-    assert cast["readers"][0][0]["unit"] == "MatMul 'second' (T)"
+    assert cast["consumers"][0][0]["unit"] == "MatMul 'second' (T)"
 
 
 def test_flags_ask_for_a_new_analysis(rewritten):

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import rewrite
 from amp_rewrite.model import external_data as external_module
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from tests import text
 from tests.model_files import LARGE, external, names, refused, save_external
 
@@ -36,7 +36,7 @@ def test_external_data_over_itself(external):
     assert rewrite(external, in_place=True).model == external
     np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(external).graph.initializer[0]), expected)
     assert names(external.parent) == ["m.onnx", "m.onnx.1.data"]
-    assert rewrite(external, Options(borders=Borders.HALF), in_place=True).report.changed
+    assert rewrite(external, Options(io=IOTypes.HALF), in_place=True).report.changed
     assert names(external.parent) == ["m.onnx", "m.onnx.data"]
 
 

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.analysis.findings import MOVERS, acts_as
+from amp_rewrite.analysis.findings import MOVERS, effective_op
 
 
 def node(operator, **attributes):
@@ -19,25 +19,25 @@ def node(operator, **attributes):
 def test_a_scatter_with_a_reduction_acts_as_that(scatter, reduction, operator, moving):
     """A scatter that adds or multiplies makes new values; one that takes the larger or smaller does not."""
     found = node(scatter, reduction=reduction)
-    assert acts_as(found) == operator
+    assert effective_op(found) == operator
     assert (operator in MOVERS) == moving
 
 
 def test_a_scatter_without_a_reduction_moves():
     """Where the attribute is absent, or says so, values are only put into their places."""
-    assert acts_as(node("ScatterND")) in MOVERS
-    assert acts_as(node("ScatterElements", reduction="none")) in MOVERS
-    assert acts_as(node("ScatterND", reduction="none")) == "ScatterND"
+    assert effective_op(node("ScatterND")) in MOVERS
+    assert effective_op(node("ScatterElements", reduction="none")) in MOVERS
+    assert effective_op(node("ScatterND", reduction="none")) == "ScatterND"
 
 
 def test_a_reduction_elsewhere_is_none():
     """An attribute of that name on any other operator says nothing about moving."""
-    assert acts_as(node("Gather", reduction="add")) == "Gather"
-    assert acts_as(node("Add")) not in MOVERS
+    assert effective_op(node("Gather", reduction="add")) == "Gather"
+    assert effective_op(node("Add")) not in MOVERS
 
 
 def test_a_reduction_that_a_function_leaves_open_may_add():
     """Inside a function that is kept the caller says what a scatter does: it is taken to add."""
     scatter = node("ScatterND")
     scatter.attributes["reduction"] = ir.RefAttr("reduction", "how", ir.AttributeType.STRING)
-    assert acts_as(scatter) not in MOVERS
+    assert effective_op(scatter) not in MOVERS

@@ -39,7 +39,7 @@ from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind, OpLists
 from amp_rewrite.policy.options import Level, Options, Pins
-from amp_rewrite.rewriting.plan import Cast
+from amp_rewrite.rewriting.plan import PlannedCast
 
 OPTIONS = Options(lists=operator_lists.load("tensorflow"), follow=False, target=targets.ANY)
 SQUARE = "(float[32,32] input)"
@@ -81,8 +81,8 @@ def _half(analysis: Analysis) -> set[str]:
     return found
 
 
-def _written(cast: Cast) -> str:
-    readers = " ".join(sorted(str(site.holder.name) for site in cast.reads))
+def _written(cast: PlannedCast) -> str:
+    readers = " ".join(sorted(str(site.holder.name) for site in cast.uses))
     return f"{cast.value.name} to {cast.dtype.name.lower()}: {readers}"
 
 

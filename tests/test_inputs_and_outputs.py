@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from tests.text import becomes, model, rewritten, stored
 
-HALF_BORDERS = Options(borders=Borders.HALF)
+HALF_BORDERS = Options(io=IOTypes.HALF)
 
 OUTPUTS = {
     # The Cast at the end has the output's name; what is half inside is called after its type.
@@ -93,7 +93,7 @@ def test_a_stored_output_that_half_rounds():
 
 
 HALF_IO = {
-    # With half borders float32 inputs and outputs become half; `keep_io` names those that do not.
+    # With half inputs and outputs float32 inputs and outputs become half; `keep_io` names those that do not.
     "borders in half save those that are kept": partial(
         becomes,
         """g (float[4,4] x, float[4,4] e, int64 n) => (float[4,4] y, float[4,4] z, float[4,4] u)
@@ -107,10 +107,10 @@ HALF_IO = {
             [z__float16] z = Cast <to = 10> (z__float32)
             u = Exp (x)
         }""",
-        Options(borders=Borders.HALF, keep_io=("x", "u")),
+        Options(io=IOTypes.HALF, keep_io=("x", "u")),
     ),
     # An input that is an output has one type in both places.
-    "half borders of what goes straight through": partial(
+    "half inputs and outputs of what goes straight through": partial(
         becomes,
         "g (float[4,4] x) => (float[4,4] x, float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }",
         """g (float16[4,4] x) => (float16[4,4] x, float16[4,4] y) <float16[4,4] w> {
@@ -119,7 +119,7 @@ HALF_IO = {
         HALF_BORDERS,
     ),
     # Only the model's own inputs are its borders, not those of a body that nobody here can read.
-    "half borders leave the inputs of foreign bodies": partial(
+    "half inputs and outputs leave the inputs of foreign bodies": partial(
         becomes,
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
         g (float[4,4] x) => (float[4,4] y) {
@@ -142,7 +142,7 @@ HALF_IO = {
 
 @pytest.mark.parametrize("holds", HALF_IO.values(), ids=HALF_IO)
 def test_inputs_and_outputs_in_half(holds):
-    """With half borders the model's own float32 inputs and outputs become half, and nothing else does."""
+    """With `io` half the model's own float32 inputs and outputs become half, and nothing else does."""
     holds()
 
 

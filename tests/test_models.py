@@ -13,7 +13,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.policy.options import Borders, Level, Options
+from amp_rewrite.policy.options import IOTypes, Level, Options
 from amp_rewrite.rewrite_and_verify import Looking, Steps, prove
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.observation import observe
@@ -35,7 +35,7 @@ VARIANTS = {
     "tensorflow": Options(lists=operator_lists.load("tensorflow"), follow=False),
     "bfloat16": Options(half=BFLOAT16),
     "forced": Options(level=Level.UNSAFE_FORCE_ALL),
-    "half-io": Options(borders=Borders.HALF),
+    "half-io": Options(io=IOTypes.HALF),
 }
 RUNTIME = Runtime()
 
@@ -200,7 +200,7 @@ def errors(before, after):
 @pytest.mark.parametrize("entry", INDEX, ids=name_of)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_are_valid_and_load(variant, entry, tmp_path):
-    """Other lists, bfloat16, everything forced, half borders: valid, stable, and it loads."""
+    """Other lists, bfloat16, everything forced, half inputs and outputs: valid, stable, and it loads."""
     case = rewritten(entry, tmp_path, VARIANTS[variant])
     assert case.error is None or not entry["runs"]
     if case.result is None:

@@ -81,8 +81,8 @@ def test_what_holds_nodes_back_is_what_explain_says():
     proto = demo.network()
     data = page_data.plain(made(proto))
     causes = explanation.of_analysis(analyze(proto), {}).causes
-    assert [(held["weight"], held["remedy"]) for held in data["held"]] == [
-        (of_cause(cause).weight, of_cause(cause).remedy) for cause in causes
+    assert [(held["weight"], held["suggestion"]) for held in data["held"]] == [
+        (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
     ]
     names = [data["boxes"][box]["name"] for box in data["held"][0]["boxes"]]
     assert {"rms_square", "rms_mean", "rms_epsilon", "rms_sqrt"} <= set(names)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from amp_rewrite import analyze, demo, rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.rewriting import checking
 from tests import text
 
@@ -70,7 +70,7 @@ def test_an_analysis_changes_nothing(path):
     assert [file.name for file in path.parent.iterdir()] == ["m.onnx"]
 
 
-@pytest.mark.parametrize("options", [Options(), Options(borders=Borders.HALF), Options(metadata=False)])
+@pytest.mark.parametrize("options", [Options(), Options(io=IOTypes.HALF), Options(metadata=False)])
 def test_an_analysis_is_kept(options):
     """What an analysis says in `on_plan` it says after the edit too, or it is refused."""
     told = []
@@ -85,8 +85,11 @@ def test_an_analysis_is_kept(options):
 def said(made):
     """All that an analysis says in public, as text."""
     decisions = made.decisions()
-    units = [(str(d), d.operator, d.name, d.made, d.entry, d.paint, d.is_half) for d in decisions.all]
-    casts = [(c.names, c.dtype, c.origin, c.maker, c.readers, c.leaves, c.added) for c in decisions.crossings]
+    units = [(str(d), d.operator, d.name, d.defs, d.entry, d.paint, d.is_half) for d in decisions.all]
+    casts = [
+        (c.names, c.dtype, c.origin, c.producer, c.consumers, c.is_output, c.added)
+        for c in decisions.cast_sites
+    ]
     paints = made.painting.paints, made.painting.entries
     return repr(
         (made.report(), units, casts, paints, made.findings, made.warnings, made.matched, made.replayed)
@@ -180,7 +183,7 @@ def test_a_half_model_is_not_converted_twice(model):
 
 def test_half_borders(model):
     """Inputs and outputs become half when asked, but for those that are to be kept."""
-    made = rewrite(model, Options(borders=Borders.HALF, keep_io=("y",))).model
+    made = rewrite(model, Options(io=IOTypes.HALF, keep_io=("y",))).model
     assert text.types(made)["x"] == "FLOAT16"
     assert text.types(made)["y"] == "FLOAT"
 

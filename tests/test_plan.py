@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite.pipeline import analyze
-from amp_rewrite.policy.options import Borders, Options
-from amp_rewrite.rewriting.plan import Form
+from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.rewriting.plan import Storage
 from tests.text import model, printed
 
 TEXT = """g (float[4,4] x, bool c) => (float[4,4] y, float[4,4] z) <float[4,4] w, float[4,4] v> {
@@ -30,7 +30,7 @@ def planned(text, options=None, weights=None):
 
 def casts(plan):
     """Every Cast as `value -> type`, and where it is read."""
-    return {f"{c.value.name} -> {c.dtype.name}": [_place(s) for s in c.reads] for c in plan.casts}
+    return {f"{c.value.name} -> {c.dtype.name}": [_place(s) for s in c.uses] for c in plan.casts}
 
 
 def _place(site):
@@ -55,18 +55,18 @@ def test_values_become_half_where_they_stand():
 
 def test_a_tensor_of_both_colours():
     """The second form of a stored tensor lists the places that read it."""
-    forms = {s.stored.value.name: (s.form, [_place(r) for r in s.reads]) for s in planned(TEXT).stored}
-    assert forms == {"w": (Form.BOTH, ["m.1", "p.1", "q.1"]), "v": (Form.HALF, [])}
+    forms = {s.stored.value.name: (s.storage, [_place(r) for r in s.uses]) for s in planned(TEXT).tensors}
+    assert forms == {"w": (Storage.BOTH, ["m.1", "p.1", "q.1"]), "v": (Storage.HALF, [])}
 
 
 @pytest.mark.parametrize(
-    ("values", "form", "cast"), [([1, 2, 3, 4], Form.HALF, True), ([0.1] * 4, Form.BOTH, False)]
+    ("values", "form", "cast"), [([1, 2, 3, 4], Storage.HALF, True), ([0.1] * 4, Storage.BOTH, False)]
 )
 def test_exact_tensors_are_stored_once(values, form, cast):
     """A tensor that half holds exactly is one tensor and a Cast, however many colours read it."""
     text = "g (float[4] x) => (float y, float[4] z) <float[4] w> { y = MatMul (x, w) z = Exp (w) }"
     found = planned(text, weights={"w": np.float32(values)})
-    assert [s.form for s in found.stored] == [form]
+    assert [s.storage for s in found.tensors] == [form]
     assert ("w -> FLOAT" in casts(found)) == cast
 
 
@@ -81,25 +81,25 @@ def test_the_plan_counts_what_changes():
         y = MatMul (p, w)
     }"""
     found = planned(text)
-    counts = {s.stored.value.name: (s.saturates, s.flushes) for s in found.stored}
+    counts = {s.stored.value.name: (s.saturates, s.flushes) for s in found.tensors}
     assert counts == {"w": (0, 0), "fill": (1, 0), "t": (0, 2)}
-    assert {s.stored.value.name for s in found.stored if s.saturates} == {"fill"}
+    assert {s.stored.value.name for s in found.tensors if s.saturates} == {"fill"}
 
 
 def test_half_borders_need_no_casts():
-    """With half borders the inputs and outputs are among the values that become half."""
+    """With half inputs and outputs the inputs and outputs are among the values that become half."""
     text = "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }"
-    found = planned(text, Options(borders=Borders.HALF))
+    found = planned(text, Options(io=IOTypes.HALF))
     assert [value.name for value in found.values] == ["x", "y"]
     assert found.casts == ()
-    kept = planned(text, Options(borders=Borders.HALF, keep_io=("y",)))
+    kept = planned(text, Options(io=IOTypes.HALF, keep_io=("y",)))
     assert casts(kept) == {"y -> FLOAT": ["g.0"]}
 
 
 def test_half_borders_without_anything_to_gain():
-    """Asked for half borders, even a model that computes in float32 alone gets them."""
+    """Asked for half inputs and outputs, even a model that computes in float32 alone gets them."""
     text = "g (float[4,4] x) => (float[4,4] y) { y = Exp (x) }"
-    assert casts(planned(text, Options(borders=Borders.HALF))) == {
+    assert casts(planned(text, Options(io=IOTypes.HALF))) == {
         "x -> FLOAT": ["y.0"],
         "y -> FLOAT16": ["g.0"],
     }

@@ -7,7 +7,7 @@ from onnx import parser
 from amp_rewrite import analyze, explanation, rewrite
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ANY
 from amp_rewrite.rewriting.plan_files import dump, fingerprint, load
 from tests import text
@@ -74,8 +74,8 @@ def refused(proto, path):
         Options(),
         Options(follow=False),
         Options(half=BFLOAT16),
-        Options(borders=Borders.HALF),
-        Options(borders=Borders.HALF, keep_io=("x",)),
+        Options(io=IOTypes.HALF),
+        Options(io=IOTypes.HALF, keep_io=("x",)),
         Options(target=ANY),
         Options(keep_functions=True),
     ],
@@ -93,7 +93,7 @@ def test_there_and_back(model, saved, options):
 
 def test_a_plan_goes_over_the_options(model, saved):
     """What a plan decides comes from it; what it does not know of stays as the options say."""
-    made = Options(half=BFLOAT16, target=ANY, borders=Borders.HALF, keep_io=("x",), keep_functions=True)
+    made = Options(half=BFLOAT16, target=ANY, io=IOTypes.HALF, keep_io=("x",), keep_functions=True)
     plan = load(saved(model, options=made))
     assert plan.over(Options(check=False)) == replace(made, check=False)
 

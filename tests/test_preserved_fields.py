@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import rewrite
 from amp_rewrite.errors import ModelError
-from amp_rewrite.policy.options import Borders, Level, Options
+from amp_rewrite.policy.options import IOTypes, Level, Options
 from tests import text
 
 PRODUCT = "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul(x, w)  y = Relu(h) }"
@@ -201,15 +201,15 @@ def test_ir_version_zero():
     assert damaged(change).report.nodes.half == 2
 
 
-@pytest.mark.parametrize("borders", Borders)
-def test_before_opset_6_nothing_changes(borders):
+@pytest.mark.parametrize("io", IOTypes)
+def test_before_opset_6_nothing_changes(io):
     """Runtimes have no Cast for such models: nothing changes, and a warning says why."""
     proto = onnx.parser.parse_model(
         """<ir_version: 3, opset_import: ["" : 5]> g (float[4,4] x, float[4,4] w)
         => (float[4,4] y, float[4,4] f) { i = Cast <to = "INT32"> (x)  f = Cast <to = "FLOAT"> (i)
         a = MatMul(x, w)  y = MatMul(a, f) }"""
     )
-    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, borders=borders))
+    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, io=io))
     assert result.model == proto
     assert result.report.warnings == ("float16 needs opset 6, and the model has 5: nothing can change",)
 

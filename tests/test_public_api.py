@@ -90,7 +90,7 @@ def results(proto: onnx.ModelProto, model: ir.Model, path: Path, unknown: Any) -
     print(kept, amp_rewrite.__version__)
 
 def options(path: Path) -> None:
-    asked = Options(half="bfloat16", lists=path, target="any", level="default", borders="half", keep_io="x")
+    asked = Options(half="bfloat16", lists=path, target="any", level="default", io="half", keep_io="x")
     assert_type(asked.half, Half)
     assert_type(asked.level, Level)
     assert_type(asked.borders, Borders)
@@ -102,7 +102,7 @@ def options(path: Path) -> None:
 def runs(proto: onnx.ModelProto, sample: dict[str, Any]) -> None:
     seen = amp_rewrite.observe(proto, sample, device="cpu")
     after = amp_rewrite.rewrite(proto, seen=seen).model
-    assert_type(amp_rewrite.verify(proto, after, [sample], Tolerances(cosine=0.9), borders="half").ok, bool)
+    assert_type(amp_rewrite.verify(proto, after, [sample], Tolerances(cosine=0.9), io="half").ok, bool)
 """
 
 WRONG = {
@@ -136,5 +136,5 @@ def test_a_strict_type_checker_sees_what_is_taken_and_returned(tmp_path):
 
 def test_options_say_what_they_take():
     """`help(Options)` shows a signature in which every field has its default."""
-    assert Options() == Options(half="float16", borders="keep", level="default", external_data="auto")
+    assert Options() == Options(half="float16", io="keep", level="default", external_data="auto")
     assert "Raises OptionError" in (Options.__doc__ or "")

@@ -142,7 +142,7 @@ def test_a_mask_follows_its_attention():
     found = analyze(parser.parse_model(body))
     (unit,) = [unit for unit in found.graph.units if unit.node.name == "op"]
     assert found.painting.is_half(unit.index)
-    assert len(unit.reads) == 4
+    assert len(unit.uses) == 4
 
 
 def test_an_unknown_target_is_an_error():

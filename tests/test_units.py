@@ -22,7 +22,7 @@ def names(graph):
 def edges(graph):
     """The dataflow between the units."""
     called = names(graph)
-    return {f"{called[u]} > {called[c]}" for u in range(len(called)) for c in graph.consumers[u]}
+    return {f"{called[u]} > {called[c]}" for u in range(len(called)) for c in graph.successors[u]}
 
 
 def test_a_unit_for_each_variable_that_is_float32():
@@ -119,7 +119,7 @@ def test_an_unknown_operator_is_one_unit_that_may_be_nothing_else():
     )
     assert names(graph) == ["a.?", "y.T"]
     assert graph.units[0].allowed == frozenset()
-    assert [site.port for site in graph.units[0].reads] == [0]
+    assert [site.port for site in graph.units[0].uses] == [0]
 
 
 def test_the_body_of_an_unknown_operator_is_sealed():
@@ -131,7 +131,7 @@ def test_the_body_of_an_unknown_operator_is_sealed():
         }"""
     )
     assert names(graph) == ["y.?", "y.?", "t.T"]
-    assert [value.name for value in graph.units[1].makes] == ["s"]
+    assert [value.name for value in graph.units[1].defs] == ["s"]
     assert edges(graph) == {"y.? > t.T", "t.T > y.?"}
     assert graph.units[1].allowed == frozenset()
 
@@ -164,7 +164,7 @@ def test_a_target_joins_variables():
 def test_readers_and_makers():
     """A value knows its maker and every place that reads it, ports included."""
     graph = build("g (float[4] x) => (float[4] y) { a = Neg (x) y = Add (a, a) }")
-    value = graph.units[0].makes[0]
-    assert graph.maker[value] == 0
-    assert [(unit, site.port) for unit, site in graph.readers[value]] == [(1, 0), (1, 1)]
-    assert graph.producers[1] == [0]
+    value = graph.units[0].defs[0]
+    assert graph.producer[value] == 0
+    assert [(unit, site.port) for unit, site in graph.uses[value]] == [(1, 0), (1, 1)]
+    assert graph.predecessors[1] == [0]

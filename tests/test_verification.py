@@ -16,7 +16,7 @@ from onnx import parser
 import amp_rewrite
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.policy.options import Borders, Level, Options
+from amp_rewrite.policy.options import IOTypes, Level, Options
 from amp_rewrite.running import metrics
 
 pytest.importorskip("onnxruntime")
@@ -126,9 +126,9 @@ def test_a_renamed_output_is_part_of_the_verdict():
 def test_half_borders_are_a_fault_unless_they_were_asked_for():
     """With --io half the types of inputs and outputs may differ; else that is a broken signature."""
     before = model("g (float[2,2] x) => (float[2,2] y) { y = MatMul (x, x) }")
-    after = amp_rewrite.rewrite(before, Options(borders=Borders.HALF)).model
+    after = amp_rewrite.rewrite(before, Options(io=IOTypes.HALF)).model
     feeds = {"x": np.float32([[1, 2], [3, 4]])}
-    assert verdict(before, after, feeds, borders=Borders.HALF).ok
+    assert verdict(before, after, feeds, io=IOTypes.HALF).ok
     assert "tensor(float16)" in verdict(before, after, feeds).signature[0]
 
 
@@ -472,8 +472,8 @@ def test_without_onnxruntime_the_rewrite_works_and_verify_says_what_to_install(t
 def test_bfloat16_goes_in_and_comes_out():
     """Inputs and outputs in bfloat16, which numpy has no type for, are compared like any other."""
     before = model("g (float[2,2] x) => (float[2,2] y) { y = MatMul (x, x) }")
-    after = amp_rewrite.rewrite(before, Options(half=BFLOAT16, borders=Borders.HALF)).model
+    after = amp_rewrite.rewrite(before, Options(half=BFLOAT16, io=IOTypes.HALF)).model
     feeds = {"x": np.float32([[1, 2], [3, 4.03]])}
-    found = verdict(before, after, feeds, borders=Borders.HALF)
+    found = verdict(before, after, feeds, io=IOTypes.HALF)
     assert found.ok
     assert 1e-4 < found.outputs[0].metrics.relative_l2 < 1e-2

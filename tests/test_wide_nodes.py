@@ -53,7 +53,7 @@ def test_units_of_a_node_share_what_it_makes():
     for found in (amp_rewrite.analyze(proto).decisions(), annotations.read(rewritten)):
         units = [decision for decision in found.all if decision.name == "loop"]
         assert len(units) == 20
-        assert len({id(decision.made) for decision in units}) == 1
+        assert len({id(decision.defs) for decision in units}) == 1
 
 
 def test_ports_are_gathered_in_one_go():

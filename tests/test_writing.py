@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 from amp_rewrite import rewrite
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.model import writing
-from amp_rewrite.policy.options import Beside, Borders, ExternalData, Options
+from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Options
 from tests import text
 from tests.model_files import external, line, model, names, save_external
 
@@ -53,7 +53,7 @@ def test_weights_in_several_files(tmp_path):
     expected = [numpy_helper.to_array(t).astype(np.float16) for t in proto.graph.initializer]
     save_external(proto, tmp_path / "m.onnx", "m.onnx.data")
     for again in ("m.onnx", "m.onnx.1"):
-        options = Options(external_data=ExternalData(Beside.ALWAYS, 5000), borders=Borders.HALF)
+        options = Options(external_data=ExternalData(Beside.ALWAYS, 5000), io=IOTypes.HALF)
         made = rewrite(tmp_path / "m.onnx", options, in_place=True).model
         files = [f"{again}.0000{i}-of-00003.data" for i in (1, 2, 3)]
         assert names(tmp_path) == sorted(["m.onnx", *files])

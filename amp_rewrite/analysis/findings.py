@@ -15,7 +15,7 @@ MOVERS = frozenset(
 """Operators whose outputs hold values of their inputs and no others; a scatter may also add: see acts_as."""
 
 
-def acts_as(node: ir.Node) -> str:
+def effective_op(node: ir.Node) -> str:
     """The operator whose arithmetic a node does: a scatter that adds is an Add, any other node itself."""
     reduction = node.attributes.get("reduction") if node.op_type in _SCATTERS else None
     if reduction is None:

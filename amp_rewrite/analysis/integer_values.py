@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.analysis.findings import MOVERS, Finding, acts_as
-from amp_rewrite.analysis.units import UnitGraph, value_at
+from amp_rewrite.analysis.findings import MOVERS, Finding, effective_op
+from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.constants import constant, numbers
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import attribute_types
@@ -66,7 +66,7 @@ class _Check:
         while todo:
             unit = todo.pop()
             carried.add(unit)
-            for reader in self._graph.consumers[unit]:
+            for reader in self._graph.successors[unit]:
                 if reader not in found and self._integral(reader, carried):
                     found[reader] = finding
                     if self._operator(reader) not in _BOUNDED:
@@ -84,9 +84,9 @@ class _Check:
         """The units that make what is read as places."""
         for unit in self._graph.units:
             ports = _POSITIONS.get(unit.node.op_type, ())
-            for site in unit.reads if ports else ():
-                value = value_at(site)
-                maker = self._graph.maker.get(value) if value is not None else None
+            for site in unit.uses if ports else ():
+                value = value_of(site)
+                maker = self._graph.producer.get(value) if value is not None else None
                 if site.port in ports and maker is not None and self._carries(maker):
                     yield maker
 
@@ -95,7 +95,7 @@ class _Check:
         while todo:
             unit = todo.pop()
             found[unit] = finding
-            makers = self._graph.producers[unit]
+            makers = self._graph.predecessors[unit]
             todo += [maker for maker in makers if maker not in found and self._carries(maker)]
         return found
 
@@ -104,16 +104,16 @@ class _Check:
         return operator in MOVERS or operator in _ARITHMETIC or operator == "Cast"
 
     def _operator(self, unit: int) -> str:
-        return acts_as(self._graph.units[unit].node)
+        return effective_op(self._graph.units[unit].node)
 
     def _sources(self) -> Iterator[int]:
         for unit in self._graph.units:
-            if unit.makes and unit.node.op_type in ("Cast", "Range") and self._large(unit.node):
+            if unit.defs and unit.node.op_type in ("Cast", "Range") and self._large(unit.node):
                 yield unit.index
         for value, fit in self._fits.items():
             counts = fit.whole and self._limit < fit.high <= _COUNTED
             if counts and not fit.exact and not fit.overflowing:
-                yield from (reader for reader, _ in self._graph.readers.get(value, ()))
+                yield from (reader for reader, _ in self._graph.uses.get(value, ()))
 
     def _large(self, node: ir.Node) -> bool:
         """Whether a Cast from an integer or a Range may give more than half counts exactly."""
@@ -130,9 +130,9 @@ class _Check:
         if node.op_type in _PRODUCTS and unit not in self._angles:
             return False
         return all(
-            self._graph.maker.get(value) in carried or self._is_derived(value)
-            for site in self._graph.units[unit].reads
-            if (value := value_at(site)) is not None
+            self._graph.producer.get(value) in carried or self._is_derived(value)
+            for site in self._graph.units[unit].uses
+            if (value := value_of(site)) is not None
         )
 
     def _is_derived(self, value: ir.Value, depth: int = 12) -> bool:
@@ -156,7 +156,7 @@ class _Check:
         todo = [unit.index for unit in self._graph.units if self._operator(unit.index) in _TRIGONOMETRY]
         found = set(todo)
         while todo:
-            for maker in self._graph.producers[todo.pop()]:
+            for maker in self._graph.predecessors[todo.pop()]:
                 if maker not in found and self._operator(maker) in _CARRY_ANGLE:
                     found.add(maker)
                     todo.append(maker)

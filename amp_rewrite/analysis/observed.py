@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.analysis.findings import BY_OBSERVATION, Finding
 from amp_rewrite.analysis.ranges import Ranges
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_at
+from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import Half
 
@@ -77,6 +77,6 @@ def _finding(unit: Unit, observed: Observed, half: Half) -> Finding | None:
 
 
 def _names(unit: Unit) -> Iterator[str]:
-    for value in (*unit.makes, *map(value_at, unit.reads)):
+    for value in (*unit.defs, *map(value_of, unit.uses)):
         if value is not None and value.name:
             yield value.name

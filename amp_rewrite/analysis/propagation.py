@@ -29,7 +29,7 @@ def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int
     return found
 
 
-class Use(NamedTuple):
+class UnitUse(NamedTuple):
     """A value arrives at a port of a unit's node; `carried` is what is known of it there."""
 
     unit: int
@@ -46,7 +46,7 @@ class _Exit(NamedTuple):
     carried: float
 
 
-After = Callable[[Use], float | None]
+After = Callable[[UnitUse], float | None]
 """What is carried on from what a unit makes; None where it ends."""
 
 
@@ -54,10 +54,10 @@ After = Callable[[Use], float | None]
 class Propagation:
     """All uses that were reached, with the exits that lead to each, and the uses that lead to each exit."""
 
-    uses: Mapping[Use, Sequence[_Exit]]
-    exits: Mapping[_Exit, Sequence[Use]]
+    uses: Mapping[UnitUse, Sequence[_Exit]]
+    exits: Mapping[_Exit, Sequence[UnitUse]]
 
-    def on_paths_to(self, ends: Iterable[Use]) -> dict[Use, None]:
+    def on_paths_to(self, ends: Iterable[UnitUse]) -> dict[UnitUse, None]:
         """The uses on any path to one of the ends, which are uses that were reached; ends included."""
         found = dict.fromkeys(ends)
         passed: set[_Exit] = set()
@@ -71,12 +71,12 @@ class Propagation:
         return found
 
 
-def propagate(graph: UnitGraph, starts: Iterable[Use], after: After) -> Propagation:
+def propagate(graph: UnitGraph, starts: Iterable[UnitUse], after: After) -> Propagation:
     """Follows values from their uses through every unit that carries them on; linear in edges and in what
     can be carried.
     """
-    uses: dict[Use, list[_Exit]] = {use: [] for use in starts}
-    exits: dict[_Exit, list[Use]] = {}
+    uses: dict[UnitUse, list[_Exit]] = {use: [] for use in starts}
+    exits: dict[_Exit, list[UnitUse]] = {}
     todo = list(uses)
     while todo:
         use = todo.pop()
@@ -97,8 +97,8 @@ def propagate(graph: UnitGraph, starts: Iterable[Use], after: After) -> Propagat
     return Propagation(uses, exits)
 
 
-def uses_of(graph: UnitGraph, unit: int, carried: float = 0.0) -> Iterator[Use]:
+def uses_of(graph: UnitGraph, unit: int, carried: float = 0.0) -> Iterator[UnitUse]:
     """Where units read what a unit makes."""
-    for value in graph.units[unit].makes:
-        for reader, site in graph.readers.get(value, ()):
-            yield Use(reader, site.port, carried)
+    for value in graph.units[unit].defs:
+        for reader, site in graph.uses.get(value, ()):
+            yield UnitUse(reader, site.port, carried)

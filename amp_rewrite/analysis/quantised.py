@@ -23,11 +23,11 @@ def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Finding]:
     gives: set[int] = set()
     for unit in graph.units:
         if unit.node.op_type == "DequantizeLinear":
-            for value in unit.makes:
-                readers = graph.readers.get(value, ())
+            for value in unit.defs:
+                readers = graph.uses.get(value, ())
                 reads.update(reader for reader, site in readers if site.port == 0)
         elif unit.node.op_type == "QuantizeLinear":
-            gives.update(graph.producers[unit.index])
+            gives.update(graph.predecessors[unit.index])
     found = dict.fromkeys(sorted(reads | gives), Finding(_REGION))
     if fused:
         found.update(dict.fromkeys(_enclosed(graph, reads, gives), Finding(_REGION, always=True)))
@@ -36,10 +36,10 @@ def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Finding]:
 
 def _enclosed(graph: UnitGraph, reads: Collection[int], gives: Collection[int]) -> Iterator[int]:
     """Units between the two, alone or with an activation behind, and the two around them."""
-    behind = {reader for unit in reads for reader in graph.consumers[unit]}
+    behind = {reader for unit in reads for reader in graph.successors[unit]}
     for last in sorted(unit for unit in gives if unit in reads or unit in behind):
-        first = [unit for unit in graph.producers[last] if unit in reads]
+        first = [unit for unit in graph.predecessors[last] if unit in reads]
         for inner in (last, *first):
-            around = (*graph.producers[inner], *graph.consumers[inner])
+            around = (*graph.predecessors[inner], *graph.successors[inner])
             yield inner
             yield from (unit for unit in around if graph.units[unit].node.op_type in _BORDERS)

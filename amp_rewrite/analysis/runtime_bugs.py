@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from amp_rewrite.analysis import transposes
-from amp_rewrite.analysis.findings import Finding, acts_as
+from amp_rewrite.analysis.findings import Finding, effective_op
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.onnx_types.element_types import Types
 
@@ -77,7 +77,7 @@ _MATRICES, _ROWS_IN_SPACE = 3, 3
 
 
 def _scatter(node: ir.Node, _: Types) -> str:
-    return "" if acts_as(node) == node.op_type else _REDUCES
+    return "" if effective_op(node) == node.op_type else _REDUCES
 
 
 _FAULTS: Mapping[str, Callable[[ir.Node, Types], str]] = {

@@ -25,7 +25,7 @@ OPAQUE = TypeVar("?")
 """The type variable of an operator without a schema: all its float32 ports."""
 
 
-class Site(NamedTuple):
+class Use(NamedTuple):
     """A place where a value is read: an input of a node, or an output of a graph."""
 
     holder: ir.Node | ir.Graph
@@ -36,16 +36,16 @@ class Site(NamedTuple):
 class Unit:
     """The ports of `node` that share the type variable `var`, and float32 as their element type.
 
-    `reads` are the places where it takes values, `makes` the values that it gives; for control flow both
-    include the borders of the bodies. `allowed` are the types that the schema lets the variable take.
+    `uses` are the ports by which it reads values, `defs` the values that it produces; for control flow both
+    include the inputs and outputs of the bodies. `allowed` are the types that the schema lets `var` take.
     `dense` holds when no port is a sequence or an optional, `runs` when the target has a half kernel.
     """
 
     index: int
     node: ir.Node
     var: TypeVar
-    reads: tuple[Site, ...]
-    makes: tuple[ir.Value, ...]
+    uses: tuple[Use, ...]
+    defs: tuple[ir.Value, ...]
     allowed: frozenset[str]
     dense: bool = True
     runs: bool = True
@@ -58,16 +58,16 @@ class Unit:
 class UnitGraph:
     """All units of a model and the dataflow between them, by position in `units`.
 
-    `maker` and `readers` say which unit makes a value and which read it, and where; `producers` and
-    `consumers` are the same between units; `ties` are groups of units that must have one colour. `graphs` are
-    `root` and all graphs below it, outer ones first, for who needs to see all nodes.
+    `producer` is the unit that produces a value, `uses` are the units that read it, each with the port;
+    `predecessors` and `successors` are the same between units. `ties` are groups of units that must have one
+    colour. `graphs` are `root` and all graphs below it, outer ones first.
     """
 
     units: tuple[Unit, ...]
-    maker: Mapping[ir.Value, int]
-    readers: Mapping[ir.Value, Sequence[tuple[int, Site]]]
-    producers: Sequence[Sequence[int]]
-    consumers: Sequence[Sequence[int]]
+    producer: Mapping[ir.Value, int]
+    uses: Mapping[ir.Value, Sequence[tuple[int, Use]]]
+    predecessors: Sequence[Sequence[int]]
+    successors: Sequence[Sequence[int]]
     ties: tuple[tuple[int, ...], ...]
     types: element_types.Types
     root: ir.Graph
@@ -101,7 +101,7 @@ class _Builder:
         self._graphs: list[ir.Graph] = []
         self._units: list[Unit] = []
         self._maker: dict[ir.Value, int] = {}
-        self._readers: dict[ir.Value, list[tuple[int, Site]]] = {}
+        self._readers: dict[ir.Value, list[tuple[int, Use]]] = {}
 
     def graph(self, graph: ir.Graph) -> None:
         self._graphs.append(graph)
@@ -113,13 +113,13 @@ class _Builder:
 
     def _holder(self, node: ir.Node) -> None:
         """A node that may have bodies, and the graphs that these are."""
-        borders, bodies = control_flow.borders(node), control_flow.bodies(node)
-        if borders is not None:
-            self._borders(node, borders)
+        bindings, bodies = control_flow.bindings(node), control_flow.bodies(node)
+        if bindings is not None:
+            self._bindings(node, bindings)
         else:
             self._groups(node, sealed=bool(bodies) or _holds_float32(node))
         for body in bodies:
-            if borders is None:
+            if bindings is None:
                 self._seal(node, body)
             self.graph(body)
 
@@ -127,7 +127,7 @@ class _Builder:
         """A unit for every type variable; none may change when bodies or attributes share the types."""
         inputs, outputs, known = node.inputs, node.outputs, self._float
         for group in self._layout(node):
-            reads = [Site(node, i) for i in group.inputs if inputs[i] in known]
+            reads = [Use(node, i) for i in group.inputs if inputs[i] in known]
             makes = [outputs[i] for i in group.outputs if outputs[i] in known]
             if reads or makes:
                 typed = not sealed and (len(reads) == len(group.inputs) or self._all_known(node, group))
@@ -190,26 +190,26 @@ class _Builder:
         )
         return (one, *(group for group in layout if group not in parts))
 
-    def _borders(self, node: ir.Node, borders: tuple[control_flow.Border, ...]) -> None:
-        entering = {i for border in borders for i in border.inputs}
-        for border in borders:
-            reads = [Site(node, i) for i in border.inputs if i < len(node.inputs)]
-            reads += [Site(body, i) for body, i in border.leaves if i < len(body.outputs)]
-            makes = [node.outputs[i] for i in border.outputs if i < len(node.outputs)]
-            makes += [body.inputs[i] for body, i in border.enters if i < len(body.inputs)]
-            self._add_float(node, border.var, reads, makes)
-        others = [Site(node, i) for i in range(len(node.inputs)) if i not in entering]
+    def _bindings(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:
+        entering = {i for binding in bindings for i in binding.inputs}
+        for binding in bindings:
+            reads = [Use(node, i) for i in binding.inputs if i < len(node.inputs)]
+            reads += [Use(body, i) for body, i in binding.leaves if i < len(body.outputs)]
+            makes = [node.outputs[i] for i in binding.outputs if i < len(node.outputs)]
+            makes += [body.inputs[i] for body, i in binding.enters if i < len(body.inputs)]
+            self._add_float(node, binding.var, reads, makes)
+        others = [Use(node, i) for i in range(len(node.inputs)) if i not in entering]
         self._add_float(node, OPAQUE, others, [])
 
     def _seal(self, node: ir.Node, body: ir.Graph) -> None:
         """What goes in and out of a body that we do not know how to read keeps its type."""
-        leaves = [Site(body, i) for i in range(len(body.outputs))]
+        leaves = [Use(body, i) for i in range(len(body.outputs))]
         self._add_float(node, OPAQUE, leaves, body.inputs)
 
     def _add_float(
-        self, node: ir.Node, var: TypeVar, reads: Iterable[Site], makes: Iterable[ir.Value]
+        self, node: ir.Node, var: TypeVar, reads: Iterable[Use], makes: Iterable[ir.Value]
     ) -> None:
-        read = [site for site in reads if value_at(site) in self._float]
+        read = [site for site in reads if value_of(site) in self._float]
         made = [value for value in makes if value in self._float]
         signature = schema.find(node.domain, node.op_type, self._version(node.domain))
         if var is OPAQUE or signature is None:
@@ -223,7 +223,7 @@ class _Builder:
         self,
         node: ir.Node,
         var: TypeVar,
-        reads: Sequence[Site],
+        reads: Sequence[Use],
         makes: Sequence[ir.Value],
         allowed: frozenset[str],
     ) -> None:
@@ -233,7 +233,7 @@ class _Builder:
             self._maker[value] = index
             dense = dense and value not in self._wrapped
         for site in reads:
-            value = value_at(site)
+            value = value_of(site)
             assert value is not None, "only places that read something are units' reads"
             self._readers.setdefault(value, []).append((index, site))
             dense = dense and value not in self._wrapped
@@ -248,10 +248,10 @@ class _Builder:
             producers[reader].append(maker)
         return UnitGraph(
             units=tuple(self._units),
-            maker=self._maker,
-            readers=self._readers,
-            producers=producers,
-            consumers=consumers,
+            producer=self._maker,
+            uses=self._readers,
+            predecessors=producers,
+            successors=consumers,
             ties=tuple(self._ties()),
             types=self._types,
             root=root,
@@ -281,7 +281,7 @@ class _Builder:
         """What goes into a sequence comes out of it: from what a node reads to what it makes."""
         for group in self._together():
             for maker, reader in itertools.permutations(group, 2):
-                if self._units[maker].reads and self._units[reader].makes:
+                if self._units[maker].uses and self._units[reader].defs:
                     yield maker, reader
 
     def _together(self) -> Iterator[tuple[int, ...]]:
@@ -289,12 +289,12 @@ class _Builder:
         nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense) if self._wrapped else {}
         together: dict[ir.Node, list[int]] = {node: [] for node in nodes}
         for unit in self._units if nodes else ():
-            if unit.node in nodes and control_flow.borders(unit.node) is None:
+            if unit.node in nodes and control_flow.bindings(unit.node) is None:
                 together[unit.node].append(unit.index)
         yield from (tuple(group) for group in together.values() if len(group) > 1)
 
 
-def value_at(site: Site) -> ir.Value | None:
+def value_of(site: Use) -> ir.Value | None:
     """The value that is read at a place; None for an empty optional input."""
     holder, port = site
     # isinstance takes twenty times as long: onnx-ir's classes are protocols

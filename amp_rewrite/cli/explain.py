@@ -17,7 +17,7 @@ from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flag
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explanation import Explanation, Source
+from amp_rewrite.explanation import DecisionSource, Explanation
 from amp_rewrite.flops.opened import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
@@ -97,7 +97,7 @@ def _show(showing: Showing, model: Path, asked: Asked, found: Explanation, dims:
 
 
 def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> Page:
-    if found.source is Source.METADATA:
+    if found.source is DecisionSource.METADATA:
         return of_rewritten(model, found, dims)
     if model.suffix == PLAN:
         raise OptionError(

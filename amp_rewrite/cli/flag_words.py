@@ -13,7 +13,7 @@ from pathlib import Path
 FLAGS = {
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
-    "Options.borders=HALF": "--io half",
+    "Options.io=HALF": "--io half",
     "Options.external_data=NEVER": "--external-data never",
     "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",

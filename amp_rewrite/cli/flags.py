@@ -16,7 +16,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.options import SHIPPED_FOR, Borders, Level, Options, Pins
+from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import plan_files
 
@@ -70,7 +70,7 @@ _FLAGS = (
     ),
     click.option(
         "--io",
-        type=_choice([b.value for b in Borders]),
+        type=_choice([b.value for b in IOTypes]),
         default="keep",
         show_default=True,
         help="The type of the model's float32 inputs and outputs.",
@@ -124,7 +124,7 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
         level=Level(flags["level"]),
         follow=not flags["no_follow"],
         pins=Pins(tuple(flags["keep_full"]), tuple(flags["force_half"])),
-        borders=Borders(flags["io"]),
+        io=IOTypes(flags["io"]),
         keep_io=tuple(flags["keep_io"]),
         keep_functions=flags["keep_functions"],
     )
@@ -134,7 +134,7 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
 def _refuse_contradictions(flags: Mapping[str, Any]) -> None:
     _refuse_flags_beside_a_plan(flags)
     _refuse_two_lists(flags)
-    if flags["keep_io"] and flags["io"] != Borders.HALF.value:
+    if flags["keep_io"] and flags["io"] != IOTypes.HALF.value:
         raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
 
 

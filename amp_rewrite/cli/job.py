@@ -192,7 +192,7 @@ class Job:
         tell(self.progress, "verify")
         try:
             with self.limit.running():
-                return self.judging.judge(self.original, result.model, self.data, self.options.borders)
+                return self.judging.judge(self.original, result.model, self.data, self.options.io)
         except _UNRUN as error:
             return error
 

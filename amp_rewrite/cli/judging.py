@@ -11,7 +11,7 @@ import click
 from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.grouping import grouped
-from amp_rewrite.policy.options import Borders
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.rewrite_and_verify import Proof
 from amp_rewrite.running import metrics, verification
 from amp_rewrite.running.blame import blame
@@ -40,7 +40,7 @@ class Judging:
     per_node: bool
 
     def judge(
-        self, original: Runnable, rewritten: Runnable, data: Data, borders: Borders = Borders.KEEP
+        self, original: Runnable, rewritten: Runnable, data: Data, io: IOTypes = IOTypes.KEEP
     ) -> Verdict:
         """The verdict on all samples.
 
@@ -49,7 +49,7 @@ class Judging:
         with naming_sizes(original, data):
             samples = feeds.feeds(original, data)
             verdict = verification.verify(
-                original, rewritten, samples, self.bounds, borders=borders, inputs=feeds.origin(data)
+                original, rewritten, samples, self.bounds, io=io, inputs=feeds.origin(data)
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 

@@ -14,7 +14,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
 from amp_rewrite.explaining import cast_explanations
 from amp_rewrite.explaining.sentences import chain, first_step
-from amp_rewrite.explanation import Explanation, Source
+from amp_rewrite.explanation import DecisionSource, Explanation
 from amp_rewrite.model.names import graphs
 from amp_rewrite.reporting import explained
 
@@ -64,7 +64,7 @@ def _tell_all(console: Console, found: Explanation) -> Told:
 def _tell_causes(console: Console, found: Explanation) -> Told:
     explained.print_causes(console, found.causes)
     rests = list(found.assumptions)
-    untried = any(not cause.remedy.is_tried for cause in found.causes)
+    untried = any(not cause.suggestion.is_tried for cause in found.causes)
     about_flags = [_UNTRIED[found.source]] if untried else []
     if found.causes:
         for line in (*rests, *about_flags):
@@ -74,9 +74,9 @@ def _tell_causes(console: Console, found: Explanation) -> Told:
 
 
 _UNTRIED = {
-    Source.ANALYSIS: "",
-    Source.METADATA: "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)",
-    Source.PLAN: "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)",
+    DecisionSource.ANALYSIS: "",
+    DecisionSource.METADATA: "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)",
+    DecisionSource.PLAN: "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)",
 }
 
 
@@ -100,7 +100,7 @@ def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
 def _no_cast(found: Explanation, name: str) -> OptionError:
     if _units_of(found, name):
         return OptionError(f"no Cast of '{name}'", remedy="who makes it and who reads it have one type")
-    known = [known for crossing in found.decisions.crossings for known in crossing.names]
+    known = [known for crossing in found.decisions.cast_sites for known in crossing.names]
     return OptionError(f"no Cast of '{name}'", remedy=_near(name, known, "the model has or gets none"))
 
 
@@ -120,7 +120,7 @@ def _tell_node(console: Console, found: Explanation, name: str) -> Told:
 def _units_of(found: Explanation, name: str) -> list[int]:
     """The units of the nodes that are called so, or make a value that is; each node is looked at once."""
     nodes = {decision.node: decision for decision in found.decisions.all}
-    named = {node for node, decision in nodes.items() if name in (decision.name, *decision.made)}
+    named = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
     return [unit for unit, decision in enumerate(found.decisions.all) if decision.node in named]
 
 
@@ -128,7 +128,7 @@ def _no_node(found: Explanation, name: str) -> OptionError:
     if name in _without_units(found):
         return OptionError(f"'{name}' has no float32 in it", remedy="there is nothing to decide")
     nodes = {decision.node: decision for decision in found.decisions.all}.values()
-    known = (known for decision in nodes for known in (decision.name, *decision.made))
+    known = (known for decision in nodes for known in (decision.name, *decision.defs))
     offer = "leave it out to see what holds nodes back, or say --all"
     return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
 

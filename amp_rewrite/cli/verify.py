@@ -13,7 +13,7 @@ from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing
-from amp_rewrite.policy.options import Borders
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.reporting import terminal
 from amp_rewrite.running.inputs.feeds import Data
@@ -27,7 +27,7 @@ from amp_rewrite.running.inputs.feeds import Data
 @timeout_flag
 @click.option(
     "--io",
-    type=click.Choice([borders.value for borders in Borders]),
+    type=click.Choice([io.value for io in IOTypes]),
     default="keep",
     show_default=True,
     help="Whether float32 inputs and outputs may be half in REWRITTEN.",
@@ -50,7 +50,7 @@ def verify(
     for path in (original, rewritten):
         loading.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's
     with shown_progress(quiet=False), limit.running():
-        verdict = judging.judge(original, rewritten, data, Borders(io))
+        verdict = judging.judge(original, rewritten, data, IOTypes(io))
         verdict = judging.with_blame(verdict, original, rewritten, data)
     terminal.print_verdict(Console(), verdict, per_node=judging.per_node)
     if json_ is not None:

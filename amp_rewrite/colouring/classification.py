@@ -9,7 +9,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from amp_rewrite.analysis.findings import Finding
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_at
+from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.pins import rulings
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types, element_types
@@ -152,7 +152,7 @@ def _bound(unit: Unit, root: ir.Graph) -> str:
         return ""
     if unit.node.op_type == "Optional" and "type" in unit.node.attributes:
         return "the attribute type spells the element type out"
-    values = (*unit.makes, *map(value_at, unit.reads))
+    values = (*unit.defs, *map(value_of, unit.uses))
     if any(value in root.outputs or value in root.inputs for value in values):
         return "a sequence or optional at the border of the model keeps its type"
     return ""

@@ -180,18 +180,18 @@ class _Rules:
         """A Cast takes what its maker gives; what it gives is HALF when all who read it are."""
         for unit in self._graph.units:
             if unit.node.op_type == "Cast" and unit.node.domain == "":
-                self._settle_cast(unit.index, reads=bool(unit.reads))
+                self._settle_cast(unit.index, reads=bool(unit.uses))
 
     def _settle_cast(self, unit: int, *, reads: bool) -> None:
         if _is_held(self._entries[unit]):
             return
-        beside = self._graph.producers[unit] if reads else self._graph.consumers[unit]
-        borders = reads or self._is_read_inside(unit)
-        if beside and borders and all(map(self._is_half, beside)):
+        beside = self._graph.predecessors[unit] if reads else self._graph.successors[unit]
+        is_inner = reads or self._is_read_inside(unit)
+        if beside and is_inner and all(map(self._is_half, beside)):
             self.paint(Rule.SETTLE, {unit: beside[0]})
 
     def _is_read_inside(self, unit: int) -> bool:
-        return self._leaving.isdisjoint(self._graph.units[unit].makes)
+        return self._leaving.isdisjoint(self._graph.units[unit].defs)
 
     def _is_open(self, unit: int) -> bool:
         return unit not in self._paints and self._kinds[unit] in (Kind.INFER, Kind.CLEAR)
@@ -205,7 +205,7 @@ class _Rules:
     def _follows(self, unit: int) -> bool:
         """Whether a unit may follow a HALF one: no denied unit feeds it."""
         marked = self._entries[unit].follow and self._is_open(unit)
-        return marked and not any(map(self._is_denied, self._graph.producers[unit]))
+        return marked and not any(map(self._is_denied, self._graph.predecessors[unit]))
 
     def _is_denied(self, unit: int) -> bool:
         paint = self._paints.get(unit)
@@ -219,14 +219,14 @@ class _Rules:
         return paint is not None and paint.colour is Colour.HALF
 
     def _producers(self, unit: int) -> Iterable[int]:
-        return self._graph.producers[unit]
+        return self._graph.predecessors[unit]
 
     def _consumers(self, unit: int) -> Iterable[int]:
-        return self._graph.consumers[unit]
+        return self._graph.successors[unit]
 
     def _neighbours(self, unit: int) -> Iterable[int]:
-        yield from self._graph.producers[unit]
-        yield from self._graph.consumers[unit]
+        yield from self._graph.predecessors[unit]
+        yield from self._graph.successors[unit]
         yield from self._tied.of(unit)
 
 

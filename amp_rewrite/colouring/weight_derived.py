@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import UnitGraph, value_at
+from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.names import graphs
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
@@ -23,12 +23,12 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
     entering = frozenset(graph.root.inputs)
     found: set[int] = set()
     for unit in graph.units:
-        read = [value_at(site) for site in unit.reads]
+        read = [value_of(site) for site in unit.uses]
         if (
             entries[unit.index].kind in _OPEN
             and not entering.intersection(read)
             and not varying.isdisjoint(unit.node.outputs)
-            and found.issuperset(graph.producers[unit.index])
+            and found.issuperset(graph.predecessors[unit.index])
         ):
             found.add(unit.index)
     return frozenset(found)

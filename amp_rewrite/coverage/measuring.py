@@ -24,7 +24,7 @@ from amp_rewrite.process import collector
 from amp_rewrite.rewriting import checking
 
 
-def measure(source: loading.Source, dims: Dims | None = None) -> Coverage:
+def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
     """The coverage of a model as it stands; `source` may be whatever `rewrite` takes, and is not changed.
 
     `dims` gives open dimensions of the inputs a size, by symbol or as `input:axis`; others count as 1.

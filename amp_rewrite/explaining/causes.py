@@ -16,7 +16,7 @@ from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class Suggestion:
     """What would help, and was tried; or no flag, and in `why` that nothing does, or what does.
 
     `flags` of amp-rewrite, in place of the flags `drops`, which were given, bring more of `frees` nodes of
@@ -53,7 +53,7 @@ class RootCause:
     node_share: float
     flop_share: float | None
     partly: int = 0
-    remedy: Remedy = Remedy()
+    suggestion: Suggestion = Suggestion()
 
     @property
     def first(self) -> Decision:
@@ -89,11 +89,11 @@ class RootCause:
             "kind": root.entry.kind.value,
             "reason": root.entry.reason,
             "source": root.entry.source,
-            "flags": list(self.remedy.flags),
-            "leave_out": list(self.remedy.drops),
-            "frees": self.remedy.frees,
-            "frees_flop_share": self.remedy.flop_share,
-            "no_flag": self.remedy.why,
+            "flags": list(self.suggestion.flags),
+            "leave_out": list(self.suggestion.drops),
+            "frees": self.suggestion.frees,
+            "frees_flop_share": self.suggestion.flop_share,
+            "no_flag": self.suggestion.why,
             "roots": list(self.root_places),
             "held": [self.decisions.all[unit].place for unit in self.held],
         }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from amp_rewrite.analysis import findings
 from amp_rewrite.colouring.classification import BY_TARGET
 from amp_rewrite.colouring.rules import Colour, Rule
-from amp_rewrite.explaining.causes import Remedy, RootCause
+from amp_rewrite.explaining.causes import RootCause, Suggestion
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 
@@ -92,7 +92,7 @@ class Paragraph:
     weight: str
     origin: str
     reason: str
-    remedy: str
+    suggestion: str
 
 
 def of_cause(cause: RootCause) -> Paragraph:
@@ -122,7 +122,7 @@ _NEARLY = 0.995
 
 
 def _remedy(cause: RootCause) -> str:
-    remedy = cause.remedy
+    remedy = cause.suggestion
     flags, drops = " ".join(remedy.flags), " ".join(remedy.drops)
     if not flags and not drops:
         return remedy.why
@@ -131,7 +131,7 @@ def _remedy(cause: RootCause) -> str:
     return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(remedy)})"
 
 
-def _freed(remedy: Remedy) -> str:
+def _freed(remedy: Suggestion) -> str:
     """How much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
     nodes, part = plural(remedy.frees, "node"), remedy.flop_share
     return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of FLOPs"

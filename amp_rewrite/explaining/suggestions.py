@@ -15,7 +15,7 @@ from amp_rewrite.colouring import patterns as naming
 from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
 from amp_rewrite.colouring.rules import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.explaining.causes import Remedy, RootCause
+from amp_rewrite.explaining.causes import RootCause, Suggestion
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.operator_lists import Kind
@@ -59,12 +59,12 @@ def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
     """
     trials = _Trials(subject)
     for cause in found:
-        yield replace(cause, remedy=trials.remedy(cause))
+        yield replace(cause, suggestion=trials.remedy(cause))
 
 
 def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
     """The causes where there is no model to try flags on: with what holds without."""
-    return (replace(cause, remedy=Remedy(why=_without_trying(cause))) for cause in found)
+    return (replace(cause, suggestion=Suggestion(why=_without_trying(cause))) for cause in found)
 
 
 def _without_trying(cause: RootCause) -> str:
@@ -118,21 +118,21 @@ class _Trials:
         self._left = min(TRIES, max(LEAST, UNITS // max(len(subject.graph.units), 1)))
         self._known: dict[str, _Outcome | None] = {}
 
-    def remedy(self, cause: RootCause) -> Remedy:
+    def remedy(self, cause: RootCause) -> Suggestion:
         """What helps against a cause, or why there is nothing."""
         hopeless = _without_trying(cause)
         if hopeless:
-            return Remedy(why=hopeless)
+            return Suggestion(why=hopeless)
         held = {self._subject.graph.units[unit].node for unit in cause.held}
         vain: dict[str, None] = {}
         for trial in self._of(cause):
             if not self._left and str(trial) not in self._known:
-                return Remedy(why=_exhausted(vain))
+                return Suggestion(why=_exhausted(vain))
             outcome = self._outcome(trial)
             if outcome is not None and outcome.frees > 0 and not held.isdisjoint(outcome.risen):
-                return Remedy(trial.flags, outcome.frees, outcome.flop_share, trial.drops)
+                return Suggestion(trial.flags, outcome.frees, outcome.flop_share, trial.drops)
             vain |= {} if outcome is None else {str(trial): None}
-        return Remedy(why=_in_vain(vain))
+        return Suggestion(why=_in_vain(vain))
 
     def _outcome(self, trial: _Trial) -> _Outcome | None:
         """What comes of a trial; None where the flags are refused."""

@@ -1,4 +1,4 @@
-"""How often the bodies of If, Loop and Scan run, and how shapes change at their borders."""
+"""How often the bodies of If, Loop and Scan run, and how shapes change where values enter and leave them."""
 
 from __future__ import annotations
 
@@ -121,11 +121,13 @@ def _axis(node: ir.Node, name: str, position: int) -> int:
     return axes[position] if position < len(axes) else 0
 
 
-def inside(node: ir.Node, border: control_flow.Border, outer: onnx.TypeProto | None) -> onnx.TypeProto | None:
+def inside(
+    node: ir.Node, binding: control_flow.Binding, outer: onnx.TypeProto | None
+) -> onnx.TypeProto | None:
     """The type of a value inside a body, from its type outside."""
     if outer is None:
         return None
-    if border.mapped:
+    if binding.mapped:
         return outer.sequence_type.elem_type if outer.HasField("sequence_type") else outer
     if node.op_type != "Scan":
         return outer
@@ -133,32 +135,34 @@ def inside(node: ir.Node, border: control_flow.Border, outer: onnx.TypeProto | N
     if dims is None or not dims:
         return outer
     batch = 1 if _has_batch(node) else 0
-    axes = list(range(batch)) if border.outputs else [*range(batch), _axis_of(node, border, len(dims), batch)]
+    axes = (
+        list(range(batch)) if binding.outputs else [*range(batch), _axis_of(node, binding, len(dims), batch)]
+    )
     return protos.tensor(_element(outer), [d for i, d in enumerate(dims) if i not in axes])
 
 
-def _axis_of(node: ir.Node, border: control_flow.Border, rank: int, batch: int) -> int:
+def _axis_of(node: ir.Node, binding: control_flow.Binding, rank: int, batch: int) -> int:
     if batch:
         return 1
-    return _axis(node, "scan_input_axes", border.inputs[0] - _first_scanned(node)) % rank
+    return _axis(node, "scan_input_axes", binding.inputs[0] - _first_scanned(node)) % rank
 
 
 def outside(
-    node: ir.Node, border: control_flow.Border, inner: Leaving, trips: Mapping[ir.Graph, int]
+    node: ir.Node, binding: control_flow.Binding, inner: Leaving, trips: Mapping[ir.Graph, int]
 ) -> onnx.TypeProto | None:
     """The type of a value behind a control-flow node, from its types in the bodies."""
     found = _larger([kind for _, kind in inner if kind is not None])
-    if found is None or not border.leaves:
+    if found is None or not binding.leaves:
         return found
-    if border.mapped:
+    if binding.mapped:
         made = onnx.TypeProto()
         made.sequence_type.elem_type.CopyFrom(found)
         return made
     dims = protos.dims(found)
-    if node.op_type == "If" or border.inputs or dims is None:
+    if node.op_type == "If" or binding.inputs or dims is None:
         return None if node.op_type == "Scan" and _has_batch(node) else found
-    times = trips.get(border.leaves[0][0])
-    position = border.leaves[0][1] - (len(node.outputs) - _scans(node))
+    times = trips.get(binding.leaves[0][0])
+    position = binding.leaves[0][1] - (len(node.outputs) - _scans(node))
     axis = _axis(node, "scan_output_axes", position) if node.op_type == "Scan" else 0
     axis = axis % (len(dims) + 1)
     return protos.tensor(_element(found), [*dims[:axis], times, *dims[axis:]])

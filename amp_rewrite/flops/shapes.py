@@ -98,9 +98,9 @@ class _Walk:
             self.types[value] = made
 
     def _node(self, node: ir.Node) -> None:
-        borders = control_flow.borders(node)
-        if borders is not None:
-            self._control(node, borders)
+        bindings = control_flow.bindings(node)
+        if bindings is not None:
+            self._control(node, bindings)
             return
         tensor = constants.constant(node)
         if tensor is not None:
@@ -161,32 +161,32 @@ class _Walk:
         shapes = [protos.shape(self.types.get(value)) for value in node.outputs if value.name]
         return _is(node, *_OPEN_ENDED) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
 
-    def _control(self, node: ir.Node, borders: tuple[control_flow.Border, ...]) -> None:
+    def _control(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:
         flow = bodies.flow(node, self._read)
-        for border in borders:
-            self._enter(node, border)
+        for binding in bindings:
+            self._enter(node, binding)
         for body in control_flow.bodies(node):
             self.graph(body)
         for body in control_flow.bodies(node):
             trips = flow.trips(body, self.values)
             if trips is not None:
                 self.trips[body] = trips
-        for border in borders:
-            self._leave(node, border, flow)
+        for binding in bindings:
+            self._leave(node, binding, flow)
 
-    def _enter(self, node: ir.Node, border: control_flow.Border) -> None:
-        outer = node.inputs[border.inputs[0]] if border.inputs else None
+    def _enter(self, node: ir.Node, binding: control_flow.Binding) -> None:
+        outer = node.inputs[binding.inputs[0]] if binding.inputs else None
         if outer is None:
             return
-        found = bodies.inside(node, border, self.types.get(outer))
-        for body, i in border.enters:
+        found = bodies.inside(node, binding, self.types.get(outer))
+        for body, i in binding.enters:
             if found is not None:
                 self.types[body.inputs[i]] = found
 
-    def _leave(self, node: ir.Node, border: control_flow.Border, flow: bodies.Flow) -> None:
-        inner = [(body, self.types.get(body.outputs[i])) for body, i in border.leaves]
-        found = bodies.outside(node, border, flow.taken(inner), self.trips)
-        for i in border.outputs:
+    def _leave(self, node: ir.Node, binding: control_flow.Binding, flow: bodies.Flow) -> None:
+        inner = [(body, self.types.get(body.outputs[i])) for body, i in binding.leaves]
+        found = bodies.outside(node, binding, flow.taken(inner), self.trips)
+        for i in binding.outputs:
             if i < len(node.outputs):
                 self._set(node.outputs[i], found)
 

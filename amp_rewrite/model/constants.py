@@ -18,7 +18,7 @@ CONSTANT_INPUTS_BELOW = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class StoredTensor:
     """A stored float32 tensor and the value that it is read as; `node` is its Constant node, if any."""
 
     value: ir.Value
@@ -26,7 +26,7 @@ class Stored:
     node: ir.Node | None = None
 
 
-def find(model: ir.Model) -> dict[ir.Value, Stored]:
+def find(model: ir.Model) -> dict[ir.Value, StoredTensor]:
     """Every stored float32 tensor of the main graph and the graphs below it, by its value.
 
     From IR version 4 on, an initializer that is also an input may be overridden by the caller: it is
@@ -36,17 +36,17 @@ def find(model: ir.Model) -> dict[ir.Value, Stored]:
     return {s.value: s for s in _in_graph(model.graph, overridable=overridable)}
 
 
-def _in_graph(graph: ir.Graph, *, overridable: bool) -> Iterator[Stored]:
+def _in_graph(graph: ir.Graph, *, overridable: bool) -> Iterator[StoredTensor]:
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT:
             continue
         if not (overridable and value.is_graph_input()):
-            yield Stored(value, tensor)
+            yield StoredTensor(value, tensor)
     for node in graph:
         tensor = constant(node)
         if tensor is not None and tensor.dtype == ir.DataType.FLOAT:
-            yield Stored(node.outputs[0], tensor, node)
+            yield StoredTensor(node.outputs[0], tensor, node)
         for body in control_flow.bodies(node):
             yield from _in_graph(body, overridable=overridable)
 

@@ -21,7 +21,7 @@ from amp_rewrite.model import file_formats, preserved_fields, proto_walks, topol
 from amp_rewrite.model.preserved_fields import Kept
 from amp_rewrite.process import fork_safe
 
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
+ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
 
@@ -43,7 +43,7 @@ class Loaded:
     warnings: tuple[str, ...] = ()
 
 
-def load(source: Source) -> Loaded:
+def load(source: ModelSource) -> Loaded:
     """Reads a model of any of the kinds; the source stays as it is.
 
     Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.

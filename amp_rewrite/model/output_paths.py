@@ -8,13 +8,13 @@ from pathlib import Path
 
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import destination
-from amp_rewrite.model.loading import Source, refuse_missing
+from amp_rewrite.model.loading import ModelSource, refuse_missing
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import ExternalData, Options
 
 
 def choose(
-    source: Source, output: str | os.PathLike[str] | None, options: Options, *, in_place: bool
+    source: ModelSource, output: str | os.PathLike[str] | None, options: Options, *, in_place: bool
 ) -> Path | None:
     """Where the rewrite of a model at a path goes; None for a model of another kind, which is returned.
 

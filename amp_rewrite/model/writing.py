@@ -19,7 +19,7 @@ from amp_rewrite.files.source_files import SourceFile
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import data_files, preserved_fields, superseded, trailing_outputs
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model.loading import Loaded, Source, exported, root_cause, surgeon
+from amp_rewrite.model.loading import Loaded, ModelSource, exported, root_cause, surgeon
 from amp_rewrite.model.names import graphs
 from amp_rewrite.policy.options import Beside, ExternalData
 
@@ -43,7 +43,7 @@ _AS_IT_WAS = ExternalData()
 
 
 def hand_back(
-    source: Source,
+    source: ModelSource,
     loaded: Loaded,
     target: Path | None,
     *,
@@ -104,7 +104,7 @@ Checkable = onnx.ModelProto | bytes | str
 """What onnx's checker takes: a model, its bytes, or the path of one (with external data, only a path)."""
 
 
-def checkable(source: Source) -> Checkable:
+def checkable(source: ModelSource) -> Checkable:
     """What onnx's checker takes, for a model of any kind."""
     if isinstance(source, (str, os.PathLike)):
         return str(source)

@@ -1,7 +1,7 @@
-"""The borders of If, Loop, Scan and SequenceMap: which values of a node and its bodies are one value.
+"""The bindings of If, Loop, Scan and SequenceMap: which values of a node and its bodies are one value.
 
 A loop-carried value is the node's input, the body's input, the body's output and the node's output at
-once; a branch result is an output of every branch and of the node. Each such border has one type.
+once; a branch result is an output of every branch and of the node. Each such binding has one type.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from amp_rewrite.onnx_types.schema import TypeVar
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class Binding:
     """Ports that carry one value in and out of bodies.
 
     `inputs` and `outputs` count the node's ports; `enters` and `leaves` name a body's graph and the
-    position among its inputs or outputs. A `mapped` border has sequences outside, their elements inside.
+    position among its inputs or outputs. A `mapped` binding has sequences outside, their elements inside.
     """
 
     var: TypeVar
@@ -30,28 +30,28 @@ class Border:
     mapped: bool = False
 
 
-def borders(node: ir.Node) -> tuple[Border, ...] | None:
-    """The borders of a control-flow node of the default domain; None for any other node, and for one whose
+def bindings(node: ir.Node) -> tuple[Binding, ...] | None:
+    """The bindings of a control-flow node of the default domain; None for any other node, and for one whose
     bodies are missing, are no graphs or do not fit it: it is opaque.
     """
-    if node.domain != "" or node.op_type not in _BORDERS:
+    if node.domain != "" or node.op_type not in _BINDINGS:
         return None
-    found: list[Border] = []
+    found: list[Binding] = []
     try:
-        for border in _BORDERS[node.op_type](node):
-            if not _exists(border):  # at the first: a Scan can speak of thousands of millions
+        for binding in _BINDINGS[node.op_type](node):
+            if not _exists(binding):  # at the first: a Scan can speak of thousands of millions
                 return None
-            found.append(border)
+            found.append(binding)
     except (KeyError, TypeError):
         return None
     return tuple(found)
 
 
-def _exists(border: Border) -> bool:
-    """Whether there are the ports of which a border speaks."""
-    enters = all(0 <= i < len(body.inputs) for body, i in border.enters)
-    leaves = all(0 <= i < len(body.outputs) for body, i in border.leaves)
-    return enters and leaves and min((*border.inputs, *border.outputs), default=0) >= 0
+def _exists(binding: Binding) -> bool:
+    """Whether there are the ports of which a binding speaks."""
+    enters = all(0 <= i < len(body.inputs) for body, i in binding.enters)
+    leaves = all(0 <= i < len(body.outputs) for body, i in binding.leaves)
+    return enters and leaves and min((*binding.inputs, *binding.outputs), default=0) >= 0
 
 
 def inner(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph]:
@@ -62,7 +62,7 @@ def inner(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph]:
 
 def may_hold(node: ir.Node) -> bool:
     """Whether a node can have bodies: control flow, and any operator outside the default domain."""
-    return node.op_type in _BORDERS or bool(node.domain)  # a test holds the table to what onnx defines
+    return node.op_type in _BINDINGS or bool(node.domain)  # a test holds the table to what onnx defines
 
 
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
@@ -82,18 +82,18 @@ def _graphs(attribute: ir.Attr) -> Iterable[ir.Graph]:
     return (attribute.as_graph(),) if single else attribute.as_graphs()
 
 
-def _if(node: ir.Node) -> Iterator[Border]:
+def _if(node: ir.Node) -> Iterator[Binding]:
     branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
     for i in range(len(node.outputs)):
-        yield Border(TypeVar("V", i), outputs=(i,), leaves=tuple((branch, i) for branch in branches))
+        yield Binding(TypeVar("V", i), outputs=(i,), leaves=tuple((branch, i) for branch in branches))
 
 
-def _loop(node: ir.Node) -> Iterator[Border]:
+def _loop(node: ir.Node) -> Iterator[Binding]:
     body = node.attributes["body"].as_graph()
     carried = len(body.inputs) - 2
     for i in range(len(body.outputs) - 1):
         stays = i < carried
-        yield Border(
+        yield Binding(
             TypeVar("V", i),
             inputs=(i + 2,) if stays else (),
             outputs=(i,),
@@ -102,14 +102,14 @@ def _loop(node: ir.Node) -> Iterator[Border]:
         )
 
 
-def _scan(node: ir.Node) -> Iterator[Border]:
+def _scan(node: ir.Node) -> Iterator[Binding]:
     body = node.attributes["body"].as_graph()
     scanned = node.attributes["num_scan_inputs"].as_int()
     first = len(node.inputs) - len(body.inputs)  # Scan 8 has the sequence lengths in front
     carried = len(body.inputs) - scanned
     for i in range(len(body.inputs)):
         stays = i < carried
-        yield Border(
+        yield Binding(
             TypeVar("V", i),
             inputs=(i + first,),
             outputs=(i,) if stays else (),
@@ -117,15 +117,15 @@ def _scan(node: ir.Node) -> Iterator[Border]:
             leaves=((body, i),) if stays else (),
         )
     for i in range(carried, len(body.outputs)):
-        yield Border(TypeVar("scanned", i - carried), outputs=(i,), leaves=((body, i),))
+        yield Binding(TypeVar("scanned", i - carried), outputs=(i,), leaves=((body, i),))
 
 
-def _sequence_map(node: ir.Node) -> Iterator[Border]:
+def _sequence_map(node: ir.Node) -> Iterator[Binding]:
     body = node.attributes["body"].as_graph()
     for i in range(len(body.inputs)):
-        yield Border(TypeVar("S", i), inputs=(i,), enters=((body, i),), mapped=True)
+        yield Binding(TypeVar("S", i), inputs=(i,), enters=((body, i),), mapped=True)
     for i in range(len(body.outputs)):
-        yield Border(TypeVar("out", i), outputs=(i,), leaves=((body, i),), mapped=True)
+        yield Binding(TypeVar("out", i), outputs=(i,), leaves=((body, i),), mapped=True)
 
 
-_BORDERS = {"If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}
+_BINDINGS = {"If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}

@@ -111,9 +111,9 @@ class _Walk:
             self._groups(node)
 
     def _holder(self, node: ir.Node) -> None:
-        borders = control_flow.borders(node)
-        if borders is not None:
-            self._borders(borders, node)
+        bindings = control_flow.bindings(node)
+        if bindings is not None:
+            self._bindings(bindings, node)
             return
         self._groups(node)
         for body in control_flow.bodies(node):
@@ -168,28 +168,28 @@ class _Walk:
         first = self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
         return make(node, first) if make else None
 
-    def _borders(self, borders: tuple[control_flow.Border, ...], node: ir.Node) -> None:
-        for border in borders:
-            self._enter(border, node)
+    def _bindings(self, bindings: tuple[control_flow.Binding, ...], node: ir.Node) -> None:
+        for binding in bindings:
+            self._enter(binding, node)
         for body in control_flow.bodies(node):
             self.graph(body)
-        for border in borders:
-            self._leave(border, node)
+        for binding in bindings:
+            self._leave(binding, node)
 
-    def _enter(self, border: control_flow.Border, node: ir.Node) -> None:
-        outer = next(_present(node.inputs, border.inputs), None)
+    def _enter(self, binding: control_flow.Binding, node: ir.Node) -> None:
+        outer = next(_present(node.inputs, binding.inputs), None)
         found = self.types.get(outer) if outer is not None else None
-        if border.mapped and isinstance(found, ir.SequenceType):
+        if binding.mapped and isinstance(found, ir.SequenceType):
             found = found.elem_type
-        for body, i in border.enters:
+        for body, i in binding.enters:
             self._set(body.inputs[i], found or body.inputs[i].type)
 
-    def _leave(self, border: control_flow.Border, node: ir.Node) -> None:
-        inner = (self.types.get(body.outputs[i]) for body, i in border.leaves)
+    def _leave(self, binding: control_flow.Binding, node: ir.Node) -> None:
+        inner = (self.types.get(body.outputs[i]) for body, i in binding.leaves)
         found = next((kind for kind in inner if kind is not None), None)
-        if border.mapped and found is not None:
+        if binding.mapped and found is not None:
             found = ir.SequenceType(found)
-        for value in _present(node.outputs, border.outputs):
+        for value in _present(node.outputs, binding.outputs):
             self._set(value, found or self._said(value))
 
 

@@ -29,7 +29,7 @@ class Level(enum.Enum):
     UNSAFE_FORCE_ALL = "unsafe-force-all"
 
 
-class Borders(enum.Enum):
+class IOTypes(enum.Enum):
     """Which type the model's float32 inputs and outputs have afterwards: KEEP theirs, or HALF."""
 
     KEEP = "keep"
@@ -92,12 +92,12 @@ class Options:
 
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
     type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
-    and what follows it in one piece. `borders` types the inputs and outputs, save those in `keep_io`.
+    and what follows it in one piece. `io` types the inputs and outputs, save those in `keep_io`.
     `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
     them. `check` has onnx check the result, `metadata` leaves the decisions in the metadata of the result.
     `external_data` says where a result that is a file keeps its weights.
 
-    `half`, `target`, `level`, `borders` and `external_data` may be given by name or value (`"bfloat16"`,
+    `half`, `target`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
     of a file, `keep_io` as one name or several. Raises OptionError, which names the field, for anything
     else, and ListError for a list that is not there or is wrong.
@@ -109,7 +109,7 @@ class Options:
     level: Level
     follow: bool
     pins: Pins
-    borders: Borders
+    io: IOTypes
     keep_io: tuple[str, ...]
     keep_functions: bool
     check: bool
@@ -124,7 +124,7 @@ class Options:
         level: Level | str = Level.DEFAULT,
         follow: bool = True,
         pins: Pins = _NO_PINS,
-        borders: Borders | str = Borders.KEEP,
+        io: IOTypes | str = IOTypes.KEEP,
         keep_io: Texts = (),
         keep_functions: bool = False,
         check: bool = True,
@@ -138,7 +138,7 @@ class Options:
         hold("level", arguments.choice("Options.level", level, Level))
         hold("follow", arguments.flag("Options.follow", follow))
         hold("pins", arguments.instance("Options.pins", pins, Pins, 'write Pins(keep_full="head_.*")'))
-        hold("borders", arguments.choice("Options.borders", borders, Borders))
+        hold("io", arguments.choice("Options.io", io, IOTypes))
         hold("keep_io", arguments.texts("Options.keep_io", keep_io))
         hold("keep_functions", arguments.flag("Options.keep_functions", keep_functions))
         hold("check", arguments.flag("Options.check", check))

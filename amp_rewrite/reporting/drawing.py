@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import Site, UnitGraph, value_at
+from amp_rewrite.analysis.units import UnitGraph, Use, value_of
 from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import control_flow, schema
@@ -15,7 +15,7 @@ from amp_rewrite.onnx_types.element_types import Types, element_name
 from amp_rewrite.reporting.network import Box, Frame, Network, Port, Shade, Wire
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.rewriting.plan import Cast, Form, Plan
+from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class Changes:
     """What a plan is going to change: the values and the reads that become half, and the Casts it adds."""
 
     values: frozenset[ir.Value] = frozenset()
-    reads: frozenset[Site] = frozenset()
-    casts: tuple[Cast, ...] = ()
+    reads: frozenset[Use] = frozenset()
+    casts: tuple[PlannedCast, ...] = ()
 
 
 def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> Changes:
     """What becomes of a model that is still as it was."""
-    stored = (storing.stored.value for storing in plan.stored if storing.form is Form.HALF)
+    stored = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
     halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
-    reads = (site for unit in halves for site in unit.reads)
+    reads = (site for unit in halves for site in unit.uses)
     return Changes(frozenset((*plan.values, *stored)), frozenset(reads), plan.casts)
 
 
@@ -48,7 +48,7 @@ class _Leaving:
     port: int
 
 
-_Thing = ir.Node | ir.Value | Cast | _Leaving
+_Thing = ir.Node | ir.Value | PlannedCast | _Leaving
 """What a box stands for: a node, an input, a Cast to be added, an output."""
 
 
@@ -62,9 +62,9 @@ class _Drawer:
         self._units: dict[object, list[int]] = {}
         for unit, decision in enumerate(decisions.all):
             self._units.setdefault(decision.node, []).append(unit)
-        self._added = {crossing.node for crossing in decisions.crossings if crossing.added}
+        self._added = {crossing.node for crossing in decisions.cast_sites if crossing.added}
         self._planned = planned
-        self._casts = {site: cast for cast in planned.casts for site in cast.reads}
+        self._casts = {site: cast for cast in planned.casts for site in cast.uses}
         self._graphs = dict(_with_titles(root, ""))
         self._things = [thing for held in self._graphs for thing in self._in_order(held)]
         self._at: dict[object, int] = {_key(thing): i for i, thing in enumerate(self._things)}
@@ -101,11 +101,11 @@ class _Drawer:
         return [thing for *_, thing in sorted(things, key=lambda entry: entry[:2])]
 
     def _box(self, thing: _Thing) -> Box:
-        if isinstance(thing, Cast):
+        if isinstance(thing, PlannedCast):
             return self._cast(thing)
         if isinstance(thing, _Leaving):
             value = thing.graph.outputs[thing.port]
-            read = self._read(Site(thing.graph, thing.port))
+            read = self._read(Use(thing.graph, thing.port))
             return Box(self._position[thing.graph], "output", value.name or "", Shade.BORDER, reads=read)
         if isinstance(thing, ir.Value):
             makes = (self._port(thing, half=thing in self._planned.values),)
@@ -122,7 +122,7 @@ class _Drawer:
             name=pinned_as(node),
             shade=self._shade(node, units),
             units=units,
-            reads=tuple(port for i in range(len(node.inputs)) for port in self._read(Site(node, i))),
+            reads=tuple(port for i in range(len(node.inputs)) for port in self._read(Use(node, i))),
             makes=tuple(self._port(value, half=value in self._planned.values) for value in node.outputs),
             bodies=tuple(self._position[body] for body in control_flow.bodies(node)),
             flops=self._flops.get(node),
@@ -133,7 +133,7 @@ class _Drawer:
             return Shade.CAST
         return _SHADES[frozenset(self._decisions.all[unit].is_half for unit in units)]
 
-    def _cast(self, cast: Cast) -> Box:
+    def _cast(self, cast: PlannedCast) -> Box:
         to_half = cast.dtype != ir.DataType.FLOAT
         return Box(
             graph=self._position[graph_of(cast.value)],
@@ -144,12 +144,12 @@ class _Drawer:
             makes=(self._port(cast.value, half=to_half),),
         )
 
-    def _read(self, site: Site) -> tuple[Port, ...]:
+    def _read(self, site: Use) -> tuple[Port, ...]:
         """The port of a place that reads something; nothing for an empty optional input."""
-        value = value_at(site)
+        value = value_of(site)
         return () if value is None else (self._port(value, half=self._reads_half(site, value)),)
 
-    def _reads_half(self, site: Site, value: ir.Value) -> bool:
+    def _reads_half(self, site: Use, value: ir.Value) -> bool:
         """A unit reads what it is; an output of a graph what its Cast or its maker gives it."""
         if site in self._planned.reads or type(site.holder) is ir.Node:
             return site in self._planned.reads
@@ -168,16 +168,16 @@ class _Drawer:
 
     def _sources(self, thing: _Thing) -> Iterator[object]:
         """What a box reads from: Casts where they stand between, else makers and inputs."""
-        if isinstance(thing, Cast):
+        if isinstance(thing, PlannedCast):
             yield _maker(thing.value)
         elif isinstance(thing, _Leaving):
-            yield from self._source(Site(thing.graph, thing.port))
+            yield from self._source(Use(thing.graph, thing.port))
         elif isinstance(thing, ir.Node):
             for port in range(len(thing.inputs)):
-                yield from self._source(Site(thing, port))
+                yield from self._source(Use(thing, port))
 
-    def _source(self, site: Site) -> Iterator[object]:
-        value = value_at(site)
+    def _source(self, site: Use) -> Iterator[object]:
+        value = value_of(site)
         if site in self._casts:
             yield _key(self._casts[site])
         elif value is not None:
@@ -194,7 +194,7 @@ _SHADES: Mapping[frozenset[bool], Shade] = {
 
 def _key(thing: _Thing) -> object:
     """Plans hold Casts that compare by content; here each is itself."""
-    return id(thing) if isinstance(thing, Cast) else thing
+    return id(thing) if isinstance(thing, PlannedCast) else thing
 
 
 def _maker(value: ir.Value) -> object:

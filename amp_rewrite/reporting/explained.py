@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from amp_rewrite.colouring.rules import Colour
 from amp_rewrite.console import Console, Part, Styled
-from amp_rewrite.explaining.cast_explanations import CastStory
+from amp_rewrite.explaining.cast_explanations import CastExplanation
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import Step, first_step, of_cause, plural
 from amp_rewrite.rewriting.cast_sites import Origin
@@ -27,8 +27,8 @@ def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
         words = of_cause(cause)
         console.print(Styled(words.weight, "bold"), f": {words.origin}")
         console.print(f"  {words.reason}")
-        if words.remedy:
-            console.print(Styled(f"  {words.remedy}", "cyan"))
+        if words.suggestion:
+            console.print(Styled(f"  {words.suggestion}", "cyan"))
     if not causes:
         console.print("no node stays float32")
 
@@ -73,24 +73,24 @@ READERS = 5
 """How many of the units that read what a Cast makes are shown."""
 
 
-def print_story(console: Console, story: CastStory) -> None:
+def print_story(console: Console, story: CastExplanation) -> None:
     """Why a Cast stands: what makes its value and why that is so, and the same of what reads the result."""
     whose = "which the rewrite adds" if story.added else "which the model had"
     console.print(Styled(f"Cast of '{story.value}' to {story.dtype}, {whose}", "bold"))
     shared = ", and once for readers of both types" if story.added else ""
     console.print(f"  {_ORIGINS[story.origin]}{shared if story.origin is Origin.STORED else ''}")
-    _print_ends(console, story.maker)
-    if story.leaves:
+    _print_ends(console, story.producer)
+    if story.is_output:
         console.print("  the result is an output of the model, and has the type that outputs are to have")
-    if story.readers:
-        console.print(f"  the result is read by {plural(len(story.readers), 'unit')}")
-    for steps in story.readers[:READERS]:
+    if story.consumers:
+        console.print(f"  the result is read by {plural(len(story.consumers), 'unit')}")
+    for steps in story.consumers[:READERS]:
         _print_ends(console, steps)
-    if len(story.readers) > READERS:
-        console.print(f"    and {len(story.readers) - READERS:,} more")
+    if len(story.consumers) > READERS:
+        console.print(f"    and {len(story.consumers) - READERS:,} more")
     if story.again:
         console.print(f"  the result is cast again, see --why-cast {shlex.quote(story.again)}")
-    if not story.readers and not story.leaves and not story.again:
+    if not story.consumers and not story.is_output and not story.again:
         console.print("  no float32 or half unit reads the result")
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.model import blocks
-from amp_rewrite.model.constants import Stored
+from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting.pictures import (
     WIDTH,
@@ -94,7 +94,7 @@ Binades = Mapping[int, int]
 """How many numbers there are by the power of two that they begin with: 1.5 and 1 are in binade 0."""
 
 
-def binades_of_stored(stored: Iterable[Stored]) -> Binades:
+def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
     """Of all stored numbers; zeros and what is not finite are no part of it."""
     found = np.zeros(_EXPONENTS, np.int64)
     for held in stored:

@@ -43,12 +43,12 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for cast in plan.casts:
-        reads = plural(len(cast.reads), "reader")
+        reads = plural(len(cast.uses), "reader")
         yield "Cast", _name(cast.value.name), f"to {element_name(cast.dtype)} for {reads}"
-    for storing in plan.stored:
+    for storing in plan.tensors:
         notes = [f"{storing.saturates:,} saturate"] if storing.saturates else []
         notes += [f"{storing.flushes:,} become 0"] if storing.flushes else []
-        details = ", ".join([storing.form.value, *notes])
+        details = ", ".join([storing.storage.value, *notes])
         yield "stored", _name(storing.stored.value.name), details
 
 

@@ -25,7 +25,7 @@ from amp_rewrite.errors import ModelError
 from amp_rewrite.model.names import graphs
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.rewriting import cast_sites, decisions
-from amp_rewrite.rewriting.cast_sites import Crossing, Origin
+from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 KEY = "amp_rewrite"
@@ -38,10 +38,10 @@ FORMAT = 1
 def write(model: ir.Model, found: Decisions) -> None:
     """Leaves the decisions in the metadata of the model that they are about, and nothing older."""
     units = ((decision.node, decision.variable, decision.paint, decision.entry) for decision in found.all)
-    _write(model, graphs(model.graph), units, found.crossings)
+    _write(model, graphs(model.graph), units, found.cast_sites)
 
 
-def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, crossings: Iterable[Crossing]) -> None:
+def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, crossings: Iterable[CastSite]) -> None:
     """Leaves what `write` would of these, in a model that carries no decisions yet, and makes none."""
     painted = zip(graph.units, painting.paints, painting.entries, strict=True)
     _write(
@@ -56,7 +56,7 @@ def _write(
     model: ir.Model,
     held: Iterable[ir.Graph],
     units: Iterable[tuple[Hashable, str, Paint, Entry]],
-    crossings: Iterable[Crossing],
+    crossings: Iterable[CastSite],
 ) -> None:
     reasons = _Reasons()
     rows: dict[Hashable, list[str]] = {}
@@ -99,11 +99,11 @@ def _row(number: int, variable: str, paint: Paint, reason: int) -> str:
     return f"{number} {variable} {paint.colour.value} {paint.rule.value} {reason}{cause}"
 
 
-def _cast_row(crossing: Crossing) -> str:
+def _cast_row(crossing: CastSite) -> str:
     by = "added" if crossing.added else "given"
-    maker = "-" if crossing.maker is None else str(crossing.maker)
-    readers = ",".join(map(str, crossing.readers)) or "-"
-    return f"cast {by} {crossing.origin.value} {maker} {readers}{' out' if crossing.leaves else ''}"
+    maker = "-" if crossing.producer is None else str(crossing.producer)
+    readers = ",".join(map(str, crossing.consumers)) or "-"
+    return f"cast {by} {crossing.origin.value} {maker} {readers}{' out' if crossing.is_output else ''}"
 
 
 def remove(model: ir.Model) -> None:
@@ -211,17 +211,17 @@ class _Reader:
             self._reasons[_natural(reason)],
         )
 
-    def _crossing(self, node: ir.Node, row: Sequence[str]) -> Crossing:
+    def _crossing(self, node: ir.Node, row: Sequence[str]) -> CastSite:
         _, by, origin, maker, readers, *leaves = row
         numbers = () if readers == "-" else map(_natural, readers.split(","))
-        return Crossing(
+        return CastSite(
             node=node,
             names=cast_sites.names(node.inputs[0], node, node.outputs[0]),
             dtype=cast_sites.element(node),
             origin=Origin(origin),
-            maker=None if maker == "-" else self._positions.get(_natural(maker)),
-            readers=tuple(self._positions[number] for number in numbers if number in self._positions),
-            leaves=bool(leaves),
+            producer=None if maker == "-" else self._positions.get(_natural(maker)),
+            consumers=tuple(self._positions[number] for number in numbers if number in self._positions),
+            is_output=bool(leaves),
             added=by == "added",
         )
 
@@ -234,10 +234,10 @@ def merged(before: Decisions, after: Decisions) -> Decisions:
     again = {decision.node for decision in after.all}
     kept = [i for i, decision in enumerate(before.all) if decision.node not in again]
     moved = {old: len(after.all) + new for new, old in enumerate(kept)}
-    added = {crossing.node for crossing in before.crossings if crossing.added}
-    ours = (replace(c, added=c.added or c.node in added) for c in after.crossings)
-    decided = {crossing.node for crossing in after.crossings}
-    others = (_moved_crossing(c, moved) for c in before.crossings if c.node not in decided)
+    added = {crossing.node for crossing in before.cast_sites if crossing.added}
+    ours = (replace(c, added=c.added or c.node in added) for c in after.cast_sites)
+    decided = {crossing.node for crossing in after.cast_sites}
+    others = (_moved_crossing(c, moved) for c in before.cast_sites if c.node not in decided)
     units = (*after.all, *(_moved_decision(before.all[i], moved) for i in kept))
     return Decisions(units, (*ours, *others))
 
@@ -247,6 +247,7 @@ def _moved_decision(decision: Decision, moved: Mapping[int, int]) -> Decision:
     return replace(decision, paint=replace(decision.paint, cause=None if cause is None else moved.get(cause)))
 
 
-def _moved_crossing(crossing: Crossing, moved: Mapping[int, int]) -> Crossing:
-    maker = None if crossing.maker is None else moved.get(crossing.maker)
-    return replace(crossing, maker=maker, readers=tuple(moved[i] for i in crossing.readers if i in moved))
+def _moved_crossing(crossing: CastSite, moved: Mapping[int, int]) -> CastSite:
+    producer = None if crossing.producer is None else moved.get(crossing.producer)
+    consumers = tuple(moved[i] for i in crossing.consumers if i in moved)
+    return replace(crossing, producer=producer, consumers=consumers)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import Site
+from amp_rewrite.analysis.units import Use
 from amp_rewrite.onnx_types.element_types import tensor
 
 
@@ -44,7 +44,7 @@ def graph_of(value: ir.Value) -> ir.Graph:
     return graph
 
 
-def redirect(sites: Iterable[Site], value: ir.Value) -> None:
+def redirect(sites: Iterable[Use], value: ir.Value) -> None:
     """Has these places read `value` instead of what they read."""
     for holder, port in sites:
         if type(holder) is ir.Node:  # as in units.value_at

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import Site, UnitGraph
+from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.onnx_types.element_types import element_name
-from amp_rewrite.rewriting.plan import Cast
+from amp_rewrite.rewriting.plan import PlannedCast
 
 
 class Origin(enum.Enum):
@@ -26,7 +26,7 @@ class Origin(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class CastSite:
     """Where a Cast stands, or is to stand: a value is made in one type and read in another.
 
     `names` are those of the value, of the Cast and of what it makes, as far as they are known; `node` tells
@@ -39,13 +39,13 @@ class Crossing:
     names: tuple[str, ...]
     dtype: str
     origin: Origin
-    maker: int | None
-    readers: tuple[int, ...]
-    leaves: bool
+    producer: int | None
+    consumers: tuple[int, ...]
+    is_output: bool
     added: bool
 
 
-def of(graph: UnitGraph, casts: Sequence[Cast], placed: Sequence[ir.Node] = ()) -> Iterator[Crossing]:
+def of(graph: UnitGraph, casts: Sequence[PlannedCast], placed: Sequence[ir.Node] = ()) -> Iterator[CastSite]:
     """The Casts that the model has, then those that are planned, in their order.
 
     `placed` has a node for each of the planned ones once they stand.
@@ -55,42 +55,42 @@ def of(graph: UnitGraph, casts: Sequence[Cast], placed: Sequence[ir.Node] = ()) 
         yield planned(graph, cast, node)
 
 
-def existing(graph: UnitGraph, casts: Iterable[Cast]) -> Iterator[Crossing]:
+def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSite]:
     """The Casts that the model has, where one side of them is float32.
 
     What is to read the result of one of `casts`, those that are planned, reads theirs no longer.
     """
     own = dict.fromkeys(unit.node for unit in graph.units if unit.node.op_type == "Cast")
-    moved = {site for cast in casts for site in cast.reads} if own else set[Site]()
+    moved = {site for cast in casts for site in cast.uses} if own else set[Use]()
     for node in own:
         value = node.inputs[0] if not node.domain else None
         if value is not None:
             made = node.outputs[0]
-            readers = (unit for unit, site in graph.readers.get(made, ()) if site not in moved)
+            readers = (unit for unit, site in graph.uses.get(made, ()) if site not in moved)
             ports = (port for port, value in enumerate(graph.root.outputs) if value is made)
-            yield Crossing(
+            yield CastSite(
                 node=node,
                 names=names(value, node, made),
                 dtype=element(node),
                 origin=_origin(graph, value),
-                maker=graph.maker.get(value),
-                readers=tuple(dict.fromkeys(readers)),
-                leaves=any(Site(graph.root, port) not in moved for port in ports),
+                producer=graph.producer.get(value),
+                consumers=tuple(dict.fromkeys(readers)),
+                is_output=any(Use(graph.root, port) not in moved for port in ports),
                 added=False,
             )
 
 
-def planned(graph: UnitGraph, cast: Cast, node: ir.Node | None = None) -> Crossing:
+def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) -> CastSite:
     """A Cast that is to be added, and its node once it stands."""
-    units = {site: unit for unit, site in graph.readers.get(cast.value, ())}
-    return Crossing(
+    units = {site: unit for unit, site in graph.uses.get(cast.value, ())}
+    return CastSite(
         node=node,
         names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_name(cast.dtype)}"),
         dtype=element_name(cast.dtype),
         origin=_origin(graph, cast.value),
-        maker=graph.maker.get(cast.value),
-        readers=tuple(dict.fromkeys(units[site] for site in cast.reads if site in units)),
-        leaves=any(site.holder is graph.root for site in cast.reads),
+        producer=graph.producer.get(cast.value),
+        consumers=tuple(dict.fromkeys(units[site] for site in cast.uses if site in units)),
+        is_output=any(site.holder is graph.root for site in cast.uses),
         added=True,
     )
 
@@ -101,7 +101,7 @@ def names(*named: ir.Value | ir.Node | None) -> tuple[str, ...]:
 
 
 def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
-    if value in graph.maker:
+    if value in graph.producer:
         return Origin.UNIT
     maker, kind = value.producer(), graph.types.get(value)
     if kind is None or kind.dtype != ir.DataType.FLOAT:

@@ -1,4 +1,4 @@
-"""Is the result a valid model with the borders that it should have?"""
+"""Is the result a valid model with the inputs and outputs that it should have?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from amp_rewrite.onnx_types.element_types import Types
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class IOType:
     """An input or output of the model: its name, type and shape."""
 
     name: str | None
@@ -26,16 +26,16 @@ class Border:
     shape: str
 
 
-def borders(model: ir.Model, types: Types) -> tuple[Border, ...]:
+def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
     """The inputs and outputs of a model, in order; weights that IR 3 lists as inputs are none."""
     values = [v for v in model.graph.inputs if not v.is_initializer()]
     return tuple(
-        Border(value.name, types.get(value), str(value.shape)) for value in (*values, *model.graph.outputs)
+        IOType(value.name, types.get(value), str(value.shape)) for value in (*values, *model.graph.outputs)
     )
 
 
-def broken_borders(before: tuple[Border, ...], after: tuple[Border, ...]) -> tuple[str, ...]:
-    """What changed at the borders and should not have, in words."""
+def broken_io(before: tuple[IOType, ...], after: tuple[IOType, ...]) -> tuple[str, ...]:
+    """What changed in inputs and outputs and should not have, in words."""
     if len(before) != len(after):
         return (f"the model had {len(before)} inputs and outputs, and has {len(after)}",)
     return tuple(
@@ -46,7 +46,7 @@ def broken_borders(before: tuple[Border, ...], after: tuple[Border, ...]) -> tup
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Validity:
     """`broken` says what is wrong with the result; `warnings` what was wrong before as well."""
 
     broken: tuple[str, ...] = ()
@@ -59,20 +59,20 @@ FULL_UP_TO = 50_000
 """
 
 
-def validate(after: Checkable, before: Callable[[], Checkable], nodes: int) -> Verdict:
+def validate(after: Checkable, before: Callable[[], Checkable], nodes: int) -> Validity:
     """onnx's checker on the result of so many nodes; where it complains, the original is asked too.
 
     The checker refuses some models that runtimes accept: what it says of both is a warning.
     """
     if isinstance(after, str) and not _is_utf8(after):
-        return Verdict(warnings=(_NOT_ASKED,))
+        return Validity(warnings=(_NOT_ASKED,))
     full = nodes <= FULL_UP_TO
     complaint = _complaint(after, full=full)
     if not complaint:
-        return Verdict(warnings=() if full else (_NOT_IN_FULL,))
+        return Validity(warnings=() if full else (_NOT_IN_FULL,))
     if _complaint(before(), full=full):
-        return Verdict(warnings=(f"onnx's checker refuses this model: {complaint}",))
-    return Verdict(broken=(f"onnx's checker refuses the result: {complaint}",))
+        return Validity(warnings=(f"onnx's checker refuses this model: {complaint}",))
+    return Validity(broken=(f"onnx's checker refuses the result: {complaint}",))
 
 
 def _is_utf8(path: str) -> bool:

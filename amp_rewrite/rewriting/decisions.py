@@ -12,7 +12,7 @@ from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.operator_lists import Entry
 from amp_rewrite.rewriting import cast_sites as crossings
-from amp_rewrite.rewriting.cast_sites import Crossing
+from amp_rewrite.rewriting.cast_sites import CastSite
 from amp_rewrite.rewriting.plan import Plan
 
 
@@ -27,7 +27,7 @@ class Decision:
     node: Hashable
     operator: str
     name: str
-    made: tuple[str, ...]
+    defs: tuple[str, ...]
     variable: str
     paint: Paint
     entry: Entry
@@ -39,7 +39,7 @@ class Decision:
     @property
     def place(self) -> str:
         """The node as a reader finds it: operator, and name or what it makes."""
-        named = f"'{self.name}'" if self.name else f"-> '{next(iter(self.made), '')}'"
+        named = f"'{self.name}'" if self.name else f"-> '{next(iter(self.defs), '')}'"
         return f"{self.operator} {named}"
 
     @property
@@ -61,7 +61,7 @@ class Decisions:
     """The decisions of a whole model, in the order of its units, and where Casts stand for them."""
 
     all: tuple[Decision, ...]
-    crossings: tuple[Crossing, ...] = ()
+    cast_sites: tuple[CastSite, ...] = ()
 
     def why(self, unit: int) -> tuple[int, ...]:
         """The chain of causes from a unit to the one where it all began, as Painting.why gives it.
@@ -124,7 +124,7 @@ def about(node: ir.Node, made: tuple[str, ...], variable: str, paint: Paint, ent
         node=node,
         operator=schema.written(node.domain, node.op_type),
         name=node.name or "",
-        made=made,
+        defs=made,
         variable=variable,
         paint=paint,
         entry=entry,

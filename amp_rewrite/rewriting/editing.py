@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.ranges import fill_of
 from amp_rewrite.model.blocks import Change, Changed
-from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, Stored, numbers
+from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor, numbers
 from amp_rewrite.model.names import Names
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
@@ -19,7 +19,7 @@ from amp_rewrite.onnx_types.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.onnx_types.element_types import Types, element_name, tensor
 from amp_rewrite.rewriting import cast_insertion
 from amp_rewrite.rewriting.cast_insertion import Placer, graph_of, redirect
-from amp_rewrite.rewriting.plan import Cast, Form, Plan, Retyped, Storing
+from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
 
 LAZY_FROM = 1 << 20
 """Stored tensors of this many bytes and more are converted when they are written, not before."""
@@ -36,7 +36,7 @@ def apply(plan: Plan, model: ir.Model, held: Collection[ir.Graph], types: Types)
     if len(held) > 1:
         names.tell_apart(model.graph)
     editor = _Editor(plan.half, model, types, names)
-    for storing in plan.stored:
+    for storing in plan.tensors:
         editor.store(storing)
     for value in plan.values:
         editor.retype(value)
@@ -77,20 +77,20 @@ class _Editor:
         if value.type is not None:
             value.type = self._types[value]
 
-    def store(self, storing: Storing) -> None:
+    def store(self, storing: TensorChange) -> None:
         """Keeps a stored tensor in the form that is planned."""
-        if storing.form is Form.BOTH:
+        if storing.storage is Storage.BOTH:
             self._store_beside(storing)
             if storing.saturates:
                 _replace(storing.stored, self._saturated(storing.stored))
-        elif storing.form is Form.SATURATED:
+        elif storing.storage is Storage.SATURATED:
             _replace(storing.stored, self._saturated(storing.stored))
         else:
             name = storing.stored.tensor.name
             _replace(storing.stored, self._converted(storing, name))
             self.retype(storing.stored.value)
 
-    def _store_beside(self, storing: Storing) -> None:
+    def _store_beside(self, storing: TensorChange) -> None:
         """A second tensor, in half, for the places that read half."""
         value = storing.stored.value
         name = self._names.of_value(value, self._half.name)
@@ -110,19 +110,19 @@ class _Editor:
             beside.name = name
             graph_of(value).insert_after(storing.stored.node, node)
         self._types[beside] = tensor(self._half.dtype)
-        redirect(storing.reads, beside)
+        redirect(storing.uses, beside)
 
     def _register(self, stored: ir.Value, graph: ir.Graph) -> None:
         graph.register_initializer(stored)
         if self._listed:
             graph.inputs.append(stored)
 
-    def _converted(self, storing: Storing, name: str | None) -> ir.TensorProtocol:
+    def _converted(self, storing: TensorChange, name: str | None) -> ir.TensorProtocol:
         saturate = bool(storing.saturates)
         change = functools.partial(rounding.convert, half=self._half, saturate=saturate, nan=storing.nan)
         return _tensor(change, self._half.dtype, storing.stored, name)
 
-    def _saturated(self, stored: Stored) -> ir.TensorProtocol:
+    def _saturated(self, stored: StoredTensor) -> ir.TensorProtocol:
         change = functools.partial(rounding.saturated, half=self._half)
         return _tensor(change, ir.DataType.FLOAT, stored, stored.tensor.name)
 
@@ -145,19 +145,19 @@ class _Editor:
         converted = rounding.convert(array, self._half, saturate=bool(retyped.saturates))
         return ir.Tensor(converted, dtype=self._half.dtype)
 
-    def cast(self, cast: Cast) -> ir.Node:
+    def cast(self, cast: PlannedCast) -> ir.Node:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
         value, element = cast.value, element_name(cast.dtype)
         name = self._names.of_node(f"{value.name or 'value'}__{element}")
         node = cast_insertion.cast(value, cast.dtype, name)
         made = node.outputs[0]
         self._types[made] = tensor(cast.dtype)
-        if self._root in [site.holder for site in cast.reads]:
+        if self._root in [site.holder for site in cast.uses]:
             self._leave(value, made)
         else:
             made.name = self._names.of_value(value, element)
         self._placer.behind([node], value)
-        redirect(cast.reads, made)
+        redirect(cast.uses, made)
         return node
 
     def _leave(self, value: ir.Value, made: ir.Value) -> None:
@@ -182,7 +182,7 @@ def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
     return tensor(dtype)
 
 
-def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:
+def _replace(stored: StoredTensor, converted: ir.TensorProtocol) -> None:
     """Puts another tensor where one is stored."""
     if stored.node is None:
         stored.value.const_value = converted
@@ -191,7 +191,7 @@ def _replace(stored: Stored, converted: ir.TensorProtocol) -> None:
     stored.node.attributes["value"] = ir.AttrTensor("value", converted)
 
 
-def _tensor(change: Change, dtype: ir.DataType, stored: Stored, name: str | None) -> ir.TensorProtocol:
+def _tensor(change: Change, dtype: ir.DataType, stored: StoredTensor, name: str | None) -> ir.TensorProtocol:
     """What is stored, changed: now if it is small, and when it is written if not."""
     like = stored.tensor
     if like.nbytes >= LAZY_FROM:

@@ -9,26 +9,26 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.ranges import Ranges
-from amp_rewrite.analysis.units import Site, UnitGraph
+from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.rules import Painting
 from amp_rewrite.errors import OptionError
-from amp_rewrite.model.constants import Stored
+from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types
-from amp_rewrite.policy.options import Borders
+from amp_rewrite.policy.options import IOTypes
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class PlannedCast:
     """One Cast of `value` to `dtype`, right behind its maker, for all these reads."""
 
     value: ir.Value
     dtype: ir.DataType
-    reads: tuple[Site, ...]
+    uses: tuple[Use, ...]
 
 
-class Form(enum.Enum):
+class Storage(enum.Enum):
     """How a stored tensor is kept.
 
     HALF: converted where it stands. BOTH: as it is, and a half tensor beside it for some readers.
@@ -41,16 +41,16 @@ class Form(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Storing:
+class TensorChange:
     """What becomes of a stored tensor; `reads` are those of the second tensor of BOTH.
 
     `saturates` and `flushes` count the values that are brought into range, and that become zero; `nan` says
     whether there may be a NaN among all.
     """
 
-    stored: Stored
-    form: Form
-    reads: tuple[Site, ...] = ()
+    stored: StoredTensor
+    storage: Storage
+    uses: tuple[Use, ...] = ()
     saturates: int = 0
     flushes: int = 0
     nan: bool = True
@@ -79,20 +79,20 @@ class Plan:
     half: Half
     values: tuple[ir.Value, ...] = ()
     attributes: tuple[Retyped, ...] = ()
-    casts: tuple[Cast, ...] = ()
-    stored: tuple[Storing, ...] = ()
+    casts: tuple[PlannedCast, ...] = ()
+    tensors: tuple[TensorChange, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether anything changes at all."""
-        return bool(self.values or self.attributes or self.casts or self.stored)
+        return bool(self.values or self.attributes or self.casts or self.tensors)
 
 
-def check_names(graph: UnitGraph, keep_io: Collection[str], borders: Borders) -> None:
+def check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
     """Raises OptionError for a name that no float32 input or output has, or that says nothing."""
-    if keep_io and borders is Borders.KEEP:
+    if keep_io and io is IOTypes.KEEP:
         raise OptionError(
             "`Options.keep_io` says nothing where all inputs and outputs are kept",
-            remedy="ask for `Options.borders=HALF`",
+            remedy="ask for `Options.io=HALF`",
         )
     float32 = ir.DataType.FLOAT
     values = (*graph.root.inputs, *graph.root.outputs)
@@ -109,22 +109,22 @@ def check_names(graph: UnitGraph, keep_io: Collection[str], borders: Borders) ->
 def make(
     graph: UnitGraph,
     painting: Painting,
-    stored: Mapping[ir.Value, Stored],
+    stored: Mapping[ir.Value, StoredTensor],
     ranges: Ranges,
     half: Half,
     *,
-    borders: Borders = Borders.KEEP,
+    io: IOTypes = IOTypes.KEEP,
     keep_io: Iterable[str] = (),
 ) -> Plan:
     """The plan that carries out a painting: one Cast for each (value, type) read in the other colour."""
-    planner = _Planner(graph, painting, stored, ranges, half, borders, frozenset(keep_io))
+    planner = _Planner(graph, painting, stored, ranges, half, io, frozenset(keep_io))
     planner.plan_all()
     return Plan(
         half=half,
         values=tuple(planner.values),
         attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
         casts=tuple(planner.casts),
-        stored=tuple(planner.stored),
+        tensors=tuple(planner.stored),
     )
 
 
@@ -133,30 +133,30 @@ class _Planner:
         self,
         graph: UnitGraph,
         painting: Painting,
-        stored: Mapping[ir.Value, Stored],
+        stored: Mapping[ir.Value, StoredTensor],
         ranges: Ranges,
         half: Half,
-        borders: Borders,
+        io: IOTypes,
         keep_io: frozenset[str],
     ) -> None:
         self._graph, self._painting, self._half = graph, painting, half
         self._held, self._ranges = stored, ranges
-        self._half_io = borders is Borders.HALF
+        self._half_io = io is IOTypes.HALF
         self._keep_io = keep_io
         self._entering = frozenset(graph.root.inputs)
         self.masks = {value for value, way in ranges.masks.items() if any(map(painting.is_half, way))}
         self._leaving = self._output_sites()
         self.values: list[ir.Value] = []
-        self.casts: list[Cast] = []
-        self.stored: list[Storing] = []
+        self.casts: list[PlannedCast] = []
+        self.stored: list[TensorChange] = []
 
     def plan_all(self) -> None:
         """Every float32 value that has a maker or a reader, makers first, in the order of the nodes."""
         float32 = ir.DataType.FLOAT
         known = self._graph.types
-        borders = [v for v in (*self._graph.root.inputs, *self._leaving) if v in known]
-        entering = [v for v in borders if known[v].dtype == float32]
-        for value in dict.fromkeys((*entering, *self._graph.maker, *self._graph.readers)):
+        at_io = [v for v in (*self._graph.root.inputs, *self._leaving) if v in known]
+        entering = [v for v in at_io if known[v].dtype == float32]
+        for value in dict.fromkeys((*entering, *self._graph.producer, *self._graph.uses)):
             self._plan(value)
 
     def _plan(self, value: ir.Value) -> None:
@@ -169,11 +169,11 @@ class _Planner:
         else:
             self._cast(value, self._half.dtype, halves)
 
-    def _cast(self, value: ir.Value, dtype: ir.DataType, reads: list[Site]) -> None:
+    def _cast(self, value: ir.Value, dtype: ir.DataType, reads: list[Use]) -> None:
         if reads:
-            self.casts.append(Cast(value, dtype, tuple(reads)))
+            self.casts.append(PlannedCast(value, dtype, tuple(reads)))
 
-    def _plan_stored(self, held: Stored, halves: list[Site], fulls: list[Site]) -> None:
+    def _plan_stored(self, held: StoredTensor, halves: list[Use], fulls: list[Use]) -> None:
         value = held.value
         fit = self._ranges.fits.get(value)
         saturates = fit.overflowing if fit is not None and value in self.masks else 0
@@ -181,15 +181,15 @@ class _Planner:
         exact, nan = fit is not None and fit.exact, fit is None or fit.nan
         if not halves:
             if saturates:
-                self.stored.append(Storing(held, Form.SATURATED, saturates=saturates))
+                self.stored.append(TensorChange(held, Storage.SATURATED, saturates=saturates))
         elif fulls and not exact:
-            self.stored.append(Storing(held, Form.BOTH, tuple(halves), saturates, flushes, nan))
+            self.stored.append(TensorChange(held, Storage.BOTH, tuple(halves), saturates, flushes, nan))
         else:
-            self.stored.append(Storing(held, Form.HALF, (), saturates, flushes, nan))
+            self.stored.append(TensorChange(held, Storage.HALF, (), saturates, flushes, nan))
             self._cast(value, ir.DataType.FLOAT, fulls)
 
     def _is_made_half(self, value: ir.Value) -> bool:
-        maker = self._graph.maker.get(value)
+        maker = self._graph.producer.get(value)
         if maker is not None:
             return self._painting.is_half(maker)
         return self._is_half_border(value) and value in self._entering
@@ -199,12 +199,12 @@ class _Planner:
         free = value.name not in self._keep_io and not value.is_initializer()
         return self._half_io and dense and free
 
-    def _reads(self, value: ir.Value) -> tuple[list[Site], list[Site]]:
+    def _reads(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
         """The places that read a value in half, and those that read it in float32."""
-        halves: list[Site] = []
-        fulls: list[Site] = []
+        halves: list[Use] = []
+        fulls: list[Use] = []
         is_half = self._painting.is_half
-        for unit, site in self._graph.readers.get(value, ()):
+        for unit, site in self._graph.uses.get(value, ()):
             (halves if is_half(unit) else fulls).append(site)
         if value in self._leaving:
             leaves_half = self._leaves_half(value)
@@ -217,12 +217,12 @@ class _Planner:
             return self._is_made_half(value)
         return self._is_half_border(value)
 
-    def _output_sites(self) -> dict[ir.Value, list[Site]]:
-        sites: dict[ir.Value, list[Site]] = {}
+    def _output_sites(self) -> dict[ir.Value, list[Use]]:
+        sites: dict[ir.Value, list[Use]] = {}
         for port, value in enumerate(self._graph.root.outputs):
             kind = self._graph.types.get(value)
             if kind is not None and kind.dtype == ir.DataType.FLOAT:
-                sites.setdefault(value, []).append(Site(self._graph.root, port))
+                sites.setdefault(value, []).append(Use(self._graph.root, port))
         return sites
 
 
@@ -235,10 +235,10 @@ def _attributes(
     halved = {(unit.node, unit.var.name) for unit in graph.units if painting.is_half(unit.index)}
     for unit in graph.units:
         typed = attribute_types.of(unit.node)
-        if typed is None or not typed.settable or unit.node.outputs[0] not in unit.makes:
+        if typed is None or not typed.settable or unit.node.outputs[0] not in unit.defs:
             continue  # a target may have joined the variable to another: it has that one's name then
-        fit = ranges.fits.get(unit.makes[0], halves.PERFECT)
-        saturates = fit.overflowing if unit.makes[0] in masks else 0
+        fit = ranges.fits.get(unit.defs[0], halves.PERFECT)
+        saturates = fit.overflowing if unit.defs[0] in masks else 0
         said = attribute_types.said(unit.node, typed) is not None
         half_by_input = (unit.node, typed.like) in halved
         if not painting.is_half(unit.index):

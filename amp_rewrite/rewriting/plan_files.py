@@ -24,10 +24,10 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.operator_lists import Entry, Kind
-from amp_rewrite.policy.options import Borders, Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.rewriting import cast_sites, plan_schema
-from amp_rewrite.rewriting.plan import Cast, Plan
+from amp_rewrite.rewriting.plan import Plan, PlannedCast
 
 
 def dump(
@@ -51,7 +51,7 @@ def dump(
         "model": fingerprint(model),
         "half": plan.half.name,
         "target": options.target.name,
-        "io": options.borders.value,
+        "io": options.io.value,
         "keep_io": list(options.keep_io),
         "keep_functions": options.keep_functions,
         "assumptions": list(assumptions),
@@ -60,26 +60,26 @@ def dump(
         "stored": [
             {
                 "value": storing.stored.value.name,
-                "form": storing.form.value,
+                "form": storing.storage.value,
                 "saturates": storing.saturates,
                 "flushes": storing.flushes,
             }
-            for storing in plan.stored
+            for storing in plan.tensors
         ],
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _cast(graph: UnitGraph, cast: Cast) -> dict[str, Any]:
+def _cast(graph: UnitGraph, cast: PlannedCast) -> dict[str, Any]:
     crossing = cast_sites.planned(graph, cast)
     return {
         "value": cast.value.name,
         "to": cast.dtype.name.lower(),
-        "reads": len(cast.reads),
+        "reads": len(cast.uses),
         "origin": crossing.origin.value,
-        "maker": crossing.maker,
-        "readers": list(crossing.readers),
-        "leaves": crossing.leaves,
+        "maker": crossing.producer,
+        "readers": list(crossing.consumers),
+        "leaves": crossing.is_output,
     }
 
 
@@ -135,7 +135,7 @@ class SavedPlan:
 
     half: Half
     target: Target
-    borders: Borders
+    io: IOTypes
     keep_io: tuple[str, ...]
     keep_functions: bool
     model: str
@@ -150,7 +150,7 @@ class SavedPlan:
             options,
             half=self.half,
             target=self.target,
-            borders=self.borders,
+            io=self.io,
             keep_io=self.keep_io,
             keep_functions=self.keep_functions,
         )
@@ -232,7 +232,7 @@ def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
     return SavedPlan(
         half=halves.named(content["half"]),
         target=targets.named(content["target"]),
-        borders=Borders(content["io"]),
+        io=IOTypes(content["io"]),
         keep_io=tuple(content["keep_io"]),
         keep_functions=content["keep_functions"],
         model=content["model"],

@@ -9,9 +9,9 @@ from typing import Any
 
 from amp_rewrite.colouring.rules import Colour, Rule
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.options import Borders
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.rewriting.cast_sites import Origin
-from amp_rewrite.rewriting.plan import Form
+from amp_rewrite.rewriting.plan import Storage
 
 FORMAT = 2
 """The version of the file format; a file of another version is refused."""
@@ -137,7 +137,7 @@ _TOP: _Fields = {
     "model": _TEXT,
     "half": _TEXT,
     "target": _TEXT,
-    "io": _one_of(Borders),
+    "io": _one_of(IOTypes),
     "keep_io": _TEXTS,
     "keep_functions": _SWITCH,
     "units": _ROWS,
@@ -159,4 +159,4 @@ _UNIT: _Fields = {
     "flops": _Field(lambda value: value is None or _is_count(value), "a number, or null", can_lack=True),
 }
 _CAST: _Fields = {"value": _NAME, "to": _TEXT, "reads": _COUNT}
-_STORED: _Fields = {"value": _NAME, "form": _one_of(Form), "saturates": _COUNT, "flushes": _COUNT}
+_STORED: _Fields = {"value": _NAME, "form": _one_of(Storage), "saturates": _COUNT, "flushes": _COUNT}

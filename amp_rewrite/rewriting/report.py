@@ -13,7 +13,7 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.matching import Matched
 from amp_rewrite.colouring.rules import Painting
 from amp_rewrite.model.names import graphs
-from amp_rewrite.rewriting.plan import Form, Plan
+from amp_rewrite.rewriting.plan import Plan, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the result is a valid model with the borders that it should have."""
+        """Whether the result is a valid model with the inputs and outputs that it should have."""
         return not self.broken
 
     def to_json(self) -> dict[str, Any]:
@@ -95,14 +95,14 @@ def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> Nodes:
 
 def of_plan(plan: Plan, nodes: Nodes) -> Report:
     """What a plan alone says of a rewrite; sizes, times and verdicts are still to come."""
-    stored = plan.stored
+    stored = plan.tensors
     return Report(
         half=plan.half.name,
         changed=bool(plan),
         nodes=nodes,
         casts_added=len(plan.casts),
-        stored_half=sum(storing.form is Form.HALF for storing in stored),
-        stored_both=sum(storing.form is Form.BOTH for storing in stored),
+        stored_half=sum(storing.storage is Storage.HALF for storing in stored),
+        stored_both=sum(storing.storage is Storage.BOTH for storing in stored),
         saturated=sum(change.saturates for change in (*stored, *plan.attributes)),
         flushed=sum(change.flushes for change in (*stored, *plan.attributes)),
     )

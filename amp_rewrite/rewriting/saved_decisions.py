@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amp_rewrite.rewriting import plan_files
-from amp_rewrite.rewriting.cast_sites import Crossing, Origin
+from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
@@ -52,23 +52,23 @@ def _decision(node: int, row: Row) -> Decision:
         node=node,
         operator=row["operator"],
         name=row["node"] or "",
-        made=tuple(row.get("makes", [])),
+        defs=tuple(row.get("makes", [])),
         variable=row["variable"],
         paint=plan_files.paint(row),
         entry=plan_files.entry(row),
     )
 
 
-def _crossing(row: Row) -> Crossing:
+def _crossing(row: Row) -> CastSite:
     value = row["value"] or ""
     dtype = "float32" if row["to"] == "float" else row["to"]
-    return Crossing(
+    return CastSite(
         node=None,
         names=(value, f"{value}__{dtype}"),
         dtype=dtype,
         origin=Origin(row["origin"]),
-        maker=row["maker"],
-        readers=tuple(row["readers"]),
-        leaves=row["leaves"],
+        producer=row["maker"],
+        consumers=tuple(row["readers"]),
+        is_output=row["leaves"],
         added=True,
     )

@@ -20,8 +20,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.findings import MOVERS, acts_as
-from amp_rewrite.analysis.units import Site
+from amp_rewrite.analysis.findings import MOVERS, effective_op
+from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import blocks, inlining, loading, writing
 from amp_rewrite.model.names import Names, graphs
@@ -40,7 +40,7 @@ _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Tran
 """Rounding before these and rounding behind them is the same: they move numbers, or keep their order."""
 
 
-def emulate(source: loading.Source, *, late: bool = False) -> onnx.ModelProto:
+def emulate(source: loading.ModelSource, *, late: bool = False) -> onnx.ModelProto:
     """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
     Inputs and outputs keep their types: a weight that can be overridden or is an output stays half, a
@@ -55,7 +55,7 @@ def emulate(source: loading.Source, *, late: bool = False) -> onnx.ModelProto:
     return writing.to_proto(_emulation(source, late=arguments.flag("late", late)))
 
 
-def _emulation(source: loading.Source, *, late: bool) -> loading.Loaded:
+def _emulation(source: loading.ModelSource, *, late: bool) -> loading.Loaded:
     loaded = loading.load(source)
     inlining.inline(loaded.model)
     _Emulator(loaded.model, late=late).run()
@@ -98,10 +98,10 @@ class _Emulator:
         self._opset = element_types.newest(model.graph.opset_imports)
         self._names = Names(graphs(model.graph))
         self._placer = Placer()
-        self._leaving: dict[ir.Value, list[Site]] = {}
+        self._leaving: dict[ir.Value, list[Use]] = {}
         for graph in graphs(model.graph):
             for port, value in enumerate(graph.outputs):
-                self._leaving.setdefault(value, []).append(Site(graph, port))
+                self._leaving.setdefault(value, []).append(Use(graph, port))
 
     def run(self) -> None:
         """Every half value becomes float32 and is rounded; inputs and outputs stay half outside."""
@@ -142,7 +142,7 @@ class _Emulator:
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
         """Casts a node's output to half, and back for its readers; the model gives the half away."""
         self._widen(value)
-        kept = acts_as(node) in _KEEP_ROUNDED and node.domain == ""
+        kept = effective_op(node) in _KEEP_ROUNDED and node.domain == ""
         exact = kept and self._unrounded.isdisjoint(node.inputs)
         if exact and not self._leaves(value):
             return
@@ -172,7 +172,7 @@ class _Emulator:
 
     def _read_as_float32(self, value: ir.Value, half: ir.Value) -> None:
         """Casts `half` to float32, and has all who read `value` read that."""
-        reads = [Site(node, port) for node, port in value.uses() if node is not half.producer()]
+        reads = [Use(node, port) for node, port in value.uses() if node is not half.producer()]
         reads += [s for s in self._leaving.get(value, ()) if s.holder is not self._root]
         if reads:
             redirect(reads, self._cast(half, ir.DataType.FLOAT, _ROUNDED))

@@ -10,7 +10,7 @@ import numpy as np
 
 from amp_rewrite.analysis.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model.loading import Source
+from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.running import metrics
 from amp_rewrite.running.inputs import given
@@ -20,7 +20,7 @@ from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
 def observe(
-    model: Source,
+    model: ModelSource,
     samples: Samples,
     *,
     device: Device | str | None = None,

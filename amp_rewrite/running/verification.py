@@ -11,8 +11,8 @@ import onnx
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import FeedError, ModelError
-from amp_rewrite.model.loading import Source
-from amp_rewrite.policy.options import Borders
+from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.running import comparison, metrics, sessions
 from amp_rewrite.running.blame import Blame
@@ -83,7 +83,7 @@ class Verdict:
 
     @property
     def is_far(self) -> bool:
-        """Whether outputs are too far apart: the two models have the same borders, and both run."""
+        """Whether outputs are too far apart: inputs and outputs are the same, and both models run."""
         return not self.signature and any(output.broken for output in self.outputs)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,12 +102,12 @@ def _plain(value: Any) -> Any:
 
 
 def verify(
-    original: Source,
-    rewritten: Source,
+    original: ModelSource,
+    rewritten: ModelSource,
     samples: Samples,
     bounds: Tolerances | None = None,
     *,
-    borders: Borders | str = Borders.KEEP,
+    io: IOTypes | str = IOTypes.KEEP,
     device: Device | str | None = None,
     inputs: Origin = GIVEN,
     timeout: float | None = None,
@@ -115,7 +115,7 @@ def verify(
     """Runs both models on all samples and compares their outputs.
 
     The models may be of any kind that `rewrite` takes. A sample is a mapping from input names to arrays;
-    `samples` is one of them, or any iterable of them, and `inputs` says where they come from. With `borders`
+    `samples` is one of them, or any iterable of them, and `inputs` says where they come from. With `io`
     "half", float32 inputs and outputs may be half in the rewritten model. `device` is "cuda" or "cpu"; where
     it is not given, CUDA where it works.
 
@@ -126,19 +126,19 @@ def verify(
     """
     bounds = Tolerances() if bounds is None else bounds
     arguments.instance("bounds", bounds, Tolerances, "write Tolerances(relative_l2=0.02)")
-    borders = arguments.choice("borders", borders, Borders)
+    io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, Origin, "leave it out")
     models = given.model("original", original), given.model("rewritten", rewritten)
     feeds, where = given.samples(samples), given.device(device)
     with Limit(timeout).running():
-        return _verify(models, feeds, bounds, borders, where, inputs)
+        return _verify(models, feeds, bounds, io, where, inputs)
 
 
 def _verify(
     models: tuple[Runnable, Runnable],
     feeds: Iterable[Feeds],
     bounds: Tolerances,
-    borders: Borders,
+    io: IOTypes,
     where: Device,
     inputs: Origin,
 ) -> Verdict:
@@ -147,7 +147,7 @@ def _verify(
     judged = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=origin)
     try:
         with emulated(models[1], where, late=True) as runnable:
-            return _judge(judged, models, before, runnable, feeds, bounds, borders, where)
+            return _judge(judged, models, before, runnable, feeds, bounds, io, where)
     except FailedError as error:
         return replace(judged, signature=(f"the rewritten model does not run: {error}",))
 
@@ -159,7 +159,7 @@ def _judge(
     rewritten: Runnable,
     samples: Iterable[Feeds],
     bounds: Tolerances,
-    borders: Borders,
+    io: IOTypes,
     where: Device,
 ) -> Verdict:
     try:
@@ -167,7 +167,7 @@ def _judge(
     except ModelError as error:
         raise FailedError(error) from error
     wrong = _wrongly_declared(models, before, after)
-    differences = tuple(_differences(before, after, borders, wrong))
+    differences = tuple(_differences(before, after, io, wrong))
     judged = replace(judged, signature=differences, warnings=tuple(wrong.values()))
     if judged.signature:
         return judged
@@ -218,14 +218,14 @@ def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
     }
 
 
-def _differences(before: Any, after: Any, borders: Borders, excused: Container[str]) -> Iterator[str]:
+def _differences(before: Any, after: Any, io: IOTypes, excused: Container[str]) -> Iterator[str]:
     for side in ("inputs", "outputs"):
         old, new = (getattr(session, f"get_{side}")() for session in (before, after))
         if [entry.name for entry in old] != [entry.name for entry in new]:
             yield f"the {side} are {_names(new)}, and were {_names(old)}"
             continue
         for was, now in zip(old, new, strict=True):
-            halved = borders is Borders.HALF and {was.type, now.type} <= _HALF_OR_FLOAT
+            halved = io is IOTypes.HALF and {was.type, now.type} <= _HALF_OR_FLOAT
             if was.type != now.type and not halved:
                 yield f"'{was.name}' is {now.type}, and was {was.type}"
             if was.shape != now.shape and (side == "inputs" or was.name not in excused):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.findings import Finding
-from amp_rewrite.analysis.propagation import Use, uses_of
+from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.ranges import (
     absorption,
     epsilons,
@@ -22,7 +22,7 @@ from amp_rewrite.analysis.ranges import (
 from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import blocks
-from amp_rewrite.model.constants import Stored, numbers
+from amp_rewrite.model.constants import StoredTensor, numbers
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 
@@ -43,14 +43,14 @@ class Ranges:
     masks: Mapping[ir.Value, tuple[int, ...]]
 
 
-def check(graph: UnitGraph, stored: Mapping[ir.Value, Stored], half: Half) -> Ranges:
+def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
     """How every stored value that is read fits into `half`, and what follows from it."""
-    read = [value for value in stored if graph.readers.get(value)]
+    read = [value for value in stored if graph.uses.get(value)]
     tensors = [stored[value].tensor for value in read]
     fits = dict(zip(read, blocks.fits(tensors, half), strict=True))
     found = _Found(_context(graph, fits, half), fits)
     for value, tensor in zip(read, tensors, strict=True):
-        uses = (Use(unit, site.port) for unit, site in graph.readers[value])
+        uses = (UnitUse(unit, site.port) for unit, site in graph.uses[value])
         found.constant(Constant(value, fits[value], tensor.size, tuple(uses)))
     for unit in graph.units:
         if unit.node.op_type == "ConstantOfShape" and unit.node.domain == "":
@@ -72,7 +72,7 @@ def _context(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Cont
 
 def _dividends(graph: UnitGraph, stored: Mapping[ir.Value, Fit]) -> Iterator[ir.Value]:
     for value in stored:
-        divided = (unit for unit, site in graph.readers[value] if site.port == 0)
+        divided = (unit for unit, site in graph.uses[value] if site.port == 0)
         if any(graph.units[unit].node.op_type == "Div" for unit in divided):
             yield value
 

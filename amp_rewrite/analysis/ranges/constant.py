@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.findings import Finding
-from amp_rewrite.analysis.propagation import Use
+from amp_rewrite.analysis.propagation import UnitUse
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Fit, Half
 
@@ -25,7 +25,7 @@ class Constant:
     value: ir.Value
     fit: Fit
     size: int
-    uses: tuple[Use, ...]
+    uses: tuple[UnitUse, ...]
 
     @property
     def name(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amp_rewrite.analysis.findings import MOVERS, Finding, acts_as
-from amp_rewrite.analysis.propagation import Use, propagate
+from amp_rewrite.analysis.findings import MOVERS, Finding, effective_op
+from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
 
 CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
@@ -21,8 +21,8 @@ def find(constant: Constant, context: Context) -> Findings:
         return NONE
     tiny = fit.low * fit.high > 0 and magnitude(fit) < half.smallest
 
-    def after(use: Use) -> float | None:
-        return 0.0 if tiny and acts_as(context.node(use.unit)) in CARRY_EPSILON else None
+    def after(use: UnitUse) -> float | None:
+        return 0.0 if tiny and effective_op(context.node(use.unit)) in CARRY_EPSILON else None
 
     found = propagate(context.graph, constant.uses, after)
     ends = [use for use in found.uses if _is_fatal(use, context)]
@@ -31,5 +31,5 @@ def find(constant: Constant, context: Context) -> Findings:
     return {use.unit: finding for use in found.on_paths_to(ends)}
 
 
-def _is_fatal(use: Use, context: Context) -> bool:
-    return _DIVIDE.get(acts_as(context.node(use.unit))) == use.port
+def _is_fatal(use: UnitUse, context: Context) -> bool:
+    return _DIVIDE.get(effective_op(context.node(use.unit))) == use.port

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amp_rewrite.analysis.findings import acts_as
-from amp_rewrite.analysis.propagation import Use, propagate
+from amp_rewrite.analysis.findings import effective_op
+from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.analysis.ranges import overflow
 from amp_rewrite.analysis.ranges.constant import Constant, Context
 
@@ -30,28 +30,28 @@ def find(constant: Constant, context: Context) -> tuple[int, ...]:
     return tuple(dict.fromkeys(use.unit for use in uses)) if masking else ()
 
 
-def _masks(use: Use, context: Context) -> bool:
+def _masks(use: UnitUse, context: Context) -> bool:
     """Whether a mask may be used like this: carried on, compared with, or negative in a softmax."""
     if _is_softmax(use, context):
         return use.carried <= 0
-    return _carries(use, context) or acts_as(context.node(use.unit)) in _COMPARE
+    return _carries(use, context) or effective_op(context.node(use.unit)) in _COMPARE
 
 
-def _is_softmax(use: Use, context: Context) -> bool:
-    return acts_as(context.node(use.unit)) in _SOFTMAX
+def _is_softmax(use: UnitUse, context: Context) -> bool:
+    return effective_op(context.node(use.unit)) in _SOFTMAX
 
 
-def _carries(use: Use, context: Context) -> bool:
-    operator = acts_as(context.node(use.unit))
-    leaves = not context.leaving.isdisjoint(context.graph.units[use.unit].makes)
+def _carries(use: UnitUse, context: Context) -> bool:
+    operator = effective_op(context.node(use.unit))
+    leaves = not context.leaving.isdisjoint(context.graph.units[use.unit].defs)
     return operator in _CARRY_MASK and not leaves and (operator, use.port) != ("Div", 1)
 
 
-def _sign_after(use: Use, context: Context) -> float | None:
+def _sign_after(use: UnitUse, context: Context) -> float | None:
     """-1, +1, or as the mask says; None where the unit does not carry a mask on."""
     if not _carries(use, context):
         return None
-    operator = acts_as(context.node(use.unit))
+    operator = effective_op(context.node(use.unit))
     if operator == "Mul":
         return _AS_THE_MASK_SAYS
     flips = operator == "Neg" or (operator == "Sub" and use.port == 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from amp_rewrite.analysis.findings import MOVERS, Finding, acts_as
-from amp_rewrite.analysis.propagation import Use, reach
+from amp_rewrite.analysis.findings import MOVERS, Finding, effective_op
+from amp_rewrite.analysis.propagation import UnitUse, reach
 from amp_rewrite.analysis.ranges.constant import Constant, Context, Findings
 
 CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
@@ -16,8 +16,8 @@ def find(constant: Constant, context: Context) -> Findings:
     readers = [use.unit for use in harmed(constant, context)]
 
     def edges(unit: int) -> Iterable[int]:
-        carries = acts_as(context.node(unit)) in CARRY_HUGE
-        return context.graph.consumers[unit] if carries else ()
+        carries = effective_op(context.node(unit)) in CARRY_HUGE
+        return context.graph.successors[unit] if carries else ()
 
     found = reach(readers, edges, lambda _: True)
     return dict.fromkeys((*readers, *found), finding(constant, context))
@@ -30,12 +30,12 @@ def finding(constant: Constant, context: Context) -> Finding:
     return Finding(f"{worst:.6g} in {constant.name} is beyond {half.name}'s {half.largest:.6g}")
 
 
-def harmed(constant: Constant, context: Context) -> list[Use]:
+def harmed(constant: Constant, context: Context) -> list[UnitUse]:
     """The uses of a constant that overflows, but for those that infinity would serve as well."""
     return [use for use in constant.uses if not _bounds(use, constant, context)]
 
 
-def _bounds(use: Use, constant: Constant, context: Context) -> bool:
+def _bounds(use: UnitUse, constant: Constant, context: Context) -> bool:
     """Whether a value bounds others so far out that infinity does it as well, as in Max(x, -3.4e38)."""
     operator, largest = context.node(use.unit).op_type, context.half.largest
     below = operator == "Max" or (operator == "Clip" and use.port == 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amp_rewrite.analysis.findings import Finding, acts_as
-from amp_rewrite.analysis.propagation import Use, propagate, uses_of
+from amp_rewrite.analysis.findings import Finding, effective_op
+from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.ranges.epsilons import CARRY_EPSILON
 
@@ -18,8 +18,8 @@ def find(constant: Constant, context: Context) -> Findings:
     if not 0 < bound == constant.fit.high or not _may_overflow(bound, context):
         return NONE
 
-    def after(use: Use) -> float | None:
-        operator = acts_as(context.node(use.unit))
+    def after(use: UnitUse) -> float | None:
+        operator = effective_op(context.node(use.unit))
         if operator not in _CARRY_BOUND or not _may_overflow(use.carried, context):
             return None
         return use.carried**0.5 if operator == "Sqrt" else use.carried
@@ -36,7 +36,7 @@ def _may_overflow(least: float, context: Context) -> bool:
     return min(least, 1.0) * context.half.largest < context.largest_dividend
 
 
-def _dividend(use: Use, context: Context) -> float:
+def _dividend(use: UnitUse, context: Context) -> float:
     """The largest magnitude of what is divided by the value that is used; 0 where that is not known."""
     node = context.node(use.unit)
     if node.op_type == "Reciprocal":
@@ -45,7 +45,7 @@ def _dividend(use: Use, context: Context) -> float:
     return context.dividends.get(dividend, 0.0) if dividend is not None else 0.0
 
 
-def _finding(constant: Constant, ends: list[Use], context: Context) -> Finding:
+def _finding(constant: Constant, ends: list[UnitUse], context: Context) -> Finding:
     quotient = max((_dividend(end, context) / end.carried, end) for end in ends)[1]
     number = f"{_dividend(quotient, context):.6g} / {quotient.carried:.3g}"
     return Finding(f"{number}, which {constant.name} admits, is beyond {context.half.name}")

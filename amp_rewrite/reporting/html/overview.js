@@ -158,7 +158,7 @@ const Overview = (() => {
     return section("Why float32", list, more);
   }
 
-  function causeOf({ weight, origin, reason, remedy, boxes }, mark) {
+  function causeOf({ weight, origin, reason, suggestion, boxes }, mark) {
     const show = el(
       "button",
       { type: "button", class: "link", onclick: () => mark(boxes) },
@@ -169,7 +169,7 @@ const Overview = (() => {
       { class: "cause" },
       el("p", {}, show, " ", name(origin)),
       el("p", { class: "reason" }, name(reason)),
-      ...(remedy ? [el("p", { class: "remedy" }, name(remedy))] : []),
+      ...(suggestion ? [el("p", { class: "suggestion" }, name(suggestion))] : []),
     );
   }
 

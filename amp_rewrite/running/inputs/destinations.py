@@ -46,7 +46,7 @@ class Destinations:
         self._leaving: dict[ir.Value, list[ir.Value]] = {}
         for inner in graphs(graph):
             for node in inner:
-                self._note_borders(node)
+                self._note_bindings(node)
 
     def of(self, value: ir.Value) -> tuple[Port, ...]:
         """The ports that read the value, or what movement and casts make of it; nearest first."""
@@ -61,24 +61,24 @@ class Destinations:
             seen.update(beyond)
         return tuple(found)
 
-    def _note_borders(self, node: ir.Node) -> None:
-        for border in control_flow.borders(node) or ():
-            for body, index in border.leaves:
-                outer = (node.outputs[i] for i in border.outputs)
+    def _note_bindings(self, node: ir.Node) -> None:
+        for binding in control_flow.bindings(node) or ():
+            for body, index in binding.leaves:
+                outer = (node.outputs[i] for i in binding.outputs)
                 self._leaving.setdefault(body.outputs[index], []).extend(outer)
 
 
 def _beyond(port: Port) -> Iterable[ir.Value]:
-    borders = control_flow.borders(port.node)
-    if borders is not None:
-        return _entered(borders, port.index)
+    bindings = control_flow.bindings(port.node)
+    if bindings is not None:
+        return _entered(bindings, port.index)
     return port.node.outputs if _carries(port) else ()
 
 
-def _entered(borders: Iterable[control_flow.Border], index: int) -> Iterator[ir.Value]:
-    for border in borders:
-        if index in border.inputs:
-            yield from (body.inputs[i] for body, i in border.enters)
+def _entered(bindings: Iterable[control_flow.Binding], index: int) -> Iterator[ir.Value]:
+    for binding in bindings:
+        if index in binding.inputs:
+            yield from (body.inputs[i] for body, i in binding.enters)
 
 
 def _carries(port: Port) -> bool:

@@ -22,7 +22,7 @@ Samples = Feeds | Iterable[Feeds]
 _ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
 
 
-def model(name: str, given: loading.Source) -> Runnable:
+def model(name: str, given: loading.ModelSource) -> Runnable:
     """A model of any kind that `rewrite` takes, as one that can be run; ModelError for what is none."""
     if isinstance(given, onnx.ModelProto):
         return given
