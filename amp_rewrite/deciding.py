@@ -15,7 +15,7 @@ from amp_rewrite.colouring.matching import Matched
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
-from amp_rewrite.model import constants, inlining, loading, names, unfusing
+from amp_rewrite.model import constants, fused_conv_decomposition, inlining, loading, traversal
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types, element_types, shape_inference
 from amp_rewrite.policy.options import IOTypes, Options
@@ -111,9 +111,9 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
     with clock.stage("analyse"):
         observed.refuse_foreign(loaded.model.graph, given.seen)
         warning = _settle_functions(loaded.model, options)
-        operators = names.operators(names.graphs(loaded.model.graph))
+        operators = traversal.operators(traversal.graphs(loaded.model.graph))
         if "FusedConv" in operators:
-            unfusing.split(loaded.model, options.target, half)
+            fused_conv_decomposition.decompose(loaded.model, options.target, half)
         types = shape_inference.types(loaded.model)
         if "Cast" in operators:
             tidy.bypass(loaded.model, types)

@@ -16,7 +16,7 @@ from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.deciding import Analysis, Given, decide
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import loading, output_paths, writing
-from amp_rewrite.onnx_types import function_calls, worker
+from amp_rewrite.onnx_types import inlined_size, worker
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process import collector
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
@@ -149,7 +149,7 @@ def rewrite(
         with clock.stage("check"):
             told = replace(carried_out, warnings=(*carried_out.warnings, *made.warnings))
             model = analysis.loaded.model
-            nodes = function_calls.total(model) if model.functions else told.nodes.total
+            nodes = inlined_size.total(model) if model.functions else told.nodes.total
             checked = _check(source, made, told, nodes, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
 

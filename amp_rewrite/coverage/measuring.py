@@ -17,7 +17,7 @@ from amp_rewrite.coverage.precision import Precision
 from amp_rewrite.flops import flop_count as work
 from amp_rewrite.flops.flop_count import Work
 from amp_rewrite.flops.opened import Dims
-from amp_rewrite.model import inlining, loading, names, writing
+from amp_rewrite.model import inlining, loading, traversal, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_name
 from amp_rewrite.process import collector
@@ -66,7 +66,7 @@ class _Measured:
 
     def _parts(self) -> Iterator[Part]:
         version = element_types.versions(self.model.graph.opset_imports)
-        for graph in names.graphs(self.model.graph):
+        for graph in traversal.graphs(self.model.graph):
             for node in graph:
                 yield Part(
                     name=pinned_as(node),
@@ -77,7 +77,7 @@ class _Measured:
                 )
 
     def _casts(self) -> Iterator[Cast]:
-        for graph in names.graphs(self.model.graph):
+        for graph in traversal.graphs(self.model.graph):
             for node in graph:
                 if (node.domain, node.op_type) in precision.CASTS:
                     yield from self._cast(node, self.work.runs.get(graph, 1))

@@ -17,7 +17,7 @@ from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.source_files import Identity, SourceFile
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import file_formats, preserved_fields, proto_walks, topology, utf8_names
+from amp_rewrite.model import foreign_formats, preserved_fields, proto_traversal, topology, utf8_names
 from amp_rewrite.model.preserved_fields import Kept
 from amp_rewrite.process import fork_safe
 
@@ -191,14 +191,14 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 def _no_model(data: bytes, problem: str, where: str | Path) -> ModelError:
     """What is wrong with a file that does not parse: where it is known for something else, that."""
-    known = file_formats.recognise(data)
+    known = foreign_formats.recognise(data)
     if known is None:
         return ModelError(problem, where=where, remedy=EXPORT_AGAIN)
     return ModelError(known.problem, where=where, remedy=known.remedy)
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
-    graphs = tuple(proto_walks.graphs(proto.graph))
+    graphs = tuple(proto_traversal.graphs(proto.graph))
     warnings = (_ILLEGIBLE,) if utf8_names.make_legible(proto, graphs) else ()
     kept = preserved_fields.take_out(proto, graphs)
     try:

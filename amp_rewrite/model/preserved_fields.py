@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.model import proto_walks
+from amp_rewrite.model import proto_traversal
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Kep
     kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     del proto.training_info[:]
     del proto.graph.sparse_initializer[:]
-    for graph in (*graphs, *proto_walks.in_functions(proto)):
+    for graph in (*graphs, *proto_traversal.in_functions(proto)):
         _take_sparse_initializers(graph, kept)
     for graph in graphs:
         kept.types.update(_take_types(graph))
         kept.declared.update(info.name for info in graph.value_info)
         for tensor in graph.initializer:
             _hold_once(tensor)
-        for attribute in proto_walks.attributes(graph.node):
+        for attribute in proto_traversal.attributes(graph.node):
             attribute.ClearField("ref_attr_name")
             _settle_attribute(attribute, kept)
-    for attribute in (a for function in proto.functions for a in proto_walks.attributes(function.node)):
+    for attribute in (a for function in proto.functions for a in proto_traversal.attributes(function.node)):
         if attribute.type in _SPARSE:
             _take_sparse(attribute, kept)
     return kept
@@ -86,10 +86,10 @@ def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
     proto.graph.sparse_initializer.extend(kept.rest.graph.sparse_initializer)
     if not (kept.types or kept.sparse or kept.bodies):
         return
-    for graph in proto_walks.all_graphs(proto):
+    for graph in proto_traversal.all_graphs(proto):
         _put_back_sparse_initializers(kept, graph)
-    for graph in proto_walks.graphs(proto.graph):
-        for info in proto_walks.infos(graph):
+    for graph in proto_traversal.graphs(proto.graph):
+        for info in proto_traversal.infos(graph):
             if info.name in kept.types:
                 info.type.CopyFrom(kept.types[info.name])
         _put_back_sparse(kept, graph.node)
@@ -111,7 +111,7 @@ def _take_sparse(attribute: onnx.AttributeProto, kept: Kept) -> None:
 
 
 def _put_back_sparse(kept: Kept, nodes: Iterable[onnx.NodeProto]) -> None:
-    for attribute in proto_walks.attributes(nodes):
+    for attribute in proto_traversal.attributes(nodes):
         if attribute.s in kept.sparse:
             attribute.CopyFrom(kept.sparse[attribute.s])
 
@@ -133,7 +133,7 @@ def _put_back_sparse_initializers(kept: Kept, graph: onnx.GraphProto) -> None:
 
 
 def _take_types(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
-    for info in proto_walks.infos(graph):
+    for info in proto_traversal.infos(graph):
         if _is_odd(info.type):
             kept = onnx.TypeProto()
             kept.CopyFrom(info.type)

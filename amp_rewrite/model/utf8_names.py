@@ -9,7 +9,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from amp_rewrite.model import proto_walks
+from amp_rewrite.model import proto_traversal
 
 
 def make_legible(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
@@ -32,7 +32,7 @@ def _names(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterato
         yield from (entry.key, entry.value)
     for graph in graphs:
         yield from (graph.name, graph.doc_string)
-        for info in filterfalse(_is_ascii, proto_walks.infos(graph)):
+        for info in filterfalse(_is_ascii, proto_traversal.infos(graph)):
             yield info.name
             yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
         yield from (tensor.name for tensor in graph.initializer)

@@ -17,10 +17,10 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
 from amp_rewrite.files import destination, locking, source_files, staging
 from amp_rewrite.files.source_files import SourceFile
 from amp_rewrite.files.staging import Stage
-from amp_rewrite.model import data_files, preserved_fields, superseded, trailing_outputs
 from amp_rewrite.model import external_data as external
+from amp_rewrite.model import external_data_writing, obsolete_data_files, preserved_fields, trailing_outputs
 from amp_rewrite.model.loading import Loaded, ModelSource, exported, root_cause, surgeon
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.options import Beside, ExternalData
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
@@ -166,7 +166,7 @@ def save(
         names: Sequence[str] = ()
         if beside:
             _refuse_link_elsewhere(path, stage.target)
-            names = data_files.unload(loaded.model, stage, asked.largest)
+            names = external_data_writing.unload(loaded.model, stage, asked.largest)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use)
@@ -184,7 +184,7 @@ class Saved:
 def _staged(path: Path) -> Generator[Stage]:
     target = destination.resolve(path)
     try:
-        with staging.beside(target, lambda: superseded.named_by(target)) as stage:
+        with staging.beside(target, lambda: obsolete_data_files.named_by(target)) as stage:
             yield stage
     except OSError as error:
         raise destination.unwritable(path, error) from error
@@ -201,7 +201,7 @@ def _publish(
     (stage.files / stage.target.name).write_bytes(data)
     source_files.check(read)
     with locking.held(stage.target.parent):
-        old = superseded.by(stage.target, in_use)
+        old = obsolete_data_files.by(stage.target, in_use)
         stage.publish(names, next((file.path for file in read), None))
         old.remove()
     return Saved(data, old.staying)

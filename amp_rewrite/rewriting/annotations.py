@@ -22,7 +22,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.rewriting import cast_sites, decisions
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin

@@ -9,9 +9,9 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.analysis.ranges import fill_of
-from amp_rewrite.model.blocks import Change, Changed
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor, numbers
-from amp_rewrite.model.names import Names
+from amp_rewrite.model.tensor_blocks import Change, Changed
+from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types
@@ -32,9 +32,9 @@ def apply(plan: Plan, model: ir.Model, held: Collection[ir.Graph], types: Types)
     """
     if plan.casts:
         _import_casts(model)
-    names = Names(held)
+    names = UniqueNames(held)
     if len(held) > 1:
-        names.tell_apart(model.graph)
+        names.rename_shadowing(model.graph)
     editor = _Editor(plan.half, model, types, names)
     for storing in plan.tensors:
         editor.store(storing)
@@ -63,7 +63,7 @@ _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
 
 
 class _Editor:
-    def __init__(self, half: Half, model: ir.Model, types: Types, names: Names) -> None:
+    def __init__(self, half: Half, model: ir.Model, types: Types, names: UniqueNames) -> None:
         self._half = half
         self._types = types
         self._root = model.graph

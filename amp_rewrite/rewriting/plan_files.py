@@ -18,7 +18,7 @@ from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.files import reading
 from amp_rewrite.flops.flop_count import Flops
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from amp_rewrite.files.staging import Stage
-from amp_rewrite.model import blocks
+from amp_rewrite.model import tensor_blocks
 
 _INSIDE_UP_TO = 1 << 10
 """Tensors of up to so many bytes stay in the model, as onnx.save keeps them: shapes and axes are among them,
@@ -66,7 +66,7 @@ def _grouped(values: Iterable[ir.Value], largest: int | None) -> Iterator[list[i
 def _write(group: Sequence[ir.Value], folder: Path, name: str) -> None:
     tensors = [value.const_value for value in group if value.const_value is not None]
     written = ir.external_data.convert_tensors_to_external(
-        tensors, folder, name, max_workers=blocks.WORKERS, max_in_flight_bytes=_IN_FLIGHT
+        tensors, folder, name, max_workers=tensor_blocks.WORKERS, max_in_flight_bytes=_IN_FLIGHT
     )
     for value, tensor, made in zip(group, tensors, written, strict=True):
         made.doc_string = tensor.doc_string
