@@ -139,7 +139,7 @@ def rewrite(
             on_plan(analysis)
         carried_out = _carry_out(analysis, planned, clock)
         with clock.stage("write"):
-            made = writing.hand_back(
+            made = writing.write_result(
                 source,
                 analysis.loaded,
                 target,
@@ -207,7 +207,7 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
 
 
 def _check(
-    source: loading.ModelSource, made: writing.Made, found: Report, nodes: int, options: Options
+    source: loading.ModelSource, made: writing.WrittenResult, found: Report, nodes: int, options: Options
 ) -> Report:
     """The report with onnx's verdict on the result; a model that came as it was has none."""
     if not (found.changed and options.check):

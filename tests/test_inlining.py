@@ -275,7 +275,7 @@ def test_counted_as_they_are_inlined(monkeypatch):
     """
     model = ir.from_proto(text.model(graph + PRODUCT))
     kept = [("com.microsoft", "Gelu", "")]
-    counted = inlined_size._counted(model, kept)
+    counted = inlined_size.count(model, kept)
     inlining.inline(model)
     holders = (model.graph, *model.functions.values())
     assert counted.nodes == sum(1 for holder in holders for _ in holder.all_nodes())

@@ -45,7 +45,9 @@ def test_blocks_are_the_whole(shape, tmp_path):
         assert max((part.size for part in parts), default=0) <= 5
         np.testing.assert_array_equal(np.concatenate([np.empty(0, np.float32), *parts]), array.reshape(-1))
         assert tensor_blocks.fits([tensor], FLOAT16) == [fit(array, FLOAT16)]
-        changed = tensor_blocks.Changed(tensor, lambda a: a.astype(np.float16), ir.DataType.FLOAT16, "half")
+        changed = tensor_blocks.ConvertedTensor(
+            tensor, lambda a: a.astype(np.float16), ir.DataType.FLOAT16, "half"
+        )
         with (tmp_path / "written").open("wb") as file:
             changed.tofile(file)
         expected = array.astype(np.float16)
@@ -60,7 +62,7 @@ def test_halves_are_read_as_well(half, tmp_path):
     array = np.arange(7, dtype=np.float32).astype(kind.numpy())
     (tmp_path / "data").write_bytes(array.tobytes())
     lies = ir.ExternalTensor(tmp_path / "data", 0, 14, kind, shape=ir.Shape((7,)), name="w")
-    wide = tensor_blocks.Changed(lies, lambda a: a.astype(np.float32), ir.DataType.FLOAT, "w")
+    wide = tensor_blocks.ConvertedTensor(lies, lambda a: a.astype(np.float32), ir.DataType.FLOAT, "w")
     np.testing.assert_array_equal(wide.numpy(), np.arange(7))
 
 

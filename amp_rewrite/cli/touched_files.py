@@ -115,7 +115,9 @@ def _behind(file: Touched) -> Iterator[Touched]:
 
 def weights(model: Touched) -> Iterable[Touched]:
     """The files in which a model, if it is one, keeps weights."""
-    return (Touched(f"the weights of {model.by}", path) for path in obsolete_data_files.named_by(model.path))
+    return (
+        Touched(f"the weights of {model.by}", path) for path in obsolete_data_files.referenced_by(model.path)
+    )
 
 
 def _baselines(values: Mapping[str, Any]) -> Iterator[Path]:

@@ -53,7 +53,7 @@ def _refuse_clashes(written: Sequence[Touched], read: Sequence[Touched]) -> None
 
 def _refuse_name_of_weights(file: Touched, result: Touched) -> None:
     beside = file.path.parent.resolve() == result.path.parent.resolve()
-    if beside and file.by != result.by and external_data_writing.may_be_of(file.path.name, result.path):
+    if beside and file.by != result.by and external_data_writing.is_file_name(file.path.name, result.path):
         raise _clash(file, Touched(f"the weights of {result.by}", file.path))
 
 

@@ -19,7 +19,7 @@ from amp_rewrite.flops.flop_count import Work
 from amp_rewrite.flops.opened import Dims
 from amp_rewrite.model import inlining, loading, traversal, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
-from amp_rewrite.onnx_types.element_types import Types, element_name
+from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.process import collector
 from amp_rewrite.rewriting import checking
 
@@ -90,7 +90,7 @@ class _Measured:
         shape = self.work.shapes.of(node.inputs[0])
         size = int(before.itemsize + after.itemsize)
         moved = None if shape is None else runs * math.prod(shape) * size
-        yield Cast(pinned_as(node), element_name(before), element_name(after), moved)
+        yield Cast(pinned_as(node), element_type_name(before), element_type_name(after), moved)
 
     def _dtype(self, value: ir.Value | None) -> ir.DataType | None:
         kind = self.types.get(value) if value is not None else None

@@ -12,7 +12,7 @@ from amp_rewrite.model import proto_traversal
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PreservedFields:
     """What was taken out of a model.
 
     `types` are those of values, by name, that hold maps or what is no element type; `sparse` the attributes
@@ -34,13 +34,13 @@ class Kept:
         return frozenset(tensor.values.name for graph in graphs for tensor in graph.sparse_initializer)
 
 
-def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Kept:
+def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> PreservedFields:
     """Takes out of a model, which has these graphs, what onnx-ir would refuse or lose.
 
     Attributes are left as runtimes take them: by what they hold and not by what they refer to, since outside
     of a function there is nothing; and a tensor that is there does not lie elsewhere.
     """
-    kept = Kept()
+    kept = PreservedFields()
     _import_once(proto)
     kept.rest.training_info.extend(proto.training_info)
     kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
@@ -62,7 +62,7 @@ def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Kep
     return kept
 
 
-def _settle_attribute(attribute: onnx.AttributeProto, kept: Kept) -> None:
+def _settle_attribute(attribute: onnx.AttributeProto, kept: PreservedFields) -> None:
     if attribute.type in _SPARSE:
         _take_sparse(attribute, kept)
     elif attribute.type == onnx.AttributeProto.TENSOR:
@@ -80,7 +80,7 @@ def _import_once(proto: onnx.ModelProto) -> None:
         proto.opset_import.extend(kept)
 
 
-def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
+def restore(kept: PreservedFields, proto: onnx.ModelProto) -> None:
     """Puts into a model again what was taken out of it, where it still belongs."""
     proto.training_info.extend(kept.rest.training_info)
     proto.graph.sparse_initializer.extend(kept.rest.graph.sparse_initializer)
@@ -89,7 +89,7 @@ def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
     for graph in proto_traversal.all_graphs(proto):
         _put_back_sparse_initializers(kept, graph)
     for graph in proto_traversal.graphs(proto.graph):
-        for info in proto_traversal.infos(graph):
+        for info in proto_traversal.value_infos(graph):
             if info.name in kept.types:
                 info.type.CopyFrom(kept.types[info.name])
         _put_back_sparse(kept, graph.node)
@@ -102,7 +102,7 @@ _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS
 _NOTE = b"amp-rewrite: sparse tensor %d"
 
 
-def _take_sparse(attribute: onnx.AttributeProto, kept: Kept) -> None:
+def _take_sparse(attribute: onnx.AttributeProto, kept: PreservedFields) -> None:
     note, whole = _NOTE % len(kept.sparse), onnx.AttributeProto()
     whole.CopyFrom(attribute)
     kept.sparse[note] = whole
@@ -110,7 +110,7 @@ def _take_sparse(attribute: onnx.AttributeProto, kept: Kept) -> None:
     attribute.name, attribute.type, attribute.s = whole.name, onnx.AttributeProto.STRING, note
 
 
-def _put_back_sparse(kept: Kept, nodes: Iterable[onnx.NodeProto]) -> None:
+def _put_back_sparse(kept: PreservedFields, nodes: Iterable[onnx.NodeProto]) -> None:
     for attribute in proto_traversal.attributes(nodes):
         if attribute.s in kept.sparse:
             attribute.CopyFrom(kept.sparse[attribute.s])
@@ -119,21 +119,21 @@ def _put_back_sparse(kept: Kept, nodes: Iterable[onnx.NodeProto]) -> None:
 _KEY = "amp-rewrite: sparse initializers"
 
 
-def _take_sparse_initializers(graph: onnx.GraphProto, kept: Kept) -> None:
+def _take_sparse_initializers(graph: onnx.GraphProto, kept: PreservedFields) -> None:
     if graph.sparse_initializer:
         graph.metadata_props.add(key=_KEY, value=str(len(kept.bodies)))
         kept.bodies.append(onnx.GraphProto(sparse_initializer=graph.sparse_initializer))
         del graph.sparse_initializer[:]
 
 
-def _put_back_sparse_initializers(kept: Kept, graph: onnx.GraphProto) -> None:
+def _put_back_sparse_initializers(kept: PreservedFields, graph: onnx.GraphProto) -> None:
     for note in [entry for entry in graph.metadata_props if entry.key == _KEY]:
         graph.sparse_initializer.extend(kept.bodies[int(note.value)].sparse_initializer)
         graph.metadata_props.remove(note)
 
 
 def _take_types(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
-    for info in proto_traversal.infos(graph):
+    for info in proto_traversal.value_infos(graph):
         if _is_odd(info.type):
             kept = onnx.TypeProto()
             kept.CopyFrom(info.type)

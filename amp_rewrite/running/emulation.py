@@ -218,7 +218,7 @@ def _widen_attributes(node: ir.Node) -> None:
     typed = attribute_types.of(node)
     if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
         return
-    if attribute_types.said(node, typed) in HALF_TYPES:
+    if attribute_types.declared(node, typed) in HALF_TYPES:
         wide_type = int(ir.DataType.FLOAT)
         node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
 
@@ -228,7 +228,7 @@ def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return tensor
     if tensor.nbytes < editing.LAZY_FROM:
         return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
-    return tensor_blocks.Changed(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
+    return tensor_blocks.ConvertedTensor(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
 
 
 def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:
