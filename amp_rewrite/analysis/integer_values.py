@@ -170,7 +170,7 @@ def _is_integer(dtype: ir.DataType) -> bool:
 
 def _casts_to_integer(node: ir.Node) -> bool:
     typed = attribute_types.of(node)
-    to = attribute_types.said(node, typed) if typed is not None else None
+    to = attribute_types.declared(node, typed) if typed is not None else None
     return to is not None and to.is_integer()
 
 

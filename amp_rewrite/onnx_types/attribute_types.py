@@ -62,7 +62,7 @@ def of(node: ir.Node) -> TypedBy | None:
     return _TABLE.get((node.domain, node.op_type))
 
 
-def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
+def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
     """The type that the node's attribute names; None when the attribute is absent or odd."""
     attribute = node.attributes.get(typed.attribute)
     if attribute is None or attribute.is_ref():

@@ -27,7 +27,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.rules import Paint, Painting
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.operator_lists import Entry
 from amp_rewrite.rewriting import cast_sites, decisions, json_fields, records
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin

@@ -233,7 +233,7 @@ def _attributes(
             continue  # a target may have joined the variable to another: it has that one's name then
         fit = ranges.fits.get(unit.defs[0], halves.PERFECT)
         saturates = fit.overflowing if unit.defs[0] in masks else 0
-        said = attribute_types.said(unit.node, typed) is not None
+        said = attribute_types.declared(unit.node, typed) is not None
         half_by_input = (unit.node, typed.like) in halved
         if not painting.is_half(unit.index):
             if saturates or (half_by_input and not said):
