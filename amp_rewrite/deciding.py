@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import integer_values, observed, quantised, ranges, runtime_bugs, units
+from amp_rewrite.analysis import integer_values, observed, quantised, ranges, runtime_bugs, unit_building
 from amp_rewrite.analysis.findings import BY_OBSERVATION, Finding
 from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification, matching, rules
 from amp_rewrite.colouring.matching import Matched
 from amp_rewrite.errors import OptionError
@@ -40,7 +41,7 @@ class Analysis:
     """
 
     loaded: loading.Loaded
-    graph: units.UnitGraph
+    graph: UnitGraph
     painting: rules.Painting
     plan: plan.Plan
     options: Options
@@ -117,7 +118,7 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
         types = shape_inference.types(loaded.model)
         if "Cast" in operators:
             tidy.bypass(loaded.model, types)
-        graph = units.build(loaded.model, types, options.target, half)
+        graph = unit_building.build(loaded.model, types, options.target, half)
         held = constants.find(loaded.model)
         found = ranges.check(graph, held, half)
     with clock.stage("colour"):
@@ -140,7 +141,7 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
 
 def _report(
     loaded: loading.Loaded,
-    graph: units.UnitGraph,
+    graph: UnitGraph,
     painting: rules.Painting,
     made: plan.Plan,
     warnings: tuple[str, ...],
@@ -159,7 +160,7 @@ def _settle_functions(model: ir.Model, options: Options) -> str | None:
     return f"{kept} model-local {'function' if kept == 1 else 'functions'} kept, in float32" if kept else None
 
 
-def _paint(graph: units.UnitGraph, options: Options, findings: Mapping[int, Finding]) -> rules.Painting:
+def _paint(graph: UnitGraph, options: Options, findings: Mapping[int, Finding]) -> rules.Painting:
     lists = options.operator_lists()
     entries = classification.classify(
         graph, lists, options.half, findings, options.pins, options.level, options.target
@@ -167,7 +168,7 @@ def _paint(graph: units.UnitGraph, options: Options, findings: Mapping[int, Find
     return rules.paint(graph, entries, follow=options.follow, level=options.level)
 
 
-def _findings(graph: units.UnitGraph, given: Given, found: ranges.Ranges) -> Mapping[int, Finding]:
+def _findings(graph: UnitGraph, given: Given, found: ranges.Ranges) -> Mapping[int, Finding]:
     """What the analyses found; the last one counts: what fails in a runtime cannot even be forced."""
     options = given.options
     return {
@@ -180,7 +181,7 @@ def _findings(graph: units.UnitGraph, given: Given, found: ranges.Ranges) -> Map
     }
 
 
-def _uncast(graph: units.UnitGraph, half: Half) -> Mapping[int, Finding]:
+def _uncast(graph: UnitGraph, half: Half) -> Mapping[int, Finding]:
     """All units of a model whose opset has no Cast to half: operators of other domains might take it."""
     old = _old_opset(graph.root, half)
     return {unit.index: Finding(old, always=True) for unit in graph.units} if old else {}

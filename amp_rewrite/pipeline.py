@@ -170,7 +170,7 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
     """Edits the model; the report says how many Casts tidying removed, and which inputs and outputs broke."""
     if not analysis.plan:
         return planned
-    model, held, types = analysis.loaded.model, analysis.graph.graphs, analysis.graph.types
+    model, held, types = analysis.loaded.model, tuple(analysis.graph.nodes), analysis.graph.types
     before = checking.io_types(model, types)
     analysis.form.is_edited = True
     with clock.stage("rewrite"):

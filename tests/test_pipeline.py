@@ -239,7 +239,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("amp_rewrite.deciding.units.build", fail)
+    monkeypatch.setattr("amp_rewrite.deciding.unit_building.build", fail)
 
 
 @pytest.mark.usefixtures("failing")

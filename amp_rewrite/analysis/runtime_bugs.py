@@ -28,7 +28,7 @@ def check(graph: UnitGraph) -> Mapping[int, Finding]:
         fault = _FAULTS.get(unit.node.op_type)
         if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
             found[unit.index] = Finding(reason, always=True)
-    crashing = transposes.crashing(node for held in graph.graphs for node in held)
+    crashing = transposes.crashing(node for nodes in graph.nodes.values() for node in nodes)
     crashes = (unit for unit in graph.units if unit.node in crashing) if crashing else ()
     found.update({unit.index: Finding(_CRASH, always=True) for unit in crashes})
     return found

@@ -46,7 +46,7 @@ def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, crossings
     painted = zip(graph.units, painting.paints, painting.entries, strict=True)
     _write(
         model,
-        graph.graphs,
+        graph.nodes,
         ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted),
         crossings,
     )
