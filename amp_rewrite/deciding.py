@@ -147,7 +147,7 @@ def _report(
     warnings: tuple[str, ...],
     matched: tuple[Matched, ...],
 ) -> Report:
-    found = report.of_plan(made, report.count_nodes(loaded.model, graph, painting))
+    found = report.of_plan(made, report.count_nodes(graph, painting))
     seen = sum(entry.source == BY_OBSERVATION for entry in painting.entries)
     return replace(found, observed=seen, size_before=loaded.size, matched=matched, warnings=warnings)
 

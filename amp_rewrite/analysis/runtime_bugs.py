@@ -24,10 +24,11 @@ _ONE = "onnxruntime runs it as a function, which fails in half for a batch of on
 def check(graph: UnitGraph) -> Mapping[int, Finding]:
     """The units that stay float32 so that no runtime that we know of fails on the result."""
     found: dict[int, Finding] = {}
-    for unit in graph.units:
-        fault = _FAULTS.get(unit.node.op_type)
-        if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
-            found[unit.index] = Finding(reason, always=True)
+    for operator, fault in _FAULTS.items():
+        for unit in graph.by_operator.get(operator, ()):
+            node = graph.units[unit].node
+            if node.domain == "" and (reason := fault(node, graph.types)):
+                found[unit] = Finding(reason, always=True)
     crashing = transposes.crashing(node for nodes in graph.nodes.values() for node in nodes)
     crashes = (unit for unit in graph.units if unit.node in crashing) if crashing else ()
     found.update({unit.index: Finding(_CRASH, always=True) for unit in crashes})
