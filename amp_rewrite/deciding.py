@@ -27,9 +27,13 @@ from amp_rewrite.rewriting.report import Report
 
 @dataclass(slots=True)
 class Form:
-    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place."""
+    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place.
+
+    `decisions` are those of the analysis, from the first call on that needs them.
+    """
 
     is_edited: bool = False
+    decisions: decisions.Decisions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,6 @@ class Analysis:
     matched: tuple[Matched, ...]
     form: Form
     _report: Report
-    _decisions: decisions.Decisions
 
     @property
     def replayed(self) -> bool:
@@ -63,7 +66,9 @@ class Analysis:
 
     def decisions(self) -> decisions.Decisions:
         """What is decided for every unit, and why."""
-        return self._decisions
+        if self.form.decisions is None:
+            self.form.decisions = decisions.of(self.graph, self.painting, self.plan)
+        return self.form.decisions
 
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """What holds nodes back in float32, with what would help: the most arithmetic first.
@@ -133,10 +138,7 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
         warnings = (*loaded.warnings, *filter(None, (warning, old)))
         matched = () if replay else matching.find(graph, options.operator_lists(), options.pins)
         planned = _report(loaded, graph, painting, made, warnings, matched)
-        decided = decisions.of(graph, painting, made)
-    return Analysis(
-        loaded, graph, painting, made, options, findings, warnings, matched, Form(), planned, decided
-    )
+    return Analysis(loaded, graph, painting, made, options, findings, warnings, matched, Form(), planned)
 
 
 def _report(

@@ -137,6 +137,7 @@ def rewrite(
         planned = analysis.report()
         if on_plan is not None:
             on_plan(analysis)
+            analysis.decisions()  # made before the first edit: the analysis may be kept
         carried_out = _carry_out(analysis, planned, clock)
         with clock.stage("write"):
             made = writing.write_result(

@@ -108,9 +108,7 @@ class _Builder:
             runs = self._groups.runs(node.domain, node.op_type, var.name)
             self._add(node, PortGroup(var, (), (), allowed, runs), read, made)
 
-    def _add(
-        self, node: ir.Node, group: PortGroup, uses: Sequence[Use], defs: Sequence[ir.Value]
-    ) -> None:
+    def _add(self, node: ir.Node, group: PortGroup, uses: Sequence[Use], defs: Sequence[ir.Value]) -> None:
         index = len(self._units)
         for value in defs:
             self._producer[value] = index
@@ -119,7 +117,7 @@ class _Builder:
             assert value is not None, "every use of a unit has a value"
             self._uses.setdefault(value, []).append((index, use))
         wrapped = self._wrapped
-        dense = not wrapped or wrapped.isdisjoint(defs) and wrapped.isdisjoint(map(value_of, uses))
+        dense = not wrapped or (wrapped.isdisjoint(defs) and wrapped.isdisjoint(map(value_of, uses)))
         self._by_operator.setdefault(node.op_type, []).append(index)
         self._units.append(
             Unit(index, node, group.var, tuple(uses), tuple(defs), group.allowed, dense, group.runs)
