@@ -18,13 +18,18 @@ OPAQUE = TypeVar("?")
 
 
 class PortGroup(NamedTuple):
-    """Ports that share a type variable, the types it may take, and whether the target runs it in half."""
+    """Ports that share a type variable, the types it may take, and whether the target runs it in half.
+
+    It can change only if all inputs that are `typed` have a known type: its own, or for what puts elements
+    into containers, or takes them out, all of the node.
+    """
 
     var: TypeVar
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     allowed: frozenset[str]
     runs: bool
+    typed: tuple[int, ...]
 
 
 class _Layout(NamedTuple):
@@ -69,9 +74,17 @@ class PortGroups:
         layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
         if layout is None:
             return _Layout(_opaque(inputs, outputs), ())
+        is_container = operator in element_types.CONTAINERS and not domain
         groups = tuple(
-            PortGroup(g.var, g.inputs, g.outputs, g.allowed, self.runs(domain, operator, g.var.name))
-            for g in layout
+            PortGroup(
+                var=group.var,
+                inputs=group.inputs,
+                outputs=group.outputs,
+                allowed=group.allowed,
+                runs=self.runs(domain, operator, group.var.name),
+                typed=tuple(range(inputs)) if is_container else group.inputs,
+            )
+            for group in layout
         )
         return _Layout(groups, tuple(self._joined(domain, operator)))
 
@@ -96,6 +109,7 @@ class PortGroups:
             inputs=tuple(sorted(i for group in parts for i in group.inputs)),
             outputs=tuple(sorted(i for group in parts for i in group.outputs)),
             allowed=frozenset.intersection(*(group.allowed for group in parts)),
+            typed=tuple(i for group in parts for i in group.typed),
         )
         return (one, *(group for group in groups if group not in parts))
 
@@ -103,4 +117,4 @@ class PortGroups:
 @functools.cache
 def _opaque(inputs: int, outputs: int) -> tuple[PortGroup, ...]:
     ports = tuple(range(inputs)), tuple(range(outputs))
-    return (PortGroup(OPAQUE, *ports, allowed=frozenset(), runs=True),)
+    return (PortGroup(OPAQUE, *ports, allowed=frozenset(), runs=True, typed=()),)

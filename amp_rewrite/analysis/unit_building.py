@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.port_groups import OPAQUE, PortGroup, PortGroups
+from amp_rewrite.analysis.port_groups import OPAQUE, PortGroups
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_types import control_flow
-from amp_rewrite.onnx_types.element_types import CONTAINERS, Types
+from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import TypeVar
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.targets import Target
@@ -31,7 +31,8 @@ class _Builder:
     def __init__(self, types: Types, model: ir.Model, target: Target, half: Half) -> None:
         self._types = types
         self._float32 = {value for value, type_ in types.items() if type_.dtype == ir.DataType.FLOAT}
-        self._wrapped = {value for value in self._float32 if type(types[value]) is not ir.TensorType}
+        wrapped = {value for value, type_ in types.items() if type(type_) is not ir.TensorType}
+        self._wrapped = wrapped & self._float32
         self._groups = PortGroups(model, self._float32, target, half.name)
         self._nodes: dict[ir.Graph, Sequence[ir.Node]] = {}
         self._units: list[Unit] = []
@@ -68,18 +69,14 @@ class _Builder:
             uses = [Use(node, i) for i in group.inputs if inputs[i] in float32]
             defs = [outputs[i] for i in group.outputs if outputs[i] in float32]
             if uses or defs:
-                free = not sealed and (len(uses) == len(group.inputs) or self._is_typed(node, group.inputs))
-                self._add(node, group if free and self._holds_typed(node) else _fixed(group), uses, defs)
+                typed = len(uses) == len(group.typed) or self._is_typed(node, group.typed)
+                allowed = group.allowed if typed and not sealed else frozenset[str]()
+                self._add(node, group.var, uses, defs, allowed, runs=group.runs)
 
     def _is_typed(self, node: ir.Node, ports: Iterable[int]) -> bool:
         """Whether all these inputs have a type; one without could not be cast with the others."""
         values = (node.inputs[i] for i in ports)
         return all(value is None or value in self._types for value in values)
-
-    def _holds_typed(self, node: ir.Node) -> bool:
-        """Whether a sequence or optional can change together with its elements: all inputs have a type."""
-        is_container = node.op_type in CONTAINERS and not node.domain
-        return not is_container or self._is_typed(node, range(len(node.inputs)))
 
     def _bindings(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:
         entering = {i for binding in bindings for i in binding.inputs}
@@ -106,9 +103,18 @@ class _Builder:
         if read or made:
             allowed = frozenset[str]() if var is OPAQUE else self._groups.allowed(node)
             runs = self._groups.runs(node.domain, node.op_type, var.name)
-            self._add(node, PortGroup(var, (), (), allowed, runs), read, made)
+            self._add(node, var, read, made, allowed, runs=runs)
 
-    def _add(self, node: ir.Node, group: PortGroup, uses: Sequence[Use], defs: Sequence[ir.Value]) -> None:
+    def _add(
+        self,
+        node: ir.Node,
+        var: TypeVar,
+        uses: Sequence[Use],
+        defs: Sequence[ir.Value],
+        allowed: frozenset[str],
+        *,
+        runs: bool,
+    ) -> None:
         index = len(self._units)
         for value in defs:
             self._producer[value] = index
@@ -119,9 +125,7 @@ class _Builder:
         wrapped = self._wrapped
         dense = not wrapped or (wrapped.isdisjoint(defs) and wrapped.isdisjoint(map(value_of, uses)))
         self._by_operator.setdefault(node.op_type, []).append(index)
-        self._units.append(
-            Unit(index, node, group.var, tuple(uses), tuple(defs), group.allowed, dense, group.runs)
-        )
+        self._units.append(Unit(index, node, var, tuple(uses), tuple(defs), allowed, dense, runs))
 
     def finish(self, root: ir.Graph) -> UnitGraph:
         predecessors: list[list[int]] = [[] for _ in self._units]
@@ -176,10 +180,6 @@ class _Builder:
             if unit.node in nodes and control_flow.bindings(unit.node) is None:
                 together[unit.node].append(unit.index)
         yield from (tuple(group) for group in together.values() if len(group) > 1)
-
-
-def _fixed(group: PortGroup) -> PortGroup:
-    return group._replace(allowed=frozenset())
 
 
 def _holds_float32(node: ir.Node) -> bool:
