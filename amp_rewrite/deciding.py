@@ -117,7 +117,8 @@ def decide(loaded: loading.Loaded, given: Given, clock: Stopwatch) -> Analysis:
     with clock.stage("analyse"):
         observed.refuse_foreign(loaded.model.graph, given.seen)
         warning = _settle_functions(loaded.model, options)
-        operators = traversal.operators(traversal.graphs(loaded.model.graph))
+        nodes = traversal.nodes(loaded.model.graph).values()
+        operators = {node.op_type for held in nodes for node in held}
         if "FusedConv" in operators:
             fused_conv_decomposition.decompose(loaded.model, options.target, half)
         types = shape_inference.types(loaded.model)

@@ -171,13 +171,13 @@ def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
     """Edits the model; the report says how many Casts tidying removed, and which inputs and outputs broke."""
     if not analysis.plan:
         return planned
-    model, held, types = analysis.loaded.model, tuple(analysis.graph.nodes), analysis.graph.types
+    model, nodes, types = analysis.loaded.model, analysis.graph.nodes, analysis.graph.types
     before = checking.io_types(model, types)
     analysis.form.is_edited = True
     with clock.stage("rewrite"):
-        placed = editing.apply(analysis.plan, model, held, types)
+        placed = editing.apply(analysis.plan, model, nodes, types)
     with clock.stage("tidy"):
-        removed = tidy.run(model.graph, held, types)
+        removed = tidy.run(model.graph, nodes, types)
     with clock.stage("annotate"):
         warnings = (*planned.warnings, *_annotate(analysis, placed))
     carried_out = replace(planned, casts_removed=removed, warnings=warnings)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from amp_rewrite.model.traversal import Nodes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import TypeVar
 
@@ -31,7 +32,7 @@ class Unit(NamedTuple):
     `dense` holds when no port is a sequence or an optional, `runs` when the target has a half kernel.
     """
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride] - in place of the method of tuples
     node: ir.Node
     var: TypeVar
     uses: tuple[Use, ...]
@@ -63,7 +64,7 @@ class UnitGraph:
     by_operator: Mapping[str, Sequence[int]]
     types: Types
     root: ir.Graph
-    nodes: Mapping[ir.Graph, Sequence[ir.Node]]
+    nodes: Nodes
 
 
 def value_of(use: Use) -> ir.Value | None:
