@@ -47,11 +47,11 @@ _FROM_INTEGER = "comes from an integer that may exceed {}, where half is no long
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Finding]:
     """Which units carry integers that `half` cannot hold exactly, or that become integers again."""
-    check_ = _Check(graph, fits, half)
+    check_ = _Search(graph, fits, half)
     return {**check_.forward(), **check_.backward()}
 
 
-class _Check:
+class _Search:
     def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
         self._graph = graph
         self._fits = fits

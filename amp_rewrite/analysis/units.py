@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.model.traversal import Nodes
+from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import TypeVar
 
@@ -64,7 +64,7 @@ class UnitGraph:
     by_operator: Mapping[str, Sequence[int]]
     types: Types
     root: ir.Graph
-    nodes: Nodes
+    nodes: GraphNodes
 
 
 def value_of(use: Use) -> ir.Value | None:

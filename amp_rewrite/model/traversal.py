@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_rewrite.onnx_types import control_flow
 
 
-Nodes = Mapping[ir.Graph, Sequence[ir.Node]]
+GraphNodes = Mapping[ir.Graph, Sequence[ir.Node]]
 """The nodes of graphs, as they were at one time."""
 
 

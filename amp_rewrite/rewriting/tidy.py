@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from amp_rewrite.model.traversal import Nodes, graphs
+from amp_rewrite.model.traversal import GraphNodes, graphs
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 
 
-def run(root: ir.Graph, nodes: Nodes, types: Types) -> int:
+def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
     """Removes the Casts of a model that a rewrite made redundant; returns how many it removed.
 
     `nodes` are those of its graphs before the rewrite: redundant are Casts of theirs, or Casts added next to
