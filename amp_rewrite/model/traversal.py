@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from amp_rewrite.onnx_types import control_flow
 
-
 GraphNodes = Mapping[ir.Graph, Sequence[ir.Node]]
 """The nodes of graphs, as they were at one time."""
 
