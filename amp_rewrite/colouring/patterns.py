@@ -42,7 +42,7 @@ def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
 
 
 def matching(held: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
-    """The nodes that a pattern names; OptionError, which names the `field`, for one that is not a valid pattern."""
+    """The nodes that a pattern names; OptionError, which names the `field`, for one that is not valid."""
     matches = _matcher(pattern, field, {pinned_as(node) for node in held})
     return {node for node in held if matches(pinned_as(node))}
 

@@ -167,7 +167,7 @@ def near(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that is most like another, whatever its case; None when none is like it, or it is not a name."""
+    """The word that is most like another, whatever its case; None without one, or for what is not a name."""
     if len(word) > LONGEST_NAME:  # to compare takes its length squared
         return None
     folded = {other.lower(): other for other in sorted(words)}

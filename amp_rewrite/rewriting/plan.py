@@ -208,7 +208,7 @@ class _Planner:
         return halves, fulls
 
     def _leaves_half(self, value: ir.Value) -> bool:
-        """Whether an output is to be half; one that is not a tensor, or is also an input, has the type in which it is produced."""
+        """Whether an output is to be half; one that is not a tensor, or is also an input, is as produced."""
         if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
             return self._is_made_half(value)
         return self._is_half_border(value)
