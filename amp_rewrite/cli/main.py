@@ -36,6 +36,7 @@ COMMANDS = {
     "bench": "Time models on the same inputs, in turn, and compare each with the first.",
     "explain": "Say what holds parts of MODEL back in float32; for one NODE, with the chain of causes.",
     "coverage": "Count what of MODEL runs in half: nodes, FLOPs, weights, Casts.",
+    "placement": "Show what onnxruntime executes of each MODEL on a provider, after its own optimisation.",
     "demo": "Make a small network (convolutions, attention, norms, a loop), rewrite it and compare the two.",
 }
 """What the list of commands says of each, in the words that its own help begins with."""

@@ -1,0 +1,88 @@
+"""`amp-rewrite placement MODEL [MODEL ...]`: what onnxruntime executes of models on a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from amp_rewrite.cli.feed_flags import feed_flags, timeout_flag
+from amp_rewrite.cli.output_flags import json_flag
+from amp_rewrite.cli.written_files import WritingCommand
+from amp_rewrite.console import Console
+from amp_rewrite.errors import FeedError
+from amp_rewrite.model import writing
+from amp_rewrite.placement import opening, placing
+from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.placement import Placement
+from amp_rewrite.placement.table import print_placements
+from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.sessions import Device, Feeds
+
+
+@click.command(cls=WritingCommand)
+@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="ORIGINAL",
+    help="Show what differs from the placement of this model.",
+)
+@click.option("--run", is_flag=True, help="Run each model once as well, and count what the run executes.")
+@click.option(
+    "--provider",
+    type=click.Choice(["cuda", "cpu"], case_sensitive=False),
+    default="cuda",
+    show_default=True,
+    help="The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
+)
+@feed_flags
+@timeout_flag
+@json_flag("placements")
+def placement(
+    models: tuple[Path, ...],
+    against: Path | None,
+    run: bool,
+    provider: str,
+    data: Data,
+    limit: Limit,
+    json_: Path | None,
+) -> None:
+    """Show what onnxruntime executes of each MODEL on a provider, after its own optimisation.
+
+    Nodes by precision, Casts, copies between devices, nodes on the CPU and why. Exit code 1 when a model does
+    not load, or does not run with --run.
+    """
+    device = Device[provider.upper()]
+    with limit.running(), placing.placer(device) as place:
+        original = place(against, _feeds(against, data, run=run)) if against else None
+        found = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
+    if json_ is not None:
+        writing.write_json(_json(found, original, device), json_)
+    print_placements(Console(), found, original)
+    if any(one.refused or one.failed for one in found.values()):
+        raise click.exceptions.Exit(1)
+
+
+def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
+    """The inputs of one run, where it is asked for."""
+    if not run:
+        return None
+    sample = next(iter(feeds.feeds(model, data)), None)
+    if sample is None:
+        raise FeedError("there is no sample to run", where=model, remedy="give inputs with --data")
+    return sample
+
+
+def _json(found: Mapping[str, Placement], original: Placement | None, device: Device) -> dict[str, object]:
+    models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in found.items()]
+    stubs = opening.needs_stubs(device)
+    before = {} if original is None else {"original": original.to_json()}
+    return {"provider": device.value.lower(), "stubs": stubs, **before, "models": models}
+
+
+def _against(found: Placement, original: Placement | None) -> dict[str, object]:
+    return {} if original is None else {"against": between(original, found).to_json()}

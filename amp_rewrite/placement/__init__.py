@@ -1,0 +1,1 @@
+"""What onnxruntime executes of a model on a provider, after its own optimisation."""

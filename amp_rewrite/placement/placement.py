@@ -1,0 +1,176 @@
+"""What onnxruntime executes of one model, as data."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import onnx
+
+from amp_rewrite.model import proto_traversal
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.placement.placement_log import Log, NodeKey, Why
+from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
+from amp_rewrite.running.profiles import CPU, Profile
+
+Counts = Mapping[str, int]
+"""How often, by operator or by what the field says."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnCpu:
+    """Nodes on the CPU provider, of one operator, precision and reason."""
+
+    operator: str
+    precision: str
+    why: Why
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What onnxruntime executes of a model on a provider, after its own optimisation; subgraphs included.
+
+    `operators` counts all nodes; `half`, `full` and `untyped` those of them that are neither Casts nor copies
+    and that handle half, else float32, or whose types cannot be told. `casts` counts all Casts by their types
+    (`float32>float16`), `inserted_casts` those that onnxruntime put in. `copies` are nodes that copy between
+    devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was asked for. `fused` counts
+    operators that stand for several of the model's.
+
+    `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
+    `profile` what a run executed; both are empty where none was asked for.
+    """
+
+    refused: str = ""
+    operators: Counts = field(default_factory=dict[str, int])
+    fused: Counts = field(default_factory=dict[str, int])
+    half: Counts = field(default_factory=dict[str, int])
+    full: Counts = field(default_factory=dict[str, int])
+    untyped: Counts = field(default_factory=dict[str, int])
+    casts: Counts = field(default_factory=dict[str, int])
+    inserted_casts: int = 0
+    on_cpu: tuple[OnCpu, ...] = ()
+    failed: str = ""
+    profile: Profile | None = None
+
+    @property
+    def nodes(self) -> int:
+        """All nodes that are executed."""
+        return sum(self.operators.values())
+
+    @property
+    def float_casts(self) -> int:
+        """Casts between float32 and half."""
+        return sum(count for cast, count in self.casts.items() if set(cast.split(">")) in _MIXED)
+
+    @property
+    def copies(self) -> int:
+        """Nodes that copy between devices."""
+        return sum(self.operators.get(name, 0) for name in COPIES)
+
+    @property
+    def cpu_nodes(self) -> int:
+        """Nodes on the CPU where another provider was asked for."""
+        return sum(group.count for group in self.on_cpu)
+
+    def to_json(self) -> dict[str, object]:
+        """The same as plain data."""
+        on_cpu = [{**asdict(group), "why": group.why.value} for group in self.on_cpu]
+        counts = {"nodes": self.nodes, "float_casts": self.float_casts, "copies": self.copies}
+        totals = {"cpu_nodes": self.cpu_nodes, "loads": not self.refused}
+        return {**totals, **counts, **asdict(self), "on_cpu": on_cpu}
+
+
+_MIXED = [{FULL, half} for half in HALVES]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a model has of its own: how many nodes of each operator, functions included, and their names."""
+
+    operators: Counts
+    names: Collection[str]
+
+
+def given(model: onnx.ModelProto) -> Given:
+    """What of a model tells its own nodes from those that onnxruntime makes."""
+    own = [node for graph in proto_traversal.all_graphs(model) for node in graph.node]
+    own += [node for function in model.functions for node in function.node]
+    operators = Counter(schema.written(_domain(node.domain), node.op_type) for node in own)
+    return Given(operators, frozenset(node.name for node in own))
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def of(nodes: Sequence[Executed], log: Log, model: Given, *, cpu_asked: bool) -> Placement:
+    """The placement of a model from the graph that onnxruntime saved and its log."""
+    casts = [node for node in nodes if node.operator == "Cast"]
+    work = [node for node in nodes if node.operator not in ("Cast", *COPIES)]
+    operators = _counted(node.operator for node in nodes)
+    return Placement(
+        operators=operators,
+        fused=_fused(operators, model),
+        half=_counted(node.operator for node in work if node.precision in HALVES),
+        full=_counted(node.operator for node in work if node.precision == FULL),
+        untyped=_counted(node.operator for node in work if node.precision == "unknown"),
+        casts=_counted(f"{''.join(node.reads[:1])}>{''.join(node.makes[:1])}" for node in casts),
+        inserted_casts=sum(_is_inserted(node, model) for node in casts),
+        on_cpu=() if cpu_asked else _on_cpu(nodes, log, model),
+    )
+
+
+def _counted(names: Iterable[str]) -> Counts:
+    """How often each is there, the most frequent first."""
+    return dict(sorted(Counter(names).items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def _is_inserted(cast: Executed, model: Given) -> bool:
+    """Whether onnxruntime put in a Cast; a model that it saved before has some by the same names."""
+    return cast.name.startswith("Inserted") and cast.name not in model.names
+
+
+def _fused(operators: Counts, model: Given) -> Counts:
+    """How many more there are than the model has, of the operators that fusions make."""
+    more = {name: count - model.operators.get(name, 0) for name, count in operators.items()}
+    return {name: count for name, count in more.items() if count > 0 and _is_fusion(name)}
+
+
+def _is_fusion(operator: str) -> bool:
+    if operator in COPIES or operator.endswith(_REORDERING):
+        return False
+    return ":" in operator or operator in _FUSIONS
+
+
+_REORDERING = ("ReorderInput", "ReorderOutput")
+_FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization")
+"""Operators without a domain that onnxruntime makes of several; its other fused ones have a domain."""
+
+
+def _on_cpu(nodes: Sequence[Executed], log: Log, model: Given) -> tuple[OnCpu, ...]:
+    placed = Counter(log.nodes.get(CPU, {}))
+    found: Counter[tuple[str, str, Why]] = Counter()
+    is_all = len(log.counts) == 1 and CPU in log.counts  # then the log lists none
+    for node in nodes:
+        key = (node.operator.rpartition(":")[2], node.name)
+        if placed[key] or is_all:
+            placed[key] -= 1
+            found[node.operator, node.precision, _why(key, log, model)] += 1
+    for (operator, _), count in placed.items():
+        if count > 0:  # what the saved graph does not show
+            found[operator, "unknown", Why.UNSAID] += count
+    groups = [OnCpu(*key, count) for key, count in found.items()]
+    return tuple(sorted(groups, key=lambda group: (-group.count, group.operator, group.precision)))
+
+
+def _why(node: NodeKey, log: Log, model: Given) -> Why:
+    operator, name = node[0], _RENAMED.sub("", node[1])
+    is_own = name in model.names
+    return log.why.get((operator, name), Why.UNSAID if is_own else Why.INSERTED)
+
+
+_RENAMED = re.compile(r"_token_\d+$")
+"""What onnxruntime appends to the name of a node that it moves past a Transpose."""

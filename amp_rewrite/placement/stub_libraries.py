@@ -1,0 +1,191 @@
+"""Stub CUDA libraries, against which onnxruntime's CUDA provider opens sessions on a machine without a GPU.
+
+They are compiled by gcc, once for each version of onnxruntime, into the user's cache. The functions whose
+results matter are written in C (`tools/cuda_stub`); for every other function that the provider imports or looks
+up by name, one is generated that returns success.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import mmap
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from amp_rewrite.errors import AmpRewriteError, MissingPackageError, OptionError, OutputError
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A shared library to stand in for: `lookups` matches the names that the provider looks up in it when it
+    runs, and `imports` those that it imports without saying from which library.
+    """
+
+    name: str
+    soname: str
+    lookups: str = ""
+    imports: str = ""
+
+
+_TENSORRT = r"\w*(Infer|NvOnnx|Plugin)\w*"
+"""Of the provider for TensorRT, which onnxruntime loads as well where it is asked for its kernels."""
+
+LIBRARIES = (
+    Library("cudart", "libcudart.so.13"),
+    Library("cublas", "libcublas.so.13"),
+    Library("cublasLt", "libcublasLt.so.13"),
+    Library("curand", "libcurand.so.10"),
+    Library("cudnn", "libcudnn.so.9", lookups=r"cudnn[A-Z]\w+"),
+    Library("cufft", "libcufft.so.12", lookups=r"cufft[A-Z]\w+"),
+    Library("nvrtc", "libnvrtc.so.13", lookups=r"nvrtc[A-Z]\w+"),
+    Library("cuda", "libcuda.so.1", lookups=r"cu[A-Z]\w+", imports=r"cu[A-Z]\w+"),
+    Library("nvinfer", "libnvinfer.so.10", imports=_TENSORRT),
+    Library("nvonnxparser", "libnvonnxparser.so.10", imports=_TENSORRT),
+)
+"""As CUDA 13 names them: the structures in `tools/cuda_stub` have its layout."""
+
+_RUNTIME = LIBRARIES[0].soname
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The onnxruntime-gpu that is installed: its version, and its provider libraries, that for CUDA first."""
+
+    version: str
+    providers: tuple[Path, ...]
+
+
+def installed() -> Installed:
+    """What is installed; MissingPackageError for an onnxruntime without a CUDA provider, or for none.
+
+    onnxruntime itself is not imported.
+    """
+    spec = importlib.util.find_spec("onnxruntime")
+    folder = Path(spec.origin).parent / "capi" if spec and spec.origin else None
+    names = ("libonnxruntime_providers_cuda.so", "libonnxruntime_providers_tensorrt.so")
+    if folder is None or not (folder / names[0]).is_file():
+        raise MissingPackageError("onnxruntime-gpu", extra="gpu", purpose="placement on CUDA")
+    found = tuple(folder / name for name in names if (folder / name).is_file())
+    return Installed(importlib.metadata.version("onnxruntime-gpu"), found)
+
+
+def folder() -> Path:
+    """The folder of the stub libraries for the onnxruntime that is installed, which are built if they are not
+    there; to be put first in LD_LIBRARY_PATH before a process starts.
+
+    Raises MissingPackageError without onnxruntime-gpu, OptionError without gcc or for an onnxruntime-gpu of
+    another CUDA than 13, and OutputError where the cache cannot be written.
+    """
+    runtime = installed()
+    target = _cache() / f"{runtime.version}-{_digest()}"
+    if not target.is_dir():
+        try:
+            _publish(runtime, target)
+        except OSError as error:
+            problem = f"the stub CUDA libraries cannot be written ({error.strerror})"
+            remedy = "set XDG_CACHE_HOME to a folder that you may write to"
+            raise OutputError(problem, where=target.parent, remedy=remedy) from error
+    return target
+
+
+def _cache() -> Path:
+    asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = asked if asked.is_absolute() else Path("~/.cache").expanduser()
+    return home / "amp-rewrite" / "cuda-stub"
+
+
+def sources() -> Path:
+    """Where the C files are: in an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    shipped = package / "cuda_stub"
+    return shipped if shipped.is_dir() else package.parent / "tools" / "cuda_stub"
+
+
+def _digest() -> str:
+    """Changes with what is written here and in C: a newer amp-rewrite builds its own."""
+    files = (Path(__file__), *sorted(sources().glob("*.[ch]")))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def _publish(runtime: Installed, target: Path) -> None:
+    """Builds beside the target and moves the whole folder: whoever looks finds all libraries, or none."""
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as scratch:
+        made = Path(scratch) / "lib"
+        made.mkdir()
+        build(runtime, made)
+        try:
+            made.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was faster, with the same libraries
+                raise
+
+
+def build(runtime: Installed, target: Path) -> None:
+    """Compiles all libraries into a folder; raises OptionError as `folder` does."""
+    for tool in ("gcc", "nm"):
+        if shutil.which(tool) is None:
+            raise OptionError(
+                f"placement on CUDA needs {tool} where there is no GPU, to build stub libraries",
+                remedy="install gcc and binutils (apt-get install gcc)",
+            )
+    imported = [symbol for provider in runtime.providers for symbol in _imports(provider)]
+    if f"@{_RUNTIME}" not in "".join(imported):
+        raise OptionError(
+            f"onnxruntime-gpu {runtime.version} is not built for CUDA 13, as the stub libraries are",
+            remedy="install a newer onnxruntime-gpu, or use a machine with a GPU",
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        for library in LIBRARIES:
+            symbols = sorted({*_wanted(library, imported), *_lookups(library, runtime.providers[0])})
+            _compile(library, symbols, Path(scratch), target)
+
+
+def _imports(provider: Path) -> list[str]:
+    """The symbols that a library imports, `name@soname` or `name` alone."""
+    listed = _run(["nm", "-D", "--undefined-only", str(provider)])
+    return [line.split()[-1].replace("@@", "@") for line in listed.splitlines() if line.strip()]
+
+
+def _wanted(library: Library, imported: Sequence[str]) -> Iterator[str]:
+    for symbol in imported:
+        name, _, soname = symbol.partition("@")
+        if soname == library.soname or (not soname and re.fullmatch(library.imports, name)):
+            yield name
+
+
+def _lookups(library: Library, provider: Path) -> set[str]:
+    if not library.lookups:
+        return set()
+    names = re.compile(rb"\0(" + library.lookups.encode() + rb")(?=\0)")
+    with provider.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return {found.decode() for found in names.findall(data)}
+
+
+def _compile(library: Library, symbols: Sequence[str], scratch: Path, target: Path) -> None:
+    """One library: what is written for it overrides the generated functions, which are weak."""
+    generated, versions = scratch / f"{library.name}.c", scratch / f"{library.name}.map"
+    body = "".join(f"__attribute__((weak)) int {name}(void) {{ return 0; }}\n" for name in symbols)
+    generated.write_text(body)
+    versions.write_text(f"{library.soname} {{ global: *; }};\n")
+    written = sources() / f"{library.name}.c"
+    files = [generated, written] if written.is_file() else [generated]
+    linked = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={versions}"]
+    output = ["-o", str(target / library.soname)]
+    _run(["gcc", "-O1", "-shared", "-fPIC", "-w", *linked, *output, *map(str, files)])
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:300]
+        raise AmpRewriteError(f"the stub CUDA libraries cannot be built ({command[0]}: {said})")
+    return done.stdout

@@ -1,0 +1,78 @@
+"""Placements in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Column
+
+from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.placement.differences import Differences, between
+from amp_rewrite.placement.placement import Counts, Placement
+
+HEADER = ("model", "nodes", "half", "float32", "Casts", "inserted", "copies", "on the CPU")
+"""The columns of a table of placements, here and in Markdown."""
+
+
+def cells(placement: Placement) -> list[str]:
+    """The numbers of a placement that loads, as the columns behind the model have them."""
+    half, full = (sum(counts.values()) for counts in (placement.half, placement.full))
+    casts = (placement.float_casts, placement.inserted_casts, placement.copies, placement.cpu_nodes)
+    return [f"{number:,}" for number in (placement.nodes, half, full, *casts)]
+
+
+def print_placements(
+    console: Console, placements: Mapping[str, Placement], original: Placement | None
+) -> None:
+    """A table with a line for each model, and below it the details of each: what is fused, what is on the CPU
+    and why, and with the placement of an original what differs from it.
+    """
+    loaded = {name: found for name, found in placements.items() if not found.refused}
+    if loaded:
+        rows = ([name, *cells(found)] for name, found in loaded.items())
+        console.table(_columns(), rows)
+    for name, found in placements.items():
+        console.print(Styled(name, "bold")) if len(placements) > 1 else None
+        for label, line in _lines(found, original):
+            console.print(Styled(f"{label:<12}", "dim"), line)
+
+
+def _columns() -> list[Column]:
+    first, *rest = HEADER
+    return [Column(first, no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in rest)]
+
+
+def _lines(found: Placement, original: Placement | None) -> Iterator[tuple[str, Part]]:
+    if found.refused:
+        yield "REFUSED", Styled(found.refused, "red")
+        return
+    if found.fused:
+        yield "fused", _counted(found.fused)
+    for group in found.on_cpu:
+        yield "on the CPU", f"{group.count} {group.operator} ({group.precision}): {group.why.value}"
+    if found.untyped:
+        yield "unknown type", _counted(found.untyped)
+    if found.failed:
+        yield "NOT RUN", Styled(found.failed, "red")
+    if found.profile is not None:
+        profile = found.profile
+        yield "one run", f"{profile.nodes:,} nodes, {profile.casts:,} Casts ran, {profile.copies:,} copies"
+    if original is not None:
+        yield from _compared(between(original, found))
+
+
+def _counted(counts: Counts) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _compared(differences: Differences) -> Iterator[tuple[str, Part]]:
+    kinds: Sequence[tuple[str, Sequence[object]]] = (
+        ("against", differences.totals),
+        ("operators", differences.operators),
+        ("fusions", differences.fused),
+    )
+    for label, found in kinds:
+        if found:
+            yield label, ", ".join(map(str, found))
+    for worse in differences.worse:
+        yield "WORSE", Styled(str(worse), "red")
