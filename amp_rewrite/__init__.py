@@ -2,9 +2,10 @@
 
 `rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on
 samples, `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`), `emulate` makes a
-float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half, and
-`AmpPass` is the rewrite as a pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close. What can
-go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
+float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half,
+`measure_placement` counts what onnxruntime executes of one on a provider, and `AmpPass` is the rewrite as a
+pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close. What can go wrong in a way that a
+caller can mend is an `errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from amp_rewrite.explaining.analysis import Analysis
     from amp_rewrite.passes import AmpPass
     from amp_rewrite.pipeline import Result, analyze, rewrite
+    from amp_rewrite.placement.placement import Placement
+    from amp_rewrite.placement.placing import place as measure_placement
     from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.metrics import Tolerances
@@ -33,12 +36,14 @@ __all__ = [
     "Coverage",
     "Options",
     "Pins",
+    "Placement",
     "Result",
     "Tolerances",
     "Verdict",
     "analyze",
     "emulate",
     "measure_coverage",
+    "measure_placement",
     "observe",
     "rewrite",
     "verify",
@@ -50,12 +55,14 @@ _PLACES = {
     "Coverage": "coverage.counts:Coverage",
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",
+    "Placement": "placement.placement:Placement",
     "Result": "pipeline:Result",
     "Tolerances": "running.metrics:Tolerances",
     "Verdict": "running.verification:Verdict",
     "analyze": "pipeline:analyze",
     "emulate": "running.emulation:emulate",
     "measure_coverage": "coverage.measuring:measure",
+    "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",
     "rewrite": "pipeline:rewrite",
     "verify": "running.verification:verify",

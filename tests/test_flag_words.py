@@ -36,10 +36,13 @@ SUGGESTS = {
     "advice/words.py",
     "coverage/assumptions.py",
 }
+# Runs a compiler, which has flags of its own.
+COMPILES = {"placement/stub_libraries.py"}
 LIBRARY = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
-    if path.relative_to(PACKAGE).parts[0] != "cli" and path.relative_to(PACKAGE).as_posix() not in SUGGESTS
+    if path.relative_to(PACKAGE).parts[0] != "cli"
+    and path.relative_to(PACKAGE).as_posix() not in SUGGESTS | COMPILES
 ]
 
 

@@ -82,7 +82,7 @@ _HEADING = re.compile(
 )
 _PLACED = re.compile(_VERIFY + r"(?P<operator>\S+) \((?P<name>.*)\)\s*$")
 _PREFERRED = re.compile(r"Force fallback to CPU execution for node: (?P<name>.*?) because ")
-_NODE = r"Op type: (?P<operator>\S+) node name: (?P<name>.*?)\s*$"
+_NODE = r"Op type: (?P<operator>\S+) node name: ?(?P<name>.*?)\s*$"
 _REASONS = (
     (re.compile(r"kernel not found in registries for " + _NODE), Why.NO_KERNEL),
     (re.compile(r"Fallback to CPU execution provider for " + _NODE), Why.REFUSED),

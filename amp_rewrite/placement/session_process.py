@@ -24,7 +24,10 @@ from amp_rewrite.running.sessions import Device, Feeds
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A model to open on a device, and to run once where there are `feeds`; `folder` is for the session's files."""
+    """A model to open on a device, and to run once where there are `feeds`.
+
+    `folder` is for the files of the session.
+    """
 
     model: Path
     device: Device

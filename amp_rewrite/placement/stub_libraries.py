@@ -1,8 +1,8 @@
 """Stub CUDA libraries, against which onnxruntime's CUDA provider opens sessions on a machine without a GPU.
 
 They are compiled by gcc, once for each version of onnxruntime, into the user's cache. The functions whose
-results matter are written in C (`tools/cuda_stub`); for every other function that the provider imports or looks
-up by name, one is generated that returns success.
+results matter are written in C (`tools/cuda_stub`); every other one that the provider imports or looks up by
+name is generated, and returns success.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Column
 
 from amp_rewrite.console import Console, Part, Styled
-from amp_rewrite.placement.differences import Differences, between
+from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Counts, Placement
 
 HEADER = ("model", "nodes", "half", "float32", "Casts", "inserted", "copies", "on the CPU")
@@ -32,7 +32,8 @@ def print_placements(
         rows = ([name, *cells(found)] for name, found in loaded.items())
         console.table(_columns(), rows)
     for name, found in placements.items():
-        console.print(Styled(name, "bold")) if len(placements) > 1 else None
+        if len(placements) > 1:
+            console.print(Styled(name, "bold"))
         for label, line in _lines(found, original):
             console.print(Styled(f"{label:<12}", "dim"), line)
 
@@ -58,14 +59,18 @@ def _lines(found: Placement, original: Placement | None) -> Iterator[tuple[str, 
         profile = found.profile
         yield "one run", f"{profile.nodes:,} nodes, {profile.casts:,} Casts ran, {profile.copies:,} copies"
     if original is not None:
-        yield from _compared(between(original, found))
+        yield from _compared(original, found)
 
 
 def _counted(counts: Counts) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _compared(differences: Differences) -> Iterator[tuple[str, Part]]:
+def _compared(original: Placement, found: Placement) -> Iterator[tuple[str, Part]]:
+    if original.refused:
+        yield "against", f"the original does not load: {original.refused}"
+        return
+    differences = between(original, found)
     kinds: Sequence[tuple[str, Sequence[object]]] = (
         ("against", differences.totals),
         ("operators", differences.operators),

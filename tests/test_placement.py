@@ -1,0 +1,234 @@
+"""What onnxruntime executes of a model: read from its log and the graph that it saves."""
+
+import json
+
+import onnx
+import pytest
+from onnx import parser
+
+from amp_rewrite import measure_placement
+from amp_rewrite.placement import placement, placement_log, saved_graph
+from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.placement import OnCpu, Placement
+from amp_rewrite.placement.placement_log import Why
+from amp_rewrite.running.profiles import CPU
+from amp_rewrite.running.sessions import Device
+from tests import text
+from tests.test_cli import failure, run
+
+CUDA = "CUDAExecutionProvider"
+
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+m (float[n, 4] x, int64[2] i) => (float[n, 4] y, int64[3] s) <float16[4, 4] w, float[4] b> {
+  [down] h = Cast <to = 10> (x)
+  [product] p = MatMul (h, w)
+  [up] f = Cast <to = 1> (p)
+  [bias] y = Add (f, b)
+  [join] s = Concat <axis = 0> (i, l)
+  l = Constant <value = int64[1] {1}> ()
+}"""
+
+SAVED = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+m (float[n, 4] x, int64[2] i) => (float[n, 4] y, int64[3] s) <float16[4, 4] w, float[4] b, int64[1] l> {
+  [down] h = Cast <to = 10> (x)
+  [product] p = com.microsoft.FusedMatMul <alpha = 0.5> (h, w)
+  [up] f = Cast <to = 1> (p)
+  [InsertedPrecisionFreeCast_f] g = Cast <to = 1> (p)
+  [bias] y = Add (f, b)
+  [Memcpy_token_4] c = MemcpyToHost (i)
+  [join] s = Concat <axis = 0> (c, l)
+}"""
+
+VERIFY = "2026-01-01 [V:onnxruntime:, session_state.cc:1586 VerifyEachNodeIsAssignedToAnEp] "
+LOG = f"""
+\x1b[0;93m[I:onnxruntime:, x.cc:1] Force fallback to CPU execution for node: join because it is faster\x1b[m
+[I:onnxruntime:, x.cc:1] CUDA kernel not found in registries for Op type: STFT node name: s t (1)
+[W:onnxruntime:, x.cc:1] Fallback to CPU execution provider for Op type: LSTM node name:
+{VERIFY}Node placements
+{VERIFY} Node(s) placed on [{CPU}]. Number of nodes: 3
+{VERIFY}  Concat (join)
+{VERIFY}  STFT (s t (1))
+{VERIFY}  LSTM ()
+{VERIFY} Node(s) placed on [{CUDA}]. Number of nodes: 2
+{VERIFY}  Cast (down)
+{VERIFY}  FusedMatMul (product)
+"""
+
+
+@pytest.fixture
+def log():
+    """The log of LOG."""
+    return placement_log.parse(LOG.splitlines(keepends=True))
+
+
+def saved(tmp_path, source):
+    """The nodes of a saved graph, given as text."""
+    onnx.save(text.unchecked(source), tmp_path / "optimised.onnx")
+    return saved_graph.read(tmp_path / "optimised.onnx")
+
+
+def test_the_log_says_where_nodes_are_and_why(log):
+    """Names may hold brackets and spaces, or be empty; colours are ignored."""
+    assert log.counts == {CPU: 3, CUDA: 2}
+    assert set(log.nodes[CPU]) == {("Concat", "join"), ("STFT", "s t (1)"), ("LSTM", "")}
+    assert log.why == {
+        ("Concat", "join"): Why.PREFERRED,
+        ("STFT", "s t (1)"): Why.NO_KERNEL,
+        ("LSTM", ""): Why.REFUSED,
+    }
+
+
+def test_types_of_the_saved_graph_are_inferred(tmp_path):
+    """Those of operators that onnxruntime alone knows, and behind copies, too."""
+    nodes = {node.name: node for node in saved(tmp_path, SAVED)}
+    assert {name: node.precision for name, node in nodes.items() if node.operator != "Cast"} == {
+        "product": "float16",
+        "bias": "float32",
+        "Memcpy_token_4": "other",
+        "join": "other",
+    }
+    assert nodes["product"].operator == "com.microsoft:FusedMatMul"
+    assert nodes["Memcpy_token_4"].operator == "MemcpyToHost"
+    assert nodes["join"].reads == ("int64", "int64")
+
+
+def test_nodes_of_subgraphs_count(tmp_path):
+    """Also where types come from outside."""
+    nodes = saved(
+        tmp_path,
+        """<ir_version: 8, opset_import: ["" : 17]>
+        m (bool c, float16[4] x) => (float16[4] y) {
+          y = If <then_branch = t () => (float16[4] a) { a = Relu (x) },
+                  else_branch = e () => (float16[4] b) { b = Neg (x) }> (c)
+        }""",
+    )
+    assert sorted((node.operator, node.precision) for node in nodes) == [
+        ("If", "float16"),
+        ("Neg", "float16"),
+        ("Relu", "float16"),
+    ]
+
+
+@pytest.fixture
+def placed(tmp_path, log):
+    """The placement of MODEL, of which onnxruntime made SAVED and LOG."""
+    given = placement.given(parser.parse_model(MODEL))
+    return placement.of(saved(tmp_path, SAVED), log, given, cpu_asked=False)
+
+
+def test_a_placement_counts(placed):
+    """Casts by their types; what onnxruntime inserted or fused is told from what the model has."""
+    assert (placed.nodes, placed.copies, placed.cpu_nodes) == (7, 1, 3)
+    assert (placed.half, placed.full, placed.untyped) == ({"com.microsoft:FusedMatMul": 1}, {"Add": 1}, {})
+    assert placed.casts == {"float16>float32": 2, "float32>float16": 1}
+    assert (placed.float_casts, placed.inserted_casts) == (3, 1)
+    assert placed.fused == {"com.microsoft:FusedMatMul": 1}
+    assert OnCpu("Concat", "other", Why.PREFERRED, 1) in placed.on_cpu
+
+
+def test_a_model_that_onnxruntime_saved_inserts_its_own_casts(tmp_path, log):
+    """A Cast by such a name that the model already has is the model's."""
+    given = placement.given(parser.parse_model(SAVED))
+    found = placement.of(saved(tmp_path, SAVED), log, given, cpu_asked=False)
+    assert (found.inserted_casts, found.fused) == (0, {})
+
+
+def test_a_node_that_onnxruntime_moved_keeps_its_reason():
+    """It appends `_token_7` to the name of a node that it moves past a Transpose, and adds nodes."""
+    log = placement_log.parse(
+        (
+            "kernel not found in registries for Op type: QLinearConv node name: conv",
+            f"{VERIFY} Node(s) placed on [{CPU}]. Number of nodes: 2",
+            f"{VERIFY}  QLinearConv (conv_token_7)",
+            f"{VERIFY}  Transpose (Transpose_token_8)",
+        )
+    )
+    nodes = [
+        saved_graph.Executed("com.microsoft:QLinearConv", "conv_token_7", ("float32",), ("uint8",)),
+        saved_graph.Executed("Transpose", "Transpose_token_8", ("uint8",), ("uint8",)),
+    ]
+    found = placement.of(nodes, log, placement.Given({}, {"conv"}), cpu_asked=False)
+    assert {group.operator: group.why for group in found.on_cpu} == {
+        "com.microsoft:QLinearConv": Why.NO_KERNEL,
+        "Transpose": Why.INSERTED,
+    }
+
+
+def test_where_all_is_on_the_cpu_the_log_lists_nothing():
+    """Then every node is on the CPU."""
+    log = placement_log.parse([f"{VERIFY} All nodes placed on [{CPU}]. Number of nodes: 1"])
+    node = saved_graph.Executed("STFT", "s", ("float32",), ("float32",))
+    found = placement.of([node], log, placement.Given({}, {"s"}), cpu_asked=False)
+    assert found.on_cpu == (OnCpu("STFT", "float32", Why.UNSAID, 1),)
+
+
+def test_a_placement_is_json(placed):
+    """Totals beside what they are made of; reasons as words."""
+    found = json.loads(json.dumps(placed.to_json()))
+    assert (found["loads"], found["nodes"], found["float_casts"]) == (True, 7, 3)
+    assert {"operator": "Concat", "precision": "other", "why": "preferred", "count": 1} in found["on_cpu"]
+
+
+def test_differences_say_what_got_worse(placed):
+    """More nodes and Casts may pay; inserted Casts, copies and nodes on the CPU do not."""
+    found = between(Placement(operators={"MatMul": 1, "Add": 1}), placed)
+    assert [str(row) for row in found.worse] == [
+        "inserted Casts 0 -> 1",
+        "copies 0 -> 1",
+        "nodes on the CPU 0 -> 3",
+    ]
+    as_json = found.to_json()
+    assert as_json["operators"]["com.microsoft:FusedMatMul"] == [0, 1]
+    assert as_json["totals"]["nodes"] == [2, 7]
+    assert as_json["worse"] == ["inserted Casts", "copies", "nodes on the CPU"]
+    assert between(placed, placed) == between(Placement(refused="no"), placed)
+
+
+def test_a_model_on_the_cpu_from_python():
+    """onnxruntime itself says what it executes: here the CPU provider has no half kernel for MatMul."""
+    pytest.importorskip("onnxruntime")
+    found = measure_placement(
+        text.model("g (float16[2, 4] x) => (float16[2, 4] y) <float16[4, 4] w> { y = MatMul (x, w) }"),
+        Device.CPU,
+    )
+    assert (found.refused, found.full) == ("", {"MatMul": 1})
+    assert found.inserted_casts >= 1
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A model, and one that onnxruntime refuses: its LayerNormalization reads two types."""
+    pytest.importorskip("onnxruntime")
+    good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
+    onnx.save(text.model("g (float[2, 4] x) => (float[2, 4] y) { h = Relu (x) y = Exp (h) }"), good)
+    onnx.save(
+        parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = NoSuch (x) }'
+        ),
+        bad,
+    )
+    return good, bad
+
+
+def test_the_command_prints_and_writes(files, tmp_path):
+    """A table; a model that does not load has its message in one line, and exit code 1."""
+    good, bad = files
+    written = tmp_path / "p.json"
+    result = run("placement", good, bad, "--against", good, "--run", "--provider", "cpu", "--json", written)
+    assert result.exit_code == 1, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:4] == ["model", "nodes", "half", "float32"]
+    assert lines[1].split()[1:] == ["2", "0", "2", "0", "0", "0", "0"]
+    assert any("one run" in line and "2 nodes" in line for line in lines)
+    assert any(line.startswith("REFUSED") and "NoSuch" in line for line in lines)
+    found = json.loads(written.read_text())
+    assert (found["provider"], found["stubs"]) == ("cpu", False)
+    assert [one["loads"] for one in found["models"]] == [True, False]
+    assert found["models"][0]["profile"]["nodes"] == 2
+    assert found["models"][0]["against"] == {"totals": {}, "operators": {}, "fused": {}, "worse": []}
+
+
+def test_a_model_that_is_not_there_is_bad_input(tmp_path):
+    """One line and exit code 2."""
+    pytest.importorskip("onnxruntime")
+    assert "there is no such file" in failure("placement", tmp_path / "no.onnx", "--provider", "cpu")

@@ -1,0 +1,144 @@
+"""Sessions on CUDA: as it is where it works, else against the stub libraries; slow, as onnxruntime-gpu is."""
+
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+
+from amp_rewrite import demo, rewrite
+from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.placement import opening, placing, stub_libraries
+from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.placement_log import Why
+from amp_rewrite.running.sessions import Device
+from tests import text
+
+MODELS = Path(__file__).parents[2] / "shared" / "models"
+
+
+def reason():
+    """Why CUDA's provider cannot be asked here; nothing where it can be."""
+    try:
+        stub_libraries.installed()
+    except MissingPackageError:
+        return "onnxruntime-gpu is not installed"
+    has_gcc = shutil.which("gcc") is not None and shutil.which("nm") is not None
+    return (
+        "" if has_gcc or not opening.needs_stubs(Device.CUDA) else "there is no GPU, and gcc is not installed"
+    )
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason()), reason=reason())]
+
+
+@pytest.fixture(scope="module")
+def place():
+    """Places a model that is given as a path or as a proto, all in one process."""
+    with placing.placer(Device.CUDA) as placed:
+        yield placed
+
+
+@pytest.fixture
+def written(tmp_path):
+    """The path of a model."""
+
+    def path(model):
+        onnx.save(model, tmp_path / "model.onnx")
+        return tmp_path / "model.onnx"
+
+    return path
+
+
+def test_the_demo_loads_and_is_half(place, written):
+    """Its result has no more nodes on the CPU, copies or inserted Casts than itself."""
+    model = demo.network()
+    original = place(written(model), None)
+    result = place(written(rewrite(model).model), None)
+    assert (original.refused, result.refused) == ("", "")
+    assert sum(original.half.values()) == 0
+    assert sum(result.half.values()) > sum(result.full.values())
+    assert between(original, result).worse == ()
+
+
+def test_a_run_is_counted(place, written):
+    """What the profile says that it executes is what the graph holds."""
+    model = text.model(
+        "g (float16[2, 4] x) => (float16[2, 4] y) <float16[4, 4] w> { h = MatMul (x, w) y = Relu (h) }"
+    )
+    feeds = {"x": demo.feeds()["image"].ravel()[:8].reshape(2, 4).astype("float16")}
+    found = place(written(model), feeds)
+    assert found.failed == ""
+    assert (found.profile.nodes, found.profile.on_cpu) == (found.nodes, 0)
+
+
+def test_fusions_and_their_loss_show(place, written):
+    """A scale is fused into a product; a Cast between the two hides it."""
+    near = """g (float[2, 4] x, float[4, 3] w) => (float[2, 3] y) {
+      s = Constant <value = float {0.5}> ()
+      p = MatMul (x, w)
+      y = Mul (p, s)
+    }"""
+    far = """g (float16[2, 4] x, float16[4, 3] w) => (float[2, 3] y) {
+      s = Constant <value = float {0.5}> ()
+      p = MatMul (x, w)
+      f = Cast <to = 1> (p)
+      y = Mul (f, s)
+    }"""
+    fused, kept = (place(written(text.model(source)), None) for source in (near, far))
+    assert fused.fused == {"com.microsoft:FusedMatMul": 1}
+    assert (kept.fused, kept.float_casts) == ({}, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "operator", "why"),
+    [
+        (
+            "g (float[2, 2] x) => (float y) { y = Det (x) }",
+            "Det",
+            Why.NO_KERNEL,
+        ),
+        (
+            """g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] w) => (float[1, 1, 4, 4] y) {
+              y = ConvTranspose <pads = [1, 1, 0, 0]> (x, w)
+            }""",
+            "ConvTranspose",
+            Why.REFUSED,
+        ),
+    ],
+)
+def test_nodes_on_the_cpu_have_a_reason(place, written, source, operator, why):
+    """No kernel at all, and one that refuses an attribute."""
+    found = place(written(text.model(source)), None)
+    assert {group.operator: group.why for group in found.on_cpu}[operator] is why
+
+
+def test_a_model_that_does_not_load_has_a_message(place, written):
+    """In one line; the process serves the next model all the same."""
+    bad = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = NoSuch (x) }'
+    )
+    refused = place(written(bad), None).refused
+    assert "NoSuch" in refused
+    assert "\n" not in refused
+    assert place(written(text.model("g (float[2] x) => (float[2] y) { y = Relu (x) }")), None).nodes == 1
+
+
+KNOWN = {
+    "llama_tiny.legacy": (339, 0),
+    "mamba_tiny.legacy": (359, 0),
+    "qwen3_tiny.legacy": (345, 0),
+    "stories260k_past.dynamo": (340, 0),
+    "onnx_lstm_with_peepholes": (1, 0),
+    "squeezenet_fp16": (65, 0),
+}
+"""Nodes and float Casts of shared models, as onnxruntime-gpu 1.31.1 executes them."""
+
+
+@pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
+@pytest.mark.parametrize("name", KNOWN)
+def test_shared_models_have_their_numbers(place, name):
+    """Those of the reference."""
+    found = place(MODELS / name / "model.onnx", None)
+    assert (found.refused, found.nodes, found.float_casts) == ("", *KNOWN[name])
+    assert found.untyped == {}
