@@ -131,7 +131,7 @@ def test_options_name_the_field_that_is_wrong(given, line):
         (
             Tolerances,
             {"relative_l2": "0.01"},
-            "Tolerances.relative_l2: '0.01' is no number; give a number, or",
+            "Tolerances.relative_l2: '0.01' is not a number; give a number, or",
         ),
         (Tolerances, {"relative_l2": -1}, "Tolerances.relative_l2: -1 is not from 0 to inf"),
         (Tolerances, {"max_abs": float("nan")}, "Tolerances.max_abs: nan is not from 0 to inf"),

@@ -192,8 +192,10 @@ def _chain(length):
 def _opened(monkeypatch, feeds, length):
     """How many sessions blame opens for a chain."""
     opened = []
-    plain = sessions.open_plain_session
-    monkeypatch.setattr(sessions, "open_plain_session", lambda *given: opened.append(1) or plain(*given))
+    plain = sessions.open_unoptimised_session
+    monkeypatch.setattr(
+        sessions, "open_unoptimised_session", lambda *given: opened.append(1) or plain(*given)
+    )
     made = _chain(length)
     assert len(blame(made, made, feeds, device=Device.CPU).nodes) == length
     return len(opened)

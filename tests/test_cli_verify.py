@@ -112,7 +112,7 @@ def test_a_bound_that_means_nothing_is_bad_usage(model, bound):
     """A bound that every output breaks, or none, is a slip."""
     result = run(model, "--tolerance", bound)
     assert result.exit_code == 2
-    assert f"{bound} means nothing" in result.stderr
+    assert f"{bound} is out of range" in result.stderr
 
 
 def test_in_place_is_compared_with_what_was_there(model):
@@ -321,7 +321,7 @@ def test_inputs_that_prove_nothing_are_no_good_verdict(model):
     np.savez(model.with_name("nan.npz"), x=np.float32([np.nan, np.nan]))
     result = run(model, *FORCED, *data(model, "nan"))
     assert result.exit_code == 1
-    assert "y: proves nothing: of the NaN or infinities in input 'x'" in result.output
+    assert "y: proves nothing: NaN or infinities in input 'x'" in result.output
     assert "PASS" not in result.output
     assert "next" not in result.output
     assert run("verify", model, model, *data(model, "nan")).exit_code == 1

@@ -16,6 +16,7 @@ from amp_rewrite.errors import FeedError
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
+from amp_rewrite.running import memory
 from amp_rewrite.running.inputs import npz_files
 from amp_rewrite.running.inputs.feeds import Data, feeds
 
@@ -114,8 +115,8 @@ def test_a_header_must_speak_of_what_follows(archived, inflated):
 
 
 def test_open_dimensions_are_bound_by_memory(tmp_path, inflated, monkeypatch):
-    """What fits the model, and not this machine."""
-    monkeypatch.setattr(npz_files, "available_memory", lambda: 1_000_000)
+    """Arrays that fit the model, but not into memory, are refused."""
+    monkeypatch.setattr(memory, "available", lambda: 1_000_000)
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1_000_000, 3), np.float32))
     said = refusal(tmp_path / "x.npz", OPEN)
     assert said.endswith("would take 12 MB, and 1 MB of memory are free; give a smaller sample")
@@ -123,22 +124,22 @@ def test_open_dimensions_are_bound_by_memory(tmp_path, inflated, monkeypatch):
 
 
 def test_memory_is_known_here():
-    """On systems that say; at least a megabyte and at most a petabyte."""
-    found = npz_files.available_memory()
+    """At least a megabyte and at most a petabyte, or unknown."""
+    found = memory.available()
     assert found is None or 1e6 < found < 1e15
 
 
 def test_the_least_memory_counts(tmp_path, monkeypatch):
-    """A container's limit, where there is one; a word in place of a number is none."""
+    """A container's limit counts if there is one; a word in place of a number is no limit."""
     (tmp_path / "all").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
     (tmp_path / "limit").write_text("2048\n")
     (tmp_path / "none").write_text("max\n")
-    (_, system, unit), (_, group, one), _ = npz_files._SOURCES
-    monkeypatch.setattr(npz_files, "_SOURCES", [(tmp_path / "all", system, unit)])
-    assert npz_files.available_memory() == 4096
+    (_, system, unit), (_, group, one), _ = memory.SOURCES
+    monkeypatch.setattr(memory, "SOURCES", [(tmp_path / "all", system, unit)])
+    assert memory.available() == 4096
     more = [(tmp_path / name, group, one) for name in ("limit", "none", "missing")]
-    monkeypatch.setattr(npz_files, "_SOURCES", [*npz_files._SOURCES, *more])
-    assert npz_files.available_memory() == 2048
+    monkeypatch.setattr(memory, "SOURCES", [*memory.SOURCES, *more])
+    assert memory.available() == 2048
 
 
 def test_an_encrypted_archive(archived):

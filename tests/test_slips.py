@@ -123,7 +123,7 @@ def test_coverage_is_not_asserted_without_a_rule(model):
     """An assertion that asserts nothing would always hold; a tolerance or sizes alone are no rule."""
     for fields in ({}, {"require": {}}, {"forbid_half": ()}, {"dims": {}}):
         line = refusal(assert_coverage, model, **fields)
-        assert line == "there is no rule to keep; give one, such as min_flops=0.95"
+        assert line == "no rule was given; give one, such as min_flops=0.95"
 
 
 def test_numbers_of_numpy_are_shown_as_numbers():

@@ -22,7 +22,7 @@ from amp_rewrite.running import metrics
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
-from amp_rewrite.running.inputs.origins import Origin
+from amp_rewrite.running.inputs.input_source import InputSource
 from amp_rewrite.running.sessions import Device
 
 FORCED = Options(level=Level.UNSAFE_FORCE_ALL)
@@ -217,7 +217,7 @@ def test_inputs_that_are_not_finite_prove_nothing(odd):
     assert not found.ok
     assert not found.is_far
     (said,) = found.unproven
-    assert said == "y: proves nothing: of the NaN or infinities in input 'x' come no finite outputs"
+    assert said == "y: proves nothing: NaN or infinities in input 'x' give no finite outputs"
     assert found.to_json()["not_verified"] == said
 
 
@@ -235,7 +235,7 @@ def test_one_sample_of_three_that_proves_nothing_is_named():
     samples = [{"x": FINE}, {"x": NAN}, {"x": FINE}]
     (said,) = same(body, *samples).unproven
     assert said.startswith("sample 2: proves nothing: ")
-    read = Origin(paths=("in",), files=("in/a.npz", "in/b.npz", "in/c.npz"))
+    read = InputSource(paths=("in",), files=("in/a.npz", "in/b.npz", "in/c.npz"))
     found = verification.verify(model(body), model(body), samples, device=Device.CPU, inputs=read)
     assert found.unproven[0].startswith("in/b.npz: proves nothing: ")
 
@@ -265,7 +265,7 @@ OFTEN = "g (float[2] x) => (float[n] y) { some = Greater (x, t) y = Compress (x,
 def test_outputs_without_values_prove_nothing():
     """Where no sample has a value there was no comparison; one that has is enough, as with detections."""
     found = same(EMPTY, {"x": FINE})
-    assert found.unproven == ("nothing was compared: the outputs hold no values",)
+    assert found.unproven == ("nothing was compared: the outputs have no values",)
     assert [output.metrics.agreement for output in found.outputs] == [None, None]
     assert not same(EMPTY, {"x": NAN}).ok
     assert same(OFTEN, {"x": np.float32([0, 0])}, {"x": FINE}).ok
@@ -282,7 +282,7 @@ def test_another_shape_without_bounds_proves_nothing():
     """Taking the bounds away does not make a comparison."""
     before = model("g (float[2] x) => (float[n] y) { y = Relu (x) }")
     after = model("g (float[2] x) => (float[n] y) { y = Concat <axis = 0> (x, x) }")
-    free = metrics.tolerances(("relative_l2=none", "non_finite=none"))
+    free = metrics.parse_tolerances(("relative_l2=none", "non_finite=none"))
     assert not verdict(before, after, {"x": np.float32([1, 2])}, free).ok
 
 
@@ -290,10 +290,10 @@ def test_a_verdict_says_where_its_inputs_come_from():
     """Made up from a seed, read from files, or handed over; a model without inputs has none of a seed."""
     body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
     assert same(body, {"x": FINE}).to_json()["inputs"] == {"synthetic": False, "seed": None, "paths": []}
-    made = verdict(model(body), model(body), {"x": FINE}, inputs=Origin(seed=3))
+    made = verdict(model(body), model(body), {"x": FINE}, inputs=InputSource(seed=3))
     assert made.to_json()["inputs"] == {"synthetic": True, "seed": 3, "paths": []}
     constant = model("g () => (float y) { y = Constant <value = float {1.0}> () }")
-    assert not verdict(constant, constant, {}, inputs=Origin(seed=3)).inputs.is_synthetic
+    assert not verdict(constant, constant, {}, inputs=InputSource(seed=3)).inputs.is_synthetic
 
 
 def test_a_run_that_fails_names_its_sample():
@@ -406,8 +406,8 @@ def test_equal_outputs_are_perfect(array):
     """An output compared with itself has no error, and passes any bound."""
     found = metrics.measure(array, array)
     assert (found.max_abs, found.relative_l2, found.non_finite) == (0, 0, 0)
-    strict = metrics.tolerances(("relative_l2=0", "max_abs=0", "cosine=0.999999", "snr_db=200"))
-    assert not list(metrics.broken(found, strict, is_float=True))
+    strict = metrics.parse_tolerances(("relative_l2=0", "max_abs=0", "cosine=0.999999", "snr_db=200"))
+    assert not list(metrics.violations(found, strict, is_float=True))
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_equal_outputs_are_perfect(array):
 )
 def test_tolerances_are_set_by_name(text, field, bound):
     """A bound is set by its name, or taken away by `none`; the others stay."""
-    found = metrics.tolerances((text,))
+    found = metrics.parse_tolerances((text,))
     assert getattr(found, field) == bound
     assert found.agreement == metrics.Tolerances().agreement
 
@@ -429,14 +429,14 @@ def test_tolerances_are_set_by_name(text, field, bound):
 def test_a_tolerance_that_is_none_is_an_error(text):
     """An unknown name and a bound that is no number say what there is."""
     with pytest.raises(OptionError):
-        metrics.tolerances((text,))
+        metrics.parse_tolerances((text,))
 
 
 def test_a_nan_error_breaks_the_bound():
     """A bound holds only when the comparison does: NaN is never within one."""
     found = metrics.measure(np.float32([1]), np.float32([1]))
     odd = metrics.Metrics(**dict.fromkeys(found.__dataclass_fields__, math.nan))
-    assert list(metrics.broken(odd, metrics.Tolerances(), is_float=True))
+    assert list(metrics.violations(odd, metrics.Tolerances(), is_float=True))
 
 
 # ---- without onnxruntime

@@ -18,7 +18,7 @@ from amp_rewrite.onnx_types import schema, shape_inference
 from amp_rewrite.rewriting import tidy
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.emulation import emulated, rounded_name
-from amp_rewrite.running.intermediate_values import Inside
+from amp_rewrite.running.intermediate_values import InstrumentedModel
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
@@ -76,9 +76,9 @@ def blame(original: Runnable, rewritten: Runnable, feeds: Feeds, *, device: Devi
     `inner_values.Inside` raises.
     """
     where = device or sessions.best_device()
-    before = Inside(original, where)
+    before = InstrumentedModel(original, where)
     with emulated(rewritten, where) as runnable:
-        after = Inside(runnable, where)
+        after = InstrumentedModel(runnable, where)
         shared = _shared(before, after)
         seen = dict(_seen((name, value, value) for name, value in feeds.items()))
         for wanted in before.chunks(shared, feeds):
@@ -103,13 +103,15 @@ def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
         yield patterns.pattern_for(name, names)
 
 
-def _shared(before: Inside, after: Inside) -> dict[str, str]:
+def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:
     """The values that nodes of the main graph make, in order, and what they are called in the other model.
 
     In an emulation that is the value after rounding, as all its readers see it.
     """
-    made = after.made
-    called = {name: next((n for n in (rounded_name(name), name) if n in made), "") for name in before.made}
+    made = after.value_names
+    called = {
+        name: next((n for n in (rounded_name(name), name) if n in made), "") for name in before.value_names
+    }
     return {name: other for name, other in called.items() if other}
 
 

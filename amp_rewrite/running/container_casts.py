@@ -10,21 +10,21 @@ from amp_rewrite.model.names import Names
 from amp_rewrite.onnx_types.element_types import tensor
 from amp_rewrite.rewriting import editing
 
-SINCE: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalType: 16}
+MIN_OPSET: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalType: 16}
 """The opsets from which on a Loop carries sequences, and an If gives optionals away (ONNX 1.8 and 1.11)."""
 
 
-def nodes(value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, names: Names) -> list[ir.Node]:
+def cast_nodes(value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, names: Names) -> list[ir.Node]:
     """Nodes that cast a value of a type, in order; the result is the only output of the last.
 
     They are not in any graph yet. All that they make has a type, and a name that nothing else has.
     """
-    made = _Nodes(value, names)
+    made = _NodeBuilder(value, names)
     _cast(made, value, kind, dtype)
     return made.nodes
 
 
-class _Nodes:
+class _NodeBuilder:
     """Nodes that are made one after the other, under names that begin alike."""
 
     def __init__(self, whose: ir.Value, names: Names) -> None:
@@ -46,9 +46,9 @@ class _Nodes:
         """An input for a body."""
         return self._entitle(ir.Value(shape=shape), suffix, kind)
 
-    def body(self) -> _Nodes:
+    def body(self) -> _NodeBuilder:
         """Nodes for a body, under names of the same kind."""
-        return _Nodes(self._whose, self._names)
+        return _NodeBuilder(self._whose, self._names)
 
     def graph(self, name: str, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Attr:
         """The attribute that holds these nodes as a body."""
@@ -60,7 +60,7 @@ class _Nodes:
         return value
 
 
-def _cast(at: _Nodes, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.Value:
+def _cast(at: _NodeBuilder, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.Value:
     if isinstance(kind, ir.SequenceType):
         return _each(at, value, kind, dtype)
     if isinstance(kind, ir.OptionalType):
@@ -68,7 +68,7 @@ def _cast(at: _Nodes, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType
     return at.add("Cast", [value], tensor(dtype), ir.AttrInt64("to", int(dtype)))
 
 
-def _each(at: _Nodes, value: ir.Value, kind: ir.SequenceType, dtype: ir.DataType) -> ir.Value:
+def _each(at: _NodeBuilder, value: ir.Value, kind: ir.SequenceType, dtype: ir.DataType) -> ir.Value:
     """A Loop that casts one element after the other, and adds it to what it has."""
     wanted, within = editing.with_element(kind, dtype), at.body()
     length = at.add("SequenceLength", [value], _INTEGER)
@@ -84,7 +84,7 @@ def _each(at: _Nodes, value: ir.Value, kind: ir.SequenceType, dtype: ir.DataType
     return at.add("Loop", [length, always, empty], wanted, body)
 
 
-def _if_there(at: _Nodes, value: ir.Value, kind: ir.OptionalType, dtype: ir.DataType) -> ir.Value:
+def _if_there(at: _NodeBuilder, value: ir.Value, kind: ir.OptionalType, dtype: ir.DataType) -> ir.Value:
     """An If that casts what is there, or makes an empty optional of the other type."""
     wanted, full, empty = editing.with_element(kind, dtype), at.body(), at.body()
     element = full.add("OptionalGetElement", [value], kind.elem_type)

@@ -191,7 +191,7 @@ class _Emulator:
 
     def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
         """Nodes that cast a sequence or an optional of the other element type."""
-        since = container_casts.SINCE[type(kind)]
+        since = container_casts.MIN_OPSET[type(kind)]
         if self._opset < since:
             raise ModelError(
                 f"cannot be emulated: no node can cast '{value.name}', which is of the type {kind}",
@@ -199,7 +199,7 @@ class _Emulator:
                 remedy=f"give it tensors there, or opset {since} or later (onnx.version_converter)",
             )
         was = kind if dtype == ir.DataType.FLOAT else editing.with_element(kind, ir.DataType.FLOAT)
-        return container_casts.nodes(value, was, dtype, self._names)
+        return container_casts.cast_nodes(value, was, dtype, self._names)
 
 
 def _widen_attributes(node: ir.Node) -> None:

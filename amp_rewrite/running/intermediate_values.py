@@ -35,7 +35,7 @@ Values = Mapping[str, NDArray[Any]]
 """What a run made, by name."""
 
 
-class Inside:
+class InstrumentedModel:
     """A model that gives out what its main graph makes; its functions are inlined, as the rewrite does it.
 
     Runs raise MissingPackageError, ModelError and FeedError as all do, and OutputError where the folder of a
@@ -53,7 +53,7 @@ class Inside:
         return self._proto.graph.node
 
     @property
-    def made(self) -> dict[str, None]:
+    def value_names(self) -> dict[str, None]:
         """The names of what these nodes make, in order."""
         return {name: None for node in self.nodes for name in node.output if name}
 
@@ -61,7 +61,7 @@ class Inside:
         """What one run makes of these values: those of them that are tensors of floats."""
         _give_out(self._proto.graph, names)
         with _beside(self._model, self._proto) as runnable:
-            session = sessions.open_plain_session(runnable, self._device)
+            session = sessions.open_unoptimised_session(runnable, self._device)
             floats = {output.name for output in session.get_outputs() if output.type in _FLOATS}
             found = sessions.run_session(session, feeds, floats) if floats else {}
             # what is sparse is no array

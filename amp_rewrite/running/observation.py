@@ -12,10 +12,9 @@ from amp_rewrite.analysis.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.running import metrics
-from amp_rewrite.running.inputs import given
-from amp_rewrite.running.inputs.given import Samples
-from amp_rewrite.running.intermediate_values import Inside
+from amp_rewrite.running import metrics, run_arguments
+from amp_rewrite.running.intermediate_values import InstrumentedModel
+from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
@@ -37,13 +36,13 @@ def observe(
     the folder of a model with external data cannot be written to, OptionError for other arguments, and
     TimeLimitError after `timeout` seconds.
     """
-    runnable, runs = given.model("model", model), given.samples(samples)
+    runnable, runs = run_arguments.model("model", model), run_arguments.samples(samples)
     with Limit(timeout).running():
-        return _observe(runnable, runs, given.device(device))
+        return _observe(runnable, runs, run_arguments.device(device))
 
 
 def _observe(model: Runnable, runs: Iterator[Feeds], device: Device) -> Observed:
-    inside = Inside(model, device)
+    inside = InstrumentedModel(model, device)
     found: dict[str, Magnitudes | None] = {}
     first = next(runs, None)
     if first is None:
@@ -58,8 +57,8 @@ def _observe(model: Runnable, runs: Iterator[Feeds], device: Device) -> Observed
     return known
 
 
-def _seen(inside: Inside, feeds: Feeds) -> Iterator[tuple[str, Magnitudes | None]]:
-    for values in itertools.chain([feeds], inside.chunks(inside.made, feeds)):
+def _seen(inside: InstrumentedModel, feeds: Feeds) -> Iterator[tuple[str, Magnitudes | None]]:
+    for values in itertools.chain([feeds], inside.chunks(inside.value_names, feeds)):
         for name, value in values.items():
             if _is_floats(value):
                 yield name, magnitudes(value)

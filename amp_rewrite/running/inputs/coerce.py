@@ -10,22 +10,22 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.running.inputs.model_inputs import Dim, Holds, Input
+from amp_rewrite.running.inputs.model_inputs import Dim, Input, Structure
 
 Array = NDArray[Any]
 
 
-def fit(given: Input, value: Any, where: Path) -> Any:
+def coerce(given: Input, value: Any, where: Path) -> Any:
     """The value in the input's type: one tensor, or a list of them for a sequence.
 
     Numbers change their type where each stays what it is, and from float64 to float32. A sequence may
     come as one array, with its tensors along the first axis. Raises FeedError when it does not fit.
     """
-    if value is None and not given.may_miss:
-        raise given.error(f"is {given.typed}, and what is given is nothing", where=where, remedy=_SAVE)
-    if value is None or given.holds is Holds.OTHER:
+    if value is None and not given.is_optional:
+        raise given.error(f"is {given.type_text}, and what is given is nothing", where=where, remedy=_SAVE)
+    if value is None or given.structure is Structure.OTHER:
         return value
-    if given.holds is not Holds.SEQUENCE:
+    if given.structure is not Structure.SEQUENCE:
         return _tensor(given, np.asarray(value), where)
     if np.ndim(value) == 0 and not isinstance(value, list):
         raise _misfit(given, (), np.asarray(value).dtype, where)
@@ -35,12 +35,12 @@ def fit(given: Input, value: Any, where: Path) -> Any:
 _SAVE = "save it in that type and shape"
 
 
-def check(given: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> None:
+def check_declared(given: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> None:
     """FeedError, as `fit` raises it, when no array of that shape and type is a value of the input."""
-    if given.holds is Holds.OTHER:
+    if given.structure is Structure.OTHER:
         return
-    inner = shape[1:] if given.holds is Holds.SEQUENCE else shape
-    lacks_rank = given.holds is Holds.SEQUENCE and not shape
+    inner = shape[1:] if given.structure is Structure.SEQUENCE else shape
+    lacks_rank = given.structure is Structure.SEQUENCE and not shape
     misshapen = given.dims is not None and not _has_shape(inner, given.dims)
     if lacks_rank or misshapen or _in_type(np.empty(0, dtype), given.dtype) is None:
         raise _misfit(given, shape, dtype, where)
@@ -58,7 +58,7 @@ def _tensor(given: Input, array: Array, where: Path) -> Array:
 def _misfit(given: Input, sizes: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> FeedError:
     shape = ",".join(map(str, sizes))
     return given.error(
-        f"is {given.typed}, and what is given is {dtype}[{shape}]",
+        f"is {given.type_text}, and what is given is {dtype}[{shape}]",
         where=where,
         remedy=_SAVE,
     )

@@ -19,9 +19,9 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
-from amp_rewrite.running.inputs.coerce import fit
-from amp_rewrite.running.inputs.model_inputs import Holds, Input
-from amp_rewrite.running.inputs.origins import Origin
+from amp_rewrite.running.inputs.coerce import coerce
+from amp_rewrite.running.inputs.input_source import InputSource
+from amp_rewrite.running.inputs.model_inputs import Input, Structure
 from amp_rewrite.running.sessions import Feeds
 
 
@@ -65,21 +65,23 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     loaded = loading.load(model).model
     owner = "" if isinstance(model, onnx.ModelProto) else str(model)
     if not data.paths:
-        return synthetic.make(loaded, data.dims, data.seed, data.samples, owner)
+        return synthetic.synthesise(loaded, data.dims, data.seed, data.samples, owner)
     inputs = model_inputs.of(loaded, owner)
     readers = [reader for path in data.paths for reader in _readers(Path(path))]
     return (reader(inputs) for reader in readers)
 
 
-def origin(data: Data) -> Origin:
+def input_source(data: Data) -> InputSource:
     """Where the samples come from, with the files of those that are read; FeedError as `feeds` raises it."""
     if not data.paths:
-        return Origin(seed=data.seed)
+        return InputSource(seed=data.seed)
     readers = [reader for path in data.paths for reader in _readers(Path(path))]
-    return Origin(paths=tuple(map(str, data.paths)), files=tuple(str(reader.args[0]) for reader in readers))
+    return InputSource(
+        paths=tuple(map(str, data.paths)), files=tuple(str(reader.args[0]) for reader in readers)
+    )
 
 
-def sizes(model: str | Path, data: Data) -> Mapping[str, int]:
+def known_sizes(model: str | Path, data: Data) -> Mapping[str, int]:
     """What is known of a model's open dimensions: what was asked for, or what the first sample of the files
     has, as `input:axis`. Raises what `feeds` raises.
     """
@@ -173,7 +175,7 @@ _SAME_MODEL = "check that it belongs to this model"
 
 
 def _read_pb(path: Path, given: Input) -> Any:
-    proto, convert = _OPTIONAL if given.may_miss else _PROTOS[given.holds]
+    proto, convert = _OPTIONAL if given.is_optional else _PROTOS[given.structure]
     parsed = proto()
     try:
         parsed.ParseFromString(reading.read(path))
@@ -192,10 +194,10 @@ def _held(proto: onnx.OptionalProto) -> Any:
 
 _Format = tuple[Callable[[], Any], Callable[[Any], Any]]
 _OPTIONAL: _Format = (onnx.OptionalProto, _held)
-_PROTOS: dict[Holds, _Format] = {
-    Holds.TENSOR: (onnx.TensorProto, numpy_helper.to_array),
-    Holds.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
-    Holds.OTHER: (onnx.MapProto, numpy_helper.to_dict),
+_PROTOS: dict[Structure, _Format] = {
+    Structure.TENSOR: (onnx.TensorProto, numpy_helper.to_array),
+    Structure.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
+    Structure.OTHER: (onnx.MapProto, numpy_helper.to_dict),
 }
 
 
@@ -203,6 +205,6 @@ def _fitted(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path)
     """The values as the model takes them; FeedError for what is missing, unknown or does not fit."""
     npz_files.refuse_unknown(values, inputs, where)
     for name, given in inputs.items():
-        if name not in values and not given.spare:
-            raise given.error("is missing", where=where, remedy=f"add it, as {given.typed}")
-    return {name: fit(inputs[name], value, where) for name, value in values.items()}
+        if name not in values and not given.has_default:
+            raise given.error("is missing", where=where, remedy=f"add it, as {given.type_text}")
+    return {name: coerce(inputs[name], value, where) for name, value in values.items()}

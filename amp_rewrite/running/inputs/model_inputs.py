@@ -20,7 +20,7 @@ Dim = int | str | None
 """A fixed size, the symbol of one that is not, or None where the model says nothing."""
 
 
-class Holds(enum.Enum):
+class Structure(enum.Enum):
     """What an input is, or is when it is there: a tensor, a list of tensors, or neither."""
 
     TENSOR = "tensor"
@@ -39,29 +39,33 @@ class Input:
 
     value: ir.Value
     name: str
-    holds: Holds
+    structure: Structure
     dtype: ir.DataType | None
     dims: tuple[Dim, ...] | None
-    spare: bool
-    owner: str = ""
+    has_default: bool
+    model_path: str = ""
 
     @property
-    def may_miss(self) -> bool:
+    def is_optional(self) -> bool:
         """Whether nothing at all is a value of it."""
         return isinstance(self.value.type, ir.OptionalType)
 
     @property
-    def typed(self) -> str:
+    def type_text(self) -> str:
         """The type as a reader of models writes it: `float32[batch,3]`."""
         dtype = element_name(self.dtype) if self.dtype is not None else "unknown"
         dims = () if self.dims is None else self.dims
         size = "" if self.dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
-        whole = f"{dtype}{size}" if self.holds is Holds.TENSOR else f"{self.holds.value}({dtype}{size})"
-        return f"optional({whole})" if self.may_miss else whole
+        whole = (
+            f"{dtype}{size}"
+            if self.structure is Structure.TENSOR
+            else f"{self.structure.value}({dtype}{size})"
+        )
+        return f"optional({whole})" if self.is_optional else whole
 
     def error(self, problem: str, *, where: str | Path = "", remedy: str = "") -> FeedError:
         """The error for this input; `problem` finishes the sentence "input 'x' ..."."""
-        owned = f" of {self.owner}" if self.owner else ""
+        owned = f" of {self.model_path}" if self.model_path else ""
         return FeedError(f"input '{self.name}'{owned} {problem}", where=where, remedy=remedy)
 
 
@@ -79,22 +83,22 @@ def _input(value: ir.Value, owner: str) -> Input:
     return Input(
         value=value,
         name=value.name or "",
-        holds=_holds(value.type),
+        structure=_holds(value.type),
         dtype=value.dtype,
         dims=None if value.shape is None else tuple(_dims(value.shape)),
-        spare=value.is_initializer(),
-        owner=owner,
+        has_default=value.is_initializer(),
+        model_path=owner,
     )
 
 
-def _holds(kind: ir.TypeProtocol | None) -> Holds:
+def _holds(kind: ir.TypeProtocol | None) -> Structure:
     if isinstance(kind, ir.TensorType):
-        return Holds.TENSOR
+        return Structure.TENSOR
     if isinstance(kind, ir.SequenceType) and isinstance(kind.elem_type, ir.TensorType):
-        return Holds.SEQUENCE
+        return Structure.SEQUENCE
     if isinstance(kind, ir.OptionalType):
         return _holds(kind.elem_type)
-    return Holds.OTHER
+    return Structure.OTHER
 
 
 def _dims(shape: Iterable[int | ir.SymbolicDim]) -> list[Dim]:

@@ -22,15 +22,15 @@ from amp_rewrite.running.inputs import (
     synthetic_integers,
     synthetic_sizes,
 )
-from amp_rewrite.running.inputs.destinations import Destinations
-from amp_rewrite.running.inputs.input_spec import Array, Rule, Wanted
-from amp_rewrite.running.inputs.model_inputs import Holds, Input
+from amp_rewrite.running.inputs.consumers import Consumers
+from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule
+from amp_rewrite.running.inputs.model_inputs import Input, Structure
 
 LISTED = 2
 """How many tensors a made sequence holds."""
 
 
-def make(
+def synthesise(
     model: ir.Model, dims: Mapping[str, int], seed: int, samples: int, owner: str = ""
 ) -> Iterator[Mapping[str, Any]]:
     """Samples for a model, which has the path `owner`, one after the other; the same seed, the same ones.
@@ -40,30 +40,30 @@ def make(
     of the model's dimensions.
     """
     inlining.inline(model)
-    inputs = [given for given in model_inputs.of(model, owner) if not given.spare]
+    inputs = [given for given in model_inputs.of(model, owner) if not given.has_default]
     for given in inputs:
         _refuse(given)
-    destinations = Destinations(model.graph)
+    destinations = Consumers(model.graph)
     shapes = synthetic_sizes.shapes(inputs, dims, destinations)
     by_value = {given.value: shapes[given.name] for given in inputs}
     for given in inputs:
         _refuse_size(given, shapes[given.name])
     wanted = [
-        Wanted(given, shapes[given.name], destinations.of(given.value), by_value, destinations)
+        InputSpec(given, shapes[given.name], destinations.of(given.value), by_value, destinations)
         for given in inputs
     ]
-    return ({w.given.name: _made(w, seed, sample) for w in wanted} for sample in range(samples))
+    return ({w.input.name: _made(w, seed, sample) for w in wanted} for sample in range(samples))
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
     """The size that `make` gives to each dimension that the model leaves open, by its name in `dims`."""
     inlining.inline(model)
-    inputs = [given for given in model_inputs.of(model) if not given.spare]
-    return synthetic_sizes.open_sizes(inputs, dims, Destinations(model.graph))
+    inputs = [given for given in model_inputs.of(model) if not given.has_default]
+    return synthetic_sizes.open_sizes(inputs, dims, Consumers(model.graph))
 
 
 def _refuse(given: Input) -> None:
-    if given.holds is Holds.OTHER or given.dtype is None:
+    if given.structure is Structure.OTHER or given.dtype is None:
         raise given.error("is no tensor, and cannot be made up", remedy=_GIVE)
     if given.dims is None:
         raise given.error("has no shape in the model, not even a rank", remedy=_GIVE)
@@ -90,15 +90,15 @@ _MOST_DIMENSIONS = 64
 _GIVE = "give it with `Data.paths`"
 
 
-def _made(wanted: Wanted, seed: int, sample: int) -> Any:
-    name = zlib.crc32(wanted.given.name.encode())
+def _made(wanted: InputSpec, seed: int, sample: int) -> Any:
+    name = zlib.crc32(wanted.input.name.encode())
     wanted = replace(wanted, random=np.random.default_rng([seed, sample, name]))
-    if wanted.given.holds is Holds.SEQUENCE:
+    if wanted.input.structure is Structure.SEQUENCE:
         return [_tensor(wanted) for _ in range(LISTED)]
     return _tensor(wanted)
 
 
-def _tensor(wanted: Wanted) -> Array:
+def _tensor(wanted: InputSpec) -> Array:
     rules = next(rules for fits, rules in _KINDS if fits(wanted.dtype))
     made = (rule(wanted) for rule in rules)
     values = next(values for values in made if values is not None)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.running.inputs import formulas
-from amp_rewrite.running.inputs.destinations import Destinations
+from amp_rewrite.running.inputs import symbolic_dims
+from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
-from amp_rewrite.running.inputs.shape_constraints import demanded
+from amp_rewrite.running.inputs.shape_constraints import required_size
 
 BATCH = 1
 SEQUENCE = 16
@@ -30,39 +30,39 @@ Key = str | tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OpenDim:
     """An open dimension: where it stands, and among which inputs."""
 
-    given: Input
+    input: Input
     axis: int
     symbol: str | None
     inputs: Sequence[Input]
-    destinations: Destinations
+    consumers: Consumers
 
     @property
     def key(self) -> Key:
         """What has one size wherever it stands."""
-        return _key(self.given, self.axis)
+        return _key(self.input, self.axis)
 
     @property
-    def spot(self) -> str:
+    def label(self) -> str:
         """The place as `--dim` takes it, name or none."""
-        return f"{self.given.name}:{self.axis}"
+        return f"{self.input.name}:{self.axis}"
 
     @property
     def dims(self) -> tuple[Dim, ...]:
         """All dimensions of the input."""
-        return self.given.dims or ()
+        return self.input.dims or ()
 
     @property
     def is_float(self) -> bool:
         """Whether the input holds floats."""
-        return self.given.dtype is not None and self.given.dtype.is_floating_point()
+        return self.input.dtype is not None and self.input.dtype.is_floating_point()
 
     @property
-    def alone(self) -> bool:
+    def is_unique(self) -> bool:
         """Whether no other input has this symbol."""
-        others = (given for given in self.inputs if given is not self.given)
+        others = (given for given in self.inputs if given is not self.input)
         return self.symbol is None or all(self.symbol not in (given.dims or ()) for given in others)
 
 
@@ -71,15 +71,15 @@ def _key(given: Input, axis: int) -> Key:
     return dim if isinstance(dim, str) else (given.name, axis)
 
 
-def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Destinations) -> dict[str, Shape]:
+def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Consumers) -> dict[str, Shape]:
     """The shape of every input whose rank is known, by name; a symbol has one size everywhere.
 
     `dims` gives sizes by symbol or as `input:axis`. Raises FeedError when it names what is not open.
     """
     places = list(_places(inputs, destinations))
     _refuse_unknown(dims, places)
-    spots = {(p.given.name, p.axis): dims[p.spot] for p in places if p.spot in dims}
-    found: dict[Key, int] = {p.key: dims[p.spot] for p in places if p.spot in dims}
+    spots = {(p.input.name, p.axis): dims[p.label] for p in places if p.label in dims}
+    found: dict[Key, int] = {p.key: dims[p.label] for p in places if p.label in dims}
     found |= {symbol: dims[symbol] for p in places if (symbol := p.symbol) and symbol in dims}
     for rule in _RULES:
         for place in places:
@@ -95,24 +95,22 @@ def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Desti
     }
 
 
-def open_sizes(
-    inputs: Sequence[Input], dims: Mapping[str, int], destinations: Destinations
-) -> dict[str, int]:
+def open_sizes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Consumers) -> dict[str, int]:
     """The size of every open dimension in `shapes`, by its name in `dims`."""
     made = shapes(inputs, dims, destinations)
-    return {p.symbol or p.spot: made[p.given.name][p.axis] for p in _places(inputs, destinations)}
+    return {p.symbol or p.label: made[p.input.name][p.axis] for p in _places(inputs, destinations)}
 
 
-def _places(inputs: Sequence[Input], destinations: Destinations) -> Iterator[Place]:
+def _places(inputs: Sequence[Input], destinations: Consumers) -> Iterator[OpenDim]:
     for given in inputs:
         for axis, dim in enumerate(given.dims or ()):
             if not isinstance(dim, int):
-                yield Place(given, axis, dim, inputs, destinations)
+                yield OpenDim(given, axis, dim, inputs, destinations)
 
 
-def _refuse_unknown(dims: Mapping[str, int], places: Sequence[Place]) -> None:
+def _refuse_unknown(dims: Mapping[str, int], places: Sequence[OpenDim]) -> None:
     known = dict.fromkeys(p.symbol for p in places if p.symbol)
-    known |= dict.fromkeys(p.spot for p in places)
+    known |= dict.fromkeys(p.label for p in places)
     for name in dims:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -121,17 +119,17 @@ def _refuse_unknown(dims: Mapping[str, int], places: Sequence[Place]) -> None:
 
 
 Found = Mapping[Key, int]
-_Rule = Callable[[Place, Found], int | None]
+_Rule = Callable[[OpenDim, Found], int | None]
 
 
-def _demanded(place: Place, _found: Found) -> int | None:
+def _demanded(place: OpenDim, _found: Found) -> int | None:
     """The size that the operators which read the input leave no choice about."""
-    ports = place.destinations.of(place.given.value)
-    made = (demanded(port, place.given.value, place.axis) for port in ports)
+    ports = place.consumers.of(place.input.value)
+    made = (required_size(port, place.input.value, place.axis) for port in ports)
     return next((size for size in made if size is not None), None)
 
 
-def words(text: str) -> frozenset[str]:
+def name_words(text: str) -> frozenset[str]:
     """The words of a name: `past_seqLen.1` has past, seq and len; one letter is a word only on its own."""
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)
     return frozenset(part.lower() for part in parts if len(part) > 1 or part == text)
@@ -148,8 +146,8 @@ _NAMED = (
 """Words of a symbol, and the size that they suggest; the first line that knows one counts."""
 
 
-def _named(place: Place, _found: Found) -> int | None:
-    said = words(place.symbol or "")
+def _named(place: OpenDim, _found: Found) -> int | None:
+    said = name_words(place.symbol or "")
     if _is_derived(place) or (_is_sound(place) and said & {"seq", "sequence", "len", "length"}):
         return None
     if place.is_float and place.axis > 0 and said & _SOUND:
@@ -160,19 +158,19 @@ def _named(place: Place, _found: Found) -> int | None:
 _SOUND = {"sample", "samples", "audio", "wave", "waveform", "signal"}
 
 
-def _is_derived(place: Place) -> bool:
+def _is_derived(place: OpenDim) -> bool:
     """Whether other sizes give this one: a sum of symbols, or all tokens, old and new."""
     symbol = place.symbol or ""
-    return formulas.is_one(symbol) or "total" in words(symbol) or _covers_past(place)
+    return symbolic_dims.is_formula(symbol) or "total" in name_words(symbol) or _covers_past(place)
 
 
-def _covers_past(place: Place) -> bool:
+def _covers_past(place: OpenDim) -> bool:
     """A mask over tokens covers those of the past too, unless it is said to be as long as the ids."""
     over_tokens = place.axis == 1 and len(place.dims) == 2
-    return over_tokens and place.alone and "mask" in words(place.given.name)
+    return over_tokens and place.is_unique and "mask" in name_words(place.input.name)
 
 
-def _batched(place: Place, found: Found) -> int | None:
+def _batched(place: OpenDim, found: Found) -> int | None:
     """A batch that has no name is as large as another, or as one that has."""
     if place.axis != 0 and not _is_state(place):
         return None
@@ -180,42 +178,42 @@ def _batched(place: Place, found: Found) -> int | None:
     return next(known, BATCH)
 
 
-def _is_state(place: Place) -> bool:
+def _is_state(place: OpenDim) -> bool:
     """The state of a recurrent layer is [directions, batch, hidden]."""
     if len(place.dims) != 3 or place.axis != 1:
         return False
-    return any(port.place in _STATES for port in place.destinations.of(place.given.value))
+    return any(port.key in _STATES for port in place.consumers.of(place.input.value))
 
 
 _STATES = frozenset((layer, port) for layer in ("LSTM", "GRU", "RNN") for port in (5, 6))
 
 
 def _is_batch(key: Key) -> bool:
-    return "batch" in words(key) if isinstance(key, str) else key[1] == 0
+    return "batch" in name_words(key) if isinstance(key, str) else key[1] == 0
 
 
-def _positioned(place: Place, _found: Found) -> int | None:
+def _positioned(place: OpenDim, _found: Found) -> int | None:
     if _is_derived(place):
         return None
     return next(size for fits, size in _POSITIONS if fits(place))
 
 
-def _is_past(place: Place) -> bool:
-    return _is_past_input(place.given) and place.axis == 2
+def _is_past(place: OpenDim) -> bool:
+    return _is_past_input(place.input) and place.axis == 2
 
 
-def _is_side(place: Place) -> bool:
+def _is_side(place: OpenDim) -> bool:
     rank = len(place.dims)
     last = rank - 1 if rank and place.dims[-1] in (1, 3) else rank
     return rank >= 4 and place.is_float and last - 2 <= place.axis < last
 
 
-def _is_sound(place: Place) -> bool:
+def _is_sound(place: OpenDim) -> bool:
     """A waveform is [batch, sample] or [batch, 1, sample]."""
     return place.is_float and place.axis == len(place.dims) - 1 and place.dims[1:-1] in ((), (1,), (2,))
 
 
-_POSITIONS: tuple[tuple[Callable[[Place], bool], int], ...] = (
+_POSITIONS: tuple[tuple[Callable[[OpenDim], bool], int], ...] = (
     (_is_past, PAST),
     (_is_side, SIDE),
     (lambda place: len(place.dims) >= 4 and place.axis == 1, CHANNELS),
@@ -224,10 +222,12 @@ _POSITIONS: tuple[tuple[Callable[[Place], bool], int], ...] = (
 )
 
 
-def _derived(place: Place, found: Found) -> int | None:
+def _derived(place: OpenDim, found: Found) -> int | None:
     symbol = place.symbol or ""
-    if formulas.is_one(symbol):
-        size = formulas.value(symbol, {key: size for key, size in found.items() if isinstance(key, str)})
+    if symbolic_dims.is_formula(symbol):
+        size = symbolic_dims.evaluate(
+            symbol, {key: size for key, size in found.items() if isinstance(key, str)}
+        )
         return SEQUENCE if size is None else size
     pasts = (_size(given, 2, found, PAST) for given in place.inputs if _is_past_input(given))
     tokens = (_size(given, 1, found, SEQUENCE) for given in place.inputs if _is_tokens(given))
@@ -241,12 +241,12 @@ def _size(given: Input, axis: int, found: Found, guess: int) -> int:
 
 
 def _is_past_input(given: Input) -> bool:
-    return bool(words(given.name) & {"past", "cache"}) and len(given.dims or ()) == 4
+    return bool(name_words(given.name) & {"past", "cache"}) and len(given.dims or ()) == 4
 
 
 def _is_tokens(given: Input) -> bool:
     """Ids or their embeddings: [batch, token] or [batch, token, number]."""
-    said = words(given.name)
+    said = name_words(given.name)
     ids = said & {"ids", "tokens", "embeds"} and not said & {"type", "position", "encoder"}
     return bool(ids) and len(given.dims or ()) in (2, 3)
 

@@ -18,7 +18,7 @@ _CARRIERS = MOVERS | frozenset("Cast CastLike Clip DequantizeLinear Optional Opt
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class NodeInput:
     """An input of a node: the `index`-th."""
 
     node: ir.Node
@@ -30,16 +30,16 @@ class Port:
         return schema.written(self.node.domain, self.node.op_type)
 
     @property
-    def place(self) -> tuple[str, int]:
+    def key(self) -> tuple[str, int]:
         """The operator and the index: what tables of ports know it by."""
         return self.operator, self.index
 
-    def other(self, index: int) -> ir.Value | None:
+    def input_at(self, index: int) -> ir.Value | None:
         """What the node reads at `index`; None where it reads nothing."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
 
-class Destinations:
+class Consumers:
     """The way of values through a graph and the graphs below it."""
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -48,13 +48,13 @@ class Destinations:
             for node in inner:
                 self._note_bindings(node)
 
-    def of(self, value: ir.Value) -> tuple[Port, ...]:
+    def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
         """The ports that read the value, or what movement and casts make of it; nearest first."""
-        found: dict[Port, None] = {}
+        found: dict[NodeInput, None] = {}
         todo, seen = [value], {value}
         while todo:
             current = todo.pop(0)
-            ports = [Port(node, index) for node, index in current.uses()]
+            ports = [NodeInput(node, index) for node, index in current.uses()]
             found.update(dict.fromkeys(ports))
             beyond = (*self._leaving.get(current, ()), *(v for port in ports for v in _beyond(port)))
             todo += [v for v in dict.fromkeys(beyond) if v not in seen]
@@ -68,7 +68,7 @@ class Destinations:
                 self._leaving.setdefault(body.outputs[index], []).extend(outer)
 
 
-def _beyond(port: Port) -> Iterable[ir.Value]:
+def _beyond(port: NodeInput) -> Iterable[ir.Value]:
     bindings = control_flow.bindings(port.node)
     if bindings is not None:
         return _entered(bindings, port.index)
@@ -81,7 +81,7 @@ def _entered(bindings: Iterable[control_flow.Binding], index: int) -> Iterator[i
             yield from (body.inputs[i] for body, i in binding.enters)
 
 
-def _carries(port: Port) -> bool:
+def _carries(port: NodeInput) -> bool:
     operator = port.operator
     if operator not in _CARRIERS:
         return False

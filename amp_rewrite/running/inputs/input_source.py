@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class InputSource:
     """Made up from `seed`, or read from `paths`, or else handed over by the caller.
 
     `files` names the file or folder of each sample that was read, in their order.
@@ -33,5 +33,5 @@ class Origin:
         return {"synthetic": self.is_synthetic, "seed": self.seed, "paths": list(self.paths)}
 
 
-GIVEN = Origin()
+FROM_CALLER = InputSource()
 """Handed over by the caller, who knows more about them."""

@@ -18,12 +18,12 @@ _SIGNS = re.compile(r"[+*]|//|\s[-/]\s")
 """What only a formula has: `batch-size` is a name."""
 
 
-def is_one(symbol: str) -> bool:
+def is_formula(symbol: str) -> bool:
     """Whether the symbol of a dimension is a formula."""
     return bool(_SIGNS.search(symbol))
 
 
-def value(formula: str, sizes: Mapping[str, int]) -> int | None:
+def evaluate(formula: str, sizes: Mapping[str, int]) -> int | None:
     """What a formula comes to, at least 0; None where it is odd or has a symbol without a size."""
     try:
         return max(0, _term(ast.parse(formula.strip(), mode="eval").body, sizes))
