@@ -210,7 +210,7 @@ def test_chunks_of_small_values_grow(monkeypatch):
 def test_chunks_of_large_values_do_not_grow(monkeypatch):
     """Where a chunk takes much memory, the next is no larger."""
     monkeypatch.setattr(intermediate_values, "CHUNK", 1)
-    monkeypatch.setattr(intermediate_values, "_SMALL", 1)
+    monkeypatch.setattr(intermediate_values, "SMALL", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
 
 

@@ -17,7 +17,6 @@ from tests.text import model
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import memory
-from amp_rewrite.running.inputs import npz_files
 from amp_rewrite.running.inputs.feeds import Data, feeds
 
 ROOT = Path(__file__).parents[1]

@@ -253,7 +253,7 @@ def test_looking_at_nothing_but_nan_shows_nothing(model, tmp_path):
     """What was seen would hold nothing in float32, as if all were small enough; --data is named."""
     sample = {"x": np.full((2, 3), np.nan, np.float32)}
     line = refusal(amp_rewrite.observe, model, sample)
-    assert line == "no float of a run is finite and not zero; give other inputs with `samples`"
+    assert line == "no floating-point value of a run is finite and non-zero; give other inputs with `samples`"
     onnx.save(model, tmp_path / "m.onnx")
     np.savez(tmp_path / "nan.npz", **sample)
     flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "nan.npz")]

@@ -1,4 +1,4 @@
-"""Rounding float32 to half: to the nearest value, ties to even, with the same bits from either implementation.
+"""Rounding of float32 to half, to the nearest value, ties to even: the same bits from either implementation.
 
 NumPy and ml_dtypes round one value at a time; onnxruntime's Cast uses the processor's conversion instructions
 and is many times as fast. Large arrays go to onnxruntime if it is installed and rounds identically.
@@ -67,7 +67,7 @@ def fast_converter(half: Half) -> Converter | None:
 
 
 def _sample() -> Floats:
-    """Float32 values of every exponent and both signs, on and beside each tie, infinities included; no NaN."""
+    """Float32 values of every exponent and both signs, on and beside ties, with infinities but no NaN."""
     exponents = np.arange(0, 1 << 31, 1 << 23, dtype=np.int64)
     ends = np.array([i + j for i, j in itertools.product(_ENDS, (-1, 0, 1))], np.int64)
     bits = (exponents[:, None] + ends[None, :]).reshape(-1)

@@ -148,7 +148,11 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
     session = prepared_runs.open_timed_session(model, device)
     runs = [prepared_runs.prepare(session, feeds, device, model.path, options) for feeds in samples]
     cycle = itertools.cycle(runs)
-    return lambda: next(cycle)()
+
+    def run_next() -> None:
+        next(cycle)()
+
+    return run_next
 
 
 def interleave(

@@ -1,4 +1,4 @@
-"""Memory, in bytes: what is free for this process, the most it has used, and what a CUDA device has in use."""
+"""Memory in bytes: available to this process, its peak so far, and in use on a CUDA device."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ class Metrics:
     signal-to-noise ratio in decibels (infinite for equal outputs). `agreement` is the share of equal values
     for outputs that are not float; for float outputs of rank 2 or 3, the share of rows whose arg-max is the
     same, where an index counts as the same if the original's value there ties with its maximum (TIE); None
-    without values, or if every row is constant or has a NaN. `non_finite` counts values that are NaN or infinite in
-    only one of the two, or infinite with opposite signs; `compared` those that are finite in the original, or
-    not float.
+    without values, or if every row is constant or has a NaN. `non_finite` counts values that are NaN or
+    infinite in only one of the two, or infinite with opposite signs; `compared` those that are finite in the
+    original, or not float.
     """
 
     max_abs: float

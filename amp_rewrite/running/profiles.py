@@ -16,8 +16,8 @@ class Profile:
     """The nodes that one run executed, including subgraphs, after the runtime's own fusions.
 
     `nodes` is their number, `on_cpu` the number of those on the CPU provider, and `cpu_operators` counts the
-    latter by operator. `casts` is the number of executions of Casts, the runtime's own included, `copies` that
-    of copies between devices; each iteration of a loop counts.
+    latter by operator. `casts` is the number of executions of Casts, the runtime's own included, `copies`
+    that of copies between devices; each iteration of a loop counts.
     """
 
     nodes: int

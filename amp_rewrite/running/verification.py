@@ -16,7 +16,7 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.running import comparison, metrics, run_arguments, sessions
 from amp_rewrite.running.blame import Blame
-from amp_rewrite.running.comparison import OutputMetrics, RewrittenRunError
+from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics, Tolerances
@@ -42,10 +42,10 @@ class Output:
 class Verdict:
     """Whether a rewritten model computes the same outputs as the original.
 
-    `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the error
-    that keeps the rewritten model from running. `how` is where the two ran, `samples` the number of samples,
-    `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that declare a wrong
-    shape in both models; these are compared all the same.
+    `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the
+    error that keeps the rewritten model from running. `how` is where the two ran, `samples` the number of
+    samples, `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that
+    declare a wrong shape in both models; these are compared all the same.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -54,8 +54,8 @@ class Verdict:
     - in a non-empty output, if all samples with values for it have non-finite inputs;
     - in a sample with non-finite inputs, if the same outputs are comparable in other samples.
 
-    Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may have
-    no detections, and non-finite inputs are valid if the original computes finite outputs from them.
+    Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may
+    have no detections, and non-finite inputs are valid if the original computes finite outputs from them.
     """
 
     outputs: tuple[Output, ...]
@@ -176,7 +176,8 @@ _HOW = {
 def _wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any) -> dict[str, str]:
     """A warning, by name, for each output whose inferred shape differs from what both models declare.
 
-    onnxruntime reports either shape, so that different shapes in the sessions do not mean that the models differ.
+    onnxruntime reports either shape, so that different shapes in the sessions do not mean that the models
+    differ.
     """
     pairs = zip(before.get_outputs(), after.get_outputs(), strict=False)
     differing = [(was, now) for was, now in pairs if was.name == now.name and was.shape != now.shape]
