@@ -104,7 +104,7 @@ def test_what_was_seen_of_another_model_is_refused(model):
 def test_where_inputs_come_from_is_no_text(model):
     """`inputs` of verify is an Origin: a path is refused before anything runs."""
     line = refusal(amp_rewrite.verify, model, model, SAMPLE, inputs="my.npz")
-    assert line == "inputs: 'my.npz' is no Origin; leave it out"
+    assert line == "inputs: 'my.npz' is no InputSource; omit it"
 
 
 @pytest.mark.parametrize(

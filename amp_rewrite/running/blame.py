@@ -108,12 +108,11 @@ def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, st
 
     In an emulation that is the value after rounding, which all its consumers read.
     """
-    names = after.value_names
-    pairs = ((name, other) for name in before.value_names for other in (rounded_name(name), name))
     shared: dict[str, str] = {}
-    for name, other in pairs:
-        if other in names:
-            shared.setdefault(name, other)
+    for name in before.value_names:
+        for other in (rounded_name(name), name):
+            if other in after.value_names:
+                shared.setdefault(name, other)
     return shared
 
 
