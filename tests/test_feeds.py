@@ -170,7 +170,7 @@ def test_numbers_that_would_change_are_refused(saved, array, wanted):
     text = f"g ({wanted}[2] x) => ({wanted}[2] y) {{ y = Identity (x) }}"
     said = refusal(saved(x=array), text)
     shown = {"float": "float32"}.get(wanted, wanted)
-    assert f"input 'x' is {shown}[2], and what is given is {array.dtype}[2]" in said
+    assert f"input 'x' is {shown}[2], but {array.dtype}[2] was given" in said
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_numbers_that_would_change_are_refused(saved, array, wanted):
     [
         ({"x": X}, "input 'n' is missing; add it, as int64[2]"),
         ({"x": X, "n": N, "z": N}, "the model has no input 'z'; it has x, n"),
-        ({"x": X[0], "n": N}, "input 'x' is float32[batch,3], and what is given is float32[3]"),
-        ({"x": X[:, :2], "n": N}, "input 'x' is float32[batch,3], and what is given is float32[4,2]"),
+        ({"x": X[0], "n": N}, "input 'x' is float32[batch,3], but float32[3] was given"),
+        ({"x": X[:, :2], "n": N}, "input 'x' is float32[batch,3], but float32[4,2] was given"),
     ],
 )
 def test_what_does_not_fit_says_why(saved, arrays, said):
@@ -206,7 +206,7 @@ def test_a_data_set_with_too_many_inputs(tmp_path):
     """It belongs to another model."""
     tensor = numpy_helper.from_array(N)
     save_data_set(tmp_path / "test_data_set_0", tensor, tensor, tensor)
-    assert "has 3 inputs, and the model takes 2" in refusal(tmp_path / "test_data_set_0")
+    assert "has 3 inputs, and the model has 2" in refusal(tmp_path / "test_data_set_0")
 
 
 @pytest.mark.parametrize("version", [3, 8])

@@ -389,14 +389,14 @@ def test_sequences_and_optionals():
     assert sample["o"].shape == (4,)
 
 
-def test_what_cannot_be_made_up_says_how_to_give_it():
+def test_what_cannot_be_synthesised_says_how_to_give_it():
     """An input without a rank, or that is no tensor: its name, and the field that helps."""
     proto = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     with pytest.raises(FeedError, match=r"input 'x' has no shape .*; give it with `Data.paths`"):
         next(feeds(proto, Data()))
     proto.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
-    with pytest.raises(FeedError, match=r"input 'x' is no tensor.*; give it with `Data.paths`"):
+    with pytest.raises(FeedError, match=r"input 'x' is not a tensor.*; give it with `Data.paths`"):
         next(feeds(proto, Data()))
 
 

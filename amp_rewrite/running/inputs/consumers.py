@@ -1,8 +1,8 @@
-"""Where a value goes: the ports that read it, also behind operators that only move or cast it."""
+"""The node inputs that a value reaches, directly or through operators that only move or cast it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -11,78 +11,76 @@ from amp_rewrite.analysis.findings import MOVERS
 from amp_rewrite.model.names import graphs
 from amp_rewrite.onnx_types import control_flow, schema
 
-_EVERY = ("Concat", "Max", "Min", "SequenceConstruct")
-_PORTS = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2), "SequenceInsert": (0, 1)}
+_ALL_INPUTS = ("Concat", "Max", "Min", "SequenceConstruct")
+_INPUTS = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2), "SequenceInsert": (0, 1)}
 _CARRIERS = MOVERS | frozenset("Cast CastLike Clip DequantizeLinear Optional OptionalGetElement".split())
-"""What these make of a value is that value, its elements in other places or in another type."""
+"""Operators whose outputs are the elements of an input, moved or in another type; of the first input unless
+the tables above have others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInput:
-    """An input of a node: the `index`-th."""
+    """An input of a node, by position."""
 
     node: ir.Node
     index: int
 
     @property
     def operator(self) -> str:
-        """The operator as lists write it: `Add`, or `com.microsoft:BiasGelu`."""
+        """The operator in the form of operator lists: `Add`, or `com.microsoft:BiasGelu`."""
         return schema.written(self.node.domain, self.node.op_type)
 
     @property
     def key(self) -> tuple[str, int]:
-        """The operator and the index: what tables of ports know it by."""
+        """Operator and index: the key in tables of node inputs."""
         return self.operator, self.index
 
+    def attribute(self, name: str, default: int = 0) -> int:
+        """The node's integer attribute `name`; `default` if it is not set."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_int()
+
     def input_at(self, index: int) -> ir.Value | None:
-        """What the node reads at `index`; None where it reads nothing."""
+        """The node's input at `index`; None if it has none there."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
 
 class Consumers:
-    """The way of values through a graph and the graphs below it."""
+    """The dataflow from values to node inputs in a graph and its subgraphs."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._leaving: dict[ir.Value, list[ir.Value]] = {}
         for inner in graphs(graph):
             for node in inner:
-                self._note_bindings(node)
+                self._add_bindings(node)
 
     def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
-        """The ports that read the value, or what movement and casts make of it; nearest first."""
+        """The node inputs that the value reaches, directly or moved and cast; nearest first."""
         found: dict[NodeInput, None] = {}
         todo, seen = [value], {value}
         while todo:
             current = todo.pop(0)
-            ports = [NodeInput(node, index) for node, index in current.uses()]
-            found.update(dict.fromkeys(ports))
-            beyond = (*self._leaving.get(current, ()), *(v for port in ports for v in _beyond(port)))
-            todo += [v for v in dict.fromkeys(beyond) if v not in seen]
-            seen.update(beyond)
+            uses = [NodeInput(node, index) for node, index in current.uses()]
+            found.update(dict.fromkeys(uses))
+            following = (*self._leaving.get(current, ()), *(v for use in uses for v in _carried_to(use)))
+            todo += [v for v in dict.fromkeys(following) if v not in seen]
+            seen.update(following)
         return tuple(found)
 
-    def _note_bindings(self, node: ir.Node) -> None:
+    def _add_bindings(self, node: ir.Node) -> None:
         for binding in control_flow.bindings(node) or ():
             for body, index in binding.leaves:
                 outer = (node.outputs[i] for i in binding.outputs)
                 self._leaving.setdefault(body.outputs[index], []).extend(outer)
 
 
-def _beyond(port: NodeInput) -> Iterable[ir.Value]:
-    bindings = control_flow.bindings(port.node)
+def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
+    """The values that have the elements of what this node input reads."""
+    bindings = control_flow.bindings(use.node)
     if bindings is not None:
-        return _entered(bindings, port.index)
-    return port.node.outputs if _carries(port) else ()
-
-
-def _entered(bindings: Iterable[control_flow.Binding], index: int) -> Iterator[ir.Value]:
-    for binding in bindings:
-        if index in binding.inputs:
-            yield from (body.inputs[i] for body, i in binding.enters)
-
-
-def _carries(port: NodeInput) -> bool:
-    operator = port.operator
-    if operator not in _CARRIERS:
-        return False
-    return operator in _EVERY or port.index in _PORTS.get(operator, (0,))
+        entered = (binding.enters for binding in bindings if use.index in binding.inputs)
+        return [body.inputs[i] for enters in entered for body, i in enters]
+    operator = use.operator
+    carries = operator in _ALL_INPUTS or use.index in _INPUTS.get(operator, (0,))
+    return use.node.outputs if operator in _CARRIERS and carries else ()

@@ -1,4 +1,4 @@
-"""Integers that say how tensors are laid out: shapes, axes, ends of slices, parts of splits."""
+"""Synthetic operands that determine shapes: shapes, axes, ends of slices, parts of splits."""
 
 from __future__ import annotations
 
@@ -11,80 +11,77 @@ from amp_rewrite.running.inputs.consumers import NodeInput
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec
 
 SIDE = 4
-"""The height and width that a shape asks for: enough to compute with."""
+"""The height and width in a synthetic shape: small, but enough to compute with."""
 CHANNELS = 3
 
 
-def by_port(wanted: InputSpec) -> Array | None:
-    """What the first operator that takes a layout wants; None where the input goes to none.
+def by_use(spec: InputSpec) -> Array | None:
+    """The value for the first operator that reads the input as a shape operand; None if there is none.
 
-    A single number may be moved on its way; of more, only a part may get there.
+    A single number may be moved on its way; of several, only a part may arrive.
     """
-    single = all(size == 1 for size in wanted.shape)
-    ports = (p for p in wanted.uses if p.key in _LAYOUTS and (single or wanted.feeds_directly(p)))
-    made = (_LAYOUTS[port.key](wanted, port) for port in ports)
-    return next((_shaped(wanted, numbers) for numbers in made if numbers), None)
+    for use in spec.uses:
+        if use.key in _OPERANDS and (spec.is_single or spec.feeds_directly(use)):
+            numbers = _OPERANDS[use.key](spec, use)
+            if numbers:
+                return _shaped(spec, numbers)
+    return None
 
 
-def by_name(wanted: InputSpec) -> Array | None:
-    """A shape: the batch of the other inputs, then channels, then sides that are small."""
-    if not wanted.words & {"size", "sizes", "shape"} or len(wanted.shape) != 1:
+def by_name(spec: InputSpec) -> Array | None:
+    """A shape: the batch size of the other inputs, then channels, then small sides."""
+    if not spec.words & {"size", "sizes", "shape"} or len(spec.shape) != 1:
         return None
-    batch = next((s[0] for v, s in wanted.all_shapes.items() if v is not wanted.input.value and s), 1)
-    return np.array([batch, CHANNELS, *[SIDE] * wanted.shape[0]][: wanted.shape[0]])
+    batch = next((s[0] for v, s in spec.all_shapes.items() if v is not spec.input.value and s), 1)
+    return np.array([batch, CHANNELS, *[SIDE] * spec.length][: spec.length])
 
 
-def _shaped(wanted: InputSpec, numbers: Sequence[int]) -> Array:
-    """The numbers, or the smallest of them everywhere where the input is not as long as they are."""
-    return np.array(numbers) if wanted.shape == (len(numbers),) else wanted.full(min(numbers))
+def _shaped(spec: InputSpec, numbers: Sequence[int]) -> Array:
+    """The numbers; their minimum in all elements if the input has a different length."""
+    return np.array(numbers) if spec.shape == (len(numbers),) else spec.full(min(numbers))
 
 
-_Layout = Callable[[InputSpec, NodeInput], Sequence[int]]
+def _data(spec: InputSpec, use: NodeInput) -> tuple[int, ...]:
+    return spec.shape_of(use.input_at(0)) or ()
 
 
-def _count(wanted: InputSpec) -> int:
-    return wanted.shape[0] if wanted.shape else 1
-
-
-def _resized(wanted: InputSpec, port: NodeInput) -> Sequence[int]:
-    """The sizes of the data, twice as large behind the channels."""
-    data = wanted.shape_of(port.input_at(0)) or ()
+def _doubled(spec: InputSpec, use: NodeInput) -> Sequence[int]:
+    """The sizes of the data, doubled after batch and channels."""
+    data = _data(spec, use)
     return [*data[:2], *(2 * size for size in data[2:])]
 
 
-def _ends(wanted: InputSpec, port: NodeInput) -> Sequence[int]:
-    """Where the axes end: nothing is cut off."""
-    data = wanted.shape_of(port.input_at(0)) or ()
-    stored = stored_as(port.input_at(3))
-    axes = np.ravel(stored.numpy()) if stored is not None else range(_count(wanted))
+def _ends(spec: InputSpec, use: NodeInput) -> Sequence[int]:
+    """The sizes of the sliced axes, so that nothing is cut off."""
+    data, stored = _data(spec, use), stored_as(use.input_at(3))
+    axes = np.ravel(stored.numpy()) if stored is not None else range(spec.length)
     return [data[axis] for axis in axes if -len(data) <= axis < len(data)]
 
 
-def _parts(wanted: InputSpec, port: NodeInput) -> Sequence[int]:
-    """Parts of one size, and what is left over in the last."""
-    data, named = wanted.shape_of(port.input_at(0)) or (), port.node.attributes.get("axis")
-    axis = named.as_int() if named is not None else 0
-    if not -len(data) <= axis < len(data) or not wanted.shape:
+def _parts(spec: InputSpec, use: NodeInput) -> Sequence[int]:
+    """Equal parts, with the remainder in the last one."""
+    data, axis = _data(spec, use), use.attribute("axis")
+    if not -len(data) <= axis < len(data) or not spec.shape:
         return ()
-    part, left = divmod(data[axis], _count(wanted))
-    return [*[part] * (_count(wanted) - 1), part + left]
+    part, left = divmod(data[axis], spec.length)
+    return [*[part] * (spec.length - 1), part + left]
 
 
-def _flat(wanted: InputSpec, _port: NodeInput) -> Sequence[int]:
-    """A shape that every tensor can take: all along the first axis."""
-    return [-1, *[1] * (_count(wanted) - 1)]
+def _flat(spec: InputSpec, _use: NodeInput) -> Sequence[int]:
+    """A shape that is valid for every tensor: all elements along the first axis."""
+    return [-1, *[1] * (spec.length - 1)]
 
 
-def _first(wanted: InputSpec, _port: NodeInput) -> Sequence[int]:
-    return range(_count(wanted))
+def _first(spec: InputSpec, _use: NodeInput) -> Sequence[int]:
+    return range(spec.length)
 
 
-def _zeros(wanted: InputSpec, _port: NodeInput) -> Sequence[int]:
-    return [0] * _count(wanted)
+def _zeros(spec: InputSpec, _use: NodeInput) -> Sequence[int]:
+    return [0] * spec.length
 
 
-_LAYOUTS: dict[tuple[str, int], _Layout] = {
-    ("Resize", 3): _resized,
+_OPERANDS: dict[tuple[str, int], Callable[[InputSpec, NodeInput], Sequence[int]]] = {
+    ("Resize", 3): _doubled,
     ("Reshape", 1): _flat,
     ("Slice", 1): _zeros,
     ("Slice", 2): _ends,
@@ -95,4 +92,4 @@ _LAYOUTS: dict[tuple[str, int], _Layout] = {
     ("Pad", 1): _zeros,
     **{(operator, 1): _parts for operator in ("Split", "SplitToSequence")},
 }
-"""The ports that take a layout, and what fits; nothing where the data's shape is not known."""
+"""Node inputs that determine shapes, and valid values; empty if the shape of the data is unknown."""
