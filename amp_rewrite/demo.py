@@ -23,7 +23,7 @@ WIDTH = 32
 PADDING_TOKENS = 4  # the last tokens, which the attention mask excludes
 
 # IR 8 and opset 17: the first opset with LayerNormalization, and old enough for any runtime in use.
-HEADER = """
+NETWORK = """
 <ir_version: 8, opset_import: ["" : 17], producer_name: "amp-rewrite demo">
 demo (float[batch,3,32,32] image) => (float[batch,10] probabilities)
 <
@@ -39,9 +39,8 @@ demo (float[batch,3,32,32] image) => (float[batch,10] probabilities)
   float    rms_epsilon   = {0.000001}
 >
 {
-"""
 
-STEM = """
+  # Stem
   [stem_conv1] conv1 = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(image, conv1_weight)
   [stem_norm1] normed1 = BatchNormalization(
     conv1, norm1_scale, norm1_bias, norm1_mean, norm1_variance)
@@ -54,9 +53,8 @@ STEM = """
   [stem_conv3] map = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(shapes, conv3_weight, conv3_bias)
   [tokens_flatten] flat = Reshape(map, map_shape)
   [tokens_transpose] tokens = Transpose<perm = [0, 2, 1]>(flat)
-"""
 
-ATTENTION = """
+  # Attention
   [attention_norm] attention_in = LayerNormalization<axis = -1>(
     tokens, attention_norm_scale, attention_norm_bias)
   [query_matmul] query_flat = MatMul(attention_in, query_weight)
@@ -77,9 +75,8 @@ ATTENTION = """
   [context_merge] context = Reshape(context_split, tokens_shape)
   [attention_project] attention_out = MatMul(context, project_weight)
   [attention_residual] attended = Add(tokens, attention_out)
-"""
 
-MLP = """
+  # MLP
   [mlp_norm] mlp_in = LayerNormalization<axis = -1>(
     attended, mlp_norm_scale, mlp_norm_bias)
   [mlp_up] mlp_up = MatMul(mlp_in, up_weight)
@@ -92,20 +89,16 @@ MLP = """
   [mlp_down] mlp_down = MatMul(activated, down_weight)
   [mlp_down_bias] mlp_out = Add(mlp_down, down_bias)
   [mlp_residual] thought = Add(attended, mlp_out)
-"""
 
-# Decomposed, as most exporters write it: in half, the square overflows first.
-RMS_NORM = """
+  # RMS norm, decomposed as most exporters write it: in half, the square overflows first
   [rms_square] square = Pow(thought, rms_exponent)
   [rms_mean] mean_square = ReduceMean<axes = [-1], keepdims = 1>(square)
   [rms_epsilon] shifted_square = Add(mean_square, rms_epsilon)
   [rms_sqrt] rms = Sqrt(shifted_square)
   [rms_div] unscaled = Div(thought, rms)
   [rms_scale] state = Mul(unscaled, rms_norm_scale)
-"""
 
-# The body uses loop_weight from the enclosing graph.
-LOOP = """
+  # The body uses loop_weight from the enclosing graph
   [refine_loop] refined = Loop(loop_trips, , state) <body = refine_step (
       int64 iteration, bool keep_going, float[batch,64,32] step_in
     ) => (bool keep_going_out, float[batch,64,32] step_out) {
@@ -113,16 +106,13 @@ LOOP = """
       [refine_matmul] step = MatMul(step_in, loop_weight)
       [refine_tanh] step_out = Tanh(step)
     }>
-"""
 
-HEAD = """
+  # Head
   [head_pool] pooled = ReduceMean<axes = [1], keepdims = 0>(refined)
   [head_gemm] logits = Gemm(pooled, class_weight, class_bias)
   [head_softmax] probabilities = Softmax<axis = -1>(logits)
 }
 """
-
-NETWORK = HEADER + STEM + ATTENTION + MLP + RMS_NORM + LOOP + HEAD
 
 # The last word of a name selects the distribution of its values.
 WEIGHT_SHAPES: dict[str, tuple[int, ...]] = {

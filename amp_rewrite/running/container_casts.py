@@ -14,13 +14,15 @@ MIN_OPSET: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalT
 """The opsets in which a Loop can carry sequences and an If can output optionals (ONNX 1.8 and 1.11)."""
 
 
-def cast_nodes(value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, names: Names) -> list[ir.Node]:
-    """Nodes that cast `value`, of type `kind`, to `dtype`, in order; the last one outputs the result.
+def cast_nodes(
+    value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType, names: Names
+) -> list[ir.Node]:
+    """Nodes that cast `value`, of type `value_type`, to `dtype`, in order; the last one outputs the result.
 
     They are not in a graph yet. Their outputs have types and unique names.
     """
     builder = _NodeBuilder(value, names)
-    _cast(builder, value, kind, dtype)
+    _cast(builder, value, value_type, dtype)
     return builder.nodes
 
 
@@ -42,9 +44,9 @@ class _NodeBuilder:
         node.name = self._names.of_node(value.name or "")
         return value
 
-    def input(self, suffix: str, kind: ir.TypeProtocol, shape: ir.Shape | None = None) -> ir.Value:
+    def input(self, suffix: str, value_type: ir.TypeProtocol, shape: ir.Shape | None = None) -> ir.Value:
         """An input of a body."""
-        return self._named(ir.Value(shape=shape), suffix, kind)
+        return self._named(ir.Value(shape=shape), suffix, value_type)
 
     def body(self) -> _NodeBuilder:
         """A builder for the nodes of a body, with the same prefix."""
@@ -54,42 +56,44 @@ class _NodeBuilder:
         """An attribute whose graph consists of these nodes."""
         return ir.AttrGraph(name, ir.Graph(inputs, outputs, nodes=self.nodes, name=name))
 
-    def _named(self, value: ir.Value, suffix: str, kind: ir.TypeProtocol) -> ir.Value:
+    def _named(self, value: ir.Value, suffix: str, value_type: ir.TypeProtocol) -> ir.Value:
         value.name = self._names.of_value(self._source, suffix)
-        value.type = kind
+        value.type = value_type
         return value
 
 
-def _cast(at: _NodeBuilder, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.Value:
-    if isinstance(kind, ir.SequenceType):
-        return _each(at, value, kind, dtype)
-    if isinstance(kind, ir.OptionalType):
-        return _if_present(at, value, kind, dtype)
+def _cast(at: _NodeBuilder, value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType) -> ir.Value:
+    if isinstance(value_type, ir.SequenceType):
+        return _each(at, value, value_type, dtype)
+    if isinstance(value_type, ir.OptionalType):
+        return _if_present(at, value, value_type, dtype)
     return at.add("Cast", [value], tensor(dtype), ir.AttrInt64("to", int(dtype)))
 
 
-def _each(at: _NodeBuilder, value: ir.Value, kind: ir.SequenceType, dtype: ir.DataType) -> ir.Value:
+def _each(at: _NodeBuilder, value: ir.Value, value_type: ir.SequenceType, dtype: ir.DataType) -> ir.Value:
     """A Loop that casts each element and appends it to a new sequence."""
-    wanted, within = editing.with_element(kind, dtype), at.body()
+    wanted, within = editing.with_element(value_type, dtype), at.body()
     length = at.add("SequenceLength", [value], _INT64)
     always = at.add("Constant", [], _BOOL, ir.AttrTensor("value", ir.tensor(True)))
     empty = at.add("SequenceEmpty", [], wanted, ir.AttrInt64("dtype", int(dtype)))
     index, go = within.input("index", _INT64, ir.Shape(())), within.input("go", _BOOL, ir.Shape(()))
     before = within.input("before", wanted)
     goes_on = within.add("Identity", [go], _BOOL)
-    element = within.add("SequenceAt", [value, index], kind.elem_type)
-    cast = _cast(within, element, kind.elem_type, dtype)
+    element = within.add("SequenceAt", [value, index], value_type.elem_type)
+    cast = _cast(within, element, value_type.elem_type, dtype)
     after = within.add("SequenceInsert", [before, cast], wanted)
     body = within.graph("body", [index, go, before], [goes_on, after])
     return at.add("Loop", [length, always, empty], wanted, body)
 
 
-def _if_present(at: _NodeBuilder, value: ir.Value, kind: ir.OptionalType, dtype: ir.DataType) -> ir.Value:
+def _if_present(
+    at: _NodeBuilder, value: ir.Value, value_type: ir.OptionalType, dtype: ir.DataType
+) -> ir.Value:
     """An If that casts the element, or outputs an empty optional of the new type."""
-    wanted, full, empty = editing.with_element(kind, dtype), at.body(), at.body()
-    element = full.add("OptionalGetElement", [value], kind.elem_type)
-    some = full.add("Optional", [_cast(full, element, kind.elem_type, dtype)], wanted)
-    held = ir.TypeAndShape(editing.with_element(kind.elem_type, dtype), None)
+    wanted, full, empty = editing.with_element(value_type, dtype), at.body(), at.body()
+    element = full.add("OptionalGetElement", [value], value_type.elem_type)
+    some = full.add("Optional", [_cast(full, element, value_type.elem_type, dtype)], wanted)
+    held = ir.TypeAndShape(editing.with_element(value_type.elem_type, dtype), None)
     none = empty.add("Optional", [], wanted, ir.Attr("type", ir.AttributeType.TYPE_PROTO, held))
     branches = (full.graph("then_branch", [], [some]), empty.graph("else_branch", [], [none]))
     return at.add("If", [at.add("OptionalHasElement", [value], _BOOL)], wanted, *branches)

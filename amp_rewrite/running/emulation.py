@@ -174,26 +174,28 @@ class _Emulator:
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         name = self._names.of_value(value, suffix)
-        kind = self._types.get(value)  # not of values added here
-        if kind is None or isinstance(kind, ir.TensorType):
+        value_type = self._types.get(value)  # not of values added here
+        if value_type is None or isinstance(value_type, ir.TensorType):
             nodes = [cast_insertion.cast(value, dtype, self._names.of_node(name))]
         else:
-            nodes = self._container(value, kind, dtype)
+            nodes = self._container(value, value_type, dtype)
         cast = nodes[-1].outputs[0]
         cast.name, cast.shape = name, value.shape
         self._placer.behind(nodes, value)
         return cast
 
-    def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
+    def _container(self, value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
         """Nodes that cast a sequence or an optional to `dtype`."""
-        since = container_casts.MIN_OPSET[type(kind)]
+        since = container_casts.MIN_OPSET[type(value_type)]
         if self._opset < since:
             raise ModelError(
-                f"cannot be emulated: no node can cast '{value.name}', of type {kind}",
+                f"cannot be emulated: no node can cast '{value.name}', of type {value_type}",
                 where="the given model",
                 remedy=f"use tensors instead, or opset {since} or later (onnx.version_converter)",
             )
-        was = kind if dtype == ir.DataType.FLOAT else editing.with_element(kind, ir.DataType.FLOAT)
+        was = (
+            value_type if dtype == ir.DataType.FLOAT else editing.with_element(value_type, ir.DataType.FLOAT)
+        )
         return container_casts.cast_nodes(value, was, dtype, self._names)
 
 
@@ -204,9 +206,9 @@ def _widen_attributes(node: ir.Node) -> None:
             if attribute.as_tensor().dtype in HALF_TYPES:
                 node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
         elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
-            kind = attribute.value.type
-            if kind.dtype in HALF_TYPES:
-                wide = editing.with_element(kind, ir.DataType.FLOAT)
+            value_type = attribute.value.type
+            if value_type.dtype in HALF_TYPES:
+                wide = editing.with_element(value_type, ir.DataType.FLOAT)
                 held = ir.TypeAndShape(wide, attribute.value.shape)
                 node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
     typed = attribute_types.of(node)

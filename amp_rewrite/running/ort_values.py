@@ -29,7 +29,9 @@ converted: they would lose their imaginary part.
 def to_input_type(value: Any, input_type: str) -> Any:
     """A numeric array, converted to the element type of a float input; everything else unchanged."""
     wanted = _FLOATS.get(input_type)
-    if not isinstance(value, np.ndarray) or wanted in (None, value.dtype) or value.dtype.kind not in _REAL:
+    if wanted is None or not isinstance(value, np.ndarray):
+        return value
+    if value.dtype == wanted or value.dtype.kind not in _REAL:
         return value
     with np.errstate(over="ignore"):
         return value.astype(wanted)
