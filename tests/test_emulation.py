@@ -21,9 +21,14 @@ def model(body, opset=17, ir=9):
     return parser.parse_model(f'<ir_version: {ir}, opset_import: ["": {opset}, "com.microsoft": 1]> {body}')
 
 
+def run(proto, feeds):
+    """The outputs of a model on the CPU, by name."""
+    return sessions.run_session(sessions.open_session(proto), feeds)
+
+
 def emulated(body, feeds, **versions):
     """The outputs of a half model's emulation on the CPU, in order."""
-    return list(sessions.run(amp_rewrite.emulate(model(body, **versions)), feeds).values())
+    return list(run(amp_rewrite.emulate(model(body, **versions)), feeds).values())
 
 
 def half(*numbers):
@@ -45,7 +50,7 @@ def test_squares_overflow_and_underflow(number, square):
 def test_the_plain_cpu_provider_does_not_see_it():
     """The reason for the emulation: onnxruntime itself computes sqrt(300 * 300) = 300."""
     body = "g (float16[1] x) => (float16[1] r) { y = Mul (x, x) r = Sqrt (y) }"
-    plain = sessions.run(model(body), {"x": half(300)})["r"]
+    plain = run(model(body), {"x": half(300)})["r"]
     assert plain.item() == 300
     assert emulated(body, {"x": half(300)})[0].item() == np.inf
 
@@ -111,7 +116,7 @@ def test_it_agrees_with_the_reference(name):
     result = amp_rewrite.emulate(made)
     onnx.checker.check_model(result, full_check=True)
     expected = ReferenceEvaluator(made).run(None, feeds)
-    for wanted, got in zip(expected, sessions.run(result, feeds).values(), strict=True):
+    for wanted, got in zip(expected, run(result, feeds).values(), strict=True):
         assert got.dtype == np.float16
         np.testing.assert_allclose(got, wanted, rtol=2**-10, atol=1e-7)
 
@@ -144,7 +149,7 @@ def test_rounding_late_gives_the_same_numbers(name):
     """Rounding before or behind nodes that commute with it gives the same bits, infinities included."""
     made = model(CASES[name], opset=OPSETS.get(name, 17))
     feeds = {entry.name: FEEDS[entry.name] for entry in made.graph.input} | {"x": half(300, -0.3)}
-    at_once, late = (sessions.run(amp_rewrite.emulate(made, late=late), feeds) for late in (False, True))
+    at_once, late = (run(amp_rewrite.emulate(made, late=late), feeds) for late in (False, True))
     for name_, value in at_once.items():
         np.testing.assert_array_equal(late[name_], value)
 
@@ -186,7 +191,7 @@ def test_functions_are_emulated():
         <opset_import: ["": 17], domain: "own"> Square (a) => (b) { m = Mul (a, a) b = Sqrt (m) }"""
     text = f'<ir_version: 9, opset_import: ["": 17, "own": 1]> {body}'
     result = amp_rewrite.emulate(parser.parse_model(text))
-    assert sessions.run(result, {"x": half(300)})["y"].item() == np.inf
+    assert run(result, {"x": half(300)})["y"].item() == np.inf
 
 
 def test_models_from_other_tools_are_emulated():
@@ -194,7 +199,7 @@ def test_models_from_other_tools_are_emulated():
     float16 = pytest.importorskip("onnxruntime.transformers.float16")
     body = "g (float[2] x) => (float[2] y) { a = Mul (x, x) b = Mul (a, x) y = Sqrt (b) }"
     theirs = float16.convert_float_to_float16(model(body), keep_io_types=True)
-    got = sessions.run(amp_rewrite.emulate(theirs), {"x": np.float32([300, 4])})["y"]
+    got = run(amp_rewrite.emulate(theirs), {"x": np.float32([300, 4])})["y"]
     assert got.tolist() == [np.inf, 8]
 
 
@@ -238,7 +243,7 @@ def test_a_scatter_that_adds_is_rounded(scatter, reduction, result, late):
     made = model(body, opset=18)
     onnx.checker.check_model(made, full_check=True)
     feeds = {"x": half(60000), "u": half(60000)}
-    assert sessions.run(amp_rewrite.emulate(made, late=late), feeds)["y"].item() == result
+    assert run(amp_rewrite.emulate(made, late=late), feeds)["y"].item() == result
 
 
 def test_a_scatter_without_reduction_needs_no_casts():
@@ -288,7 +293,7 @@ def test_inputs_and_outputs_keep_their_types_and_values(name, opset):
     result = checked_emulation(made)
     feeds = {entry.name: BORDER_FEEDS[entry.name] for entry in made.graph.input}
     expected = ReferenceEvaluator(made).run(None, feeds)
-    for wanted, got in zip(expected, sessions.run(result, feeds).values(), strict=True):
+    for wanted, got in zip(expected, run(result, feeds).values(), strict=True):
         np.testing.assert_allclose(np.stack(got), np.stack(wanted), rtol=2**-10, atol=1e-7)
         assert np.asarray(got[0]).dtype == np.float16
 
@@ -314,7 +319,7 @@ MAYBE = """g (optional(float16[2]) o) => (optional(float16[2]) z, bool h) {
 @pytest.mark.parametrize(("given", "wanted"), [(half(300, 2), half(np.inf, 4)), (None, None)])
 def test_an_optional_input_or_output_stays_half(opset, given, wanted):
     """The element of an optional is rounded, and an empty one stays empty."""
-    got = sessions.run(checked_emulation(model(MAYBE, opset=opset)), {"o": given})
+    got = run(checked_emulation(model(MAYBE, opset=opset)), {"o": given})
     assert got["h"] == (given is not None)
     np.testing.assert_array_equal(got["z"], wanted)
     assert given is None or got["z"].dtype == np.float16
@@ -325,14 +330,14 @@ def test_an_optional_sequence_input_stays_half():
     body = """g (optional(seq(float16[2])) o) => (float16[2] y) {
         q = OptionalGetElement (o) i = Constant <value = int64 {1}> ()
         a = SequenceAt (q, i) y = Mul (a, a) }"""
-    got = sessions.run(checked_emulation(model(body, opset=18)), {"o": [half(1, 1), half(300, 2)]})
+    got = run(checked_emulation(model(body, opset=18)), {"o": [half(1, 1), half(300, 2)]})
     np.testing.assert_array_equal(got["y"], half(np.inf, 4))
 
 
 def test_a_weight_that_can_be_overridden_has_its_default():
     """Without a given value, the default is used."""
     made = model(BORDERS["a weight that can be overridden"])
-    got = sessions.run(amp_rewrite.emulate(made), {"x": half(2, 2)})["y"]
+    got = run(amp_rewrite.emulate(made), {"x": half(2, 2)})["y"]
     np.testing.assert_array_equal(got, half(2, 1))
 
 

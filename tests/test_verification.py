@@ -44,7 +44,7 @@ def verdict(before, after, feeds, bounds=None, **options):
 
 def plain_error(before, after, feeds):
     """The relative L2 error on onnxruntime's CPU provider, without emulation."""
-    wanted, got = (sessions.run(m, feeds)["y"] for m in (before, after))
+    wanted, got = (sessions.run_session(sessions.open_session(m), feeds)["y"] for m in (before, after))
     return metrics.measure(wanted, got).relative_l2
 
 

@@ -158,14 +158,6 @@ def run_errors(where: str | Path) -> Generator[None]:
         raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
 
 
-def run(model: Runnable, feeds: Feeds, device: Device = Device.CPU) -> dict[str, Any]:
-    """The outputs of a model by name.
-
-    Raises ModelError if onnxruntime rejects the model, and RunError if it rejects the inputs.
-    """
-    return run_session(open_session(model, device), feeds)
-
-
 def _first_line(error: Exception) -> str:
     """The first line of an error message, shortened."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
