@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.model.names import Names
+from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import tensor
 from amp_rewrite.rewriting import editing
 
@@ -15,7 +15,7 @@ MIN_OPSET: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalT
 
 
 def cast_nodes(
-    value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType, names: Names
+    value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType, names: UniqueNames
 ) -> list[ir.Node]:
     """Nodes that cast `value`, of type `value_type`, to `dtype`, in order; the last one outputs the result.
 
@@ -29,7 +29,7 @@ def cast_nodes(
 class _NodeBuilder:
     """Creates nodes in order, whose names have a common prefix."""
 
-    def __init__(self, source: ir.Value, names: Names) -> None:
+    def __init__(self, source: ir.Value, names: UniqueNames) -> None:
         self._source = source
         self._names = names
         self.nodes: list[ir.Node] = []

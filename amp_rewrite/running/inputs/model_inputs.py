@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.onnx_types.element_types import element_name
+from amp_rewrite.onnx_types.element_types import element_type_name
 
 _NO_NAMES = frozenset(("", "?", "None", "none", "-1", "unk"))
 """Placeholders that exporters write for unnamed dimensions: two of these need not have the same size."""
@@ -52,7 +52,7 @@ class Input:
     @property
     def type_text(self) -> str:
         """The type in a readable form: `float32[batch,3]`."""
-        dtype = element_name(self.dtype) if self.dtype is not None else "unknown"
+        dtype = element_type_name(self.dtype) if self.dtype is not None else "unknown"
         dims = "" if self.dims is None else ",".join("?" if d is None else str(d) for d in self.dims)
         text = dtype if self.dims is None else f"{dtype}[{dims}]"
         if self.structure is not Structure.TENSOR:
