@@ -107,8 +107,8 @@ def rewrite(
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the result with it.
 
-    Exit code 1 when the result is not valid, the verdict is FAIL, or the comparison proves nothing; it is written all
-    the same.
+    Exit code 1 when the result is not valid, the verdict is FAIL, or the comparison proves nothing; it is
+    written all the same.
     """
     console = Console(quiet=quiet)
     looking = _looking(asked, observe)
@@ -193,7 +193,7 @@ def _save(path: Path, made: Analysis, dims: Dims) -> None:
 
 
 def _tell(console: Console, job: Job, proof: Outcome, json_: Path | None, judging: Judging) -> None:
-    """Reports on a result; exit code 1 where it is not valid, its verdict is FAIL, or it was not compared though it had to be."""
+    """Reports on a result; exit code 1 if it is invalid, fails, or was not compared as required."""
     report, judged = proof.result.report, proof.verification
     reason = job.not_verified(judged)
     if json_ is not None:
