@@ -187,7 +187,7 @@ def _uncast(graph: units.UnitGraph, half: Half) -> Mapping[int, Finding]:
 
 
 def _old_opset(root: ir.Graph, half: Half) -> str | None:
-    version = element_types.newest(root.opset_imports)
+    version = element_types.default_opset(root.opset_imports)
     since = _BFLOAT16_SINCE if half.name == "bfloat16" else attribute_types.FIRST_TYPED_CAST
     if version >= since:
         return None

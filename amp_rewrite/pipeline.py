@@ -149,7 +149,7 @@ def rewrite(
         with clock.stage("check"):
             told = replace(carried_out, warnings=(*carried_out.warnings, *made.warnings))
             model = analysis.loaded.model
-            nodes = inlined_size.total(model) if model.functions else told.nodes.total
+            nodes = inlined_size.node_count(model) if model.functions else told.nodes.total
             checked = _check(source, made, told, nodes, options)
     return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
 

@@ -257,7 +257,7 @@ def test_explain_all_prints_float32_first(model):
         (("{model}", "--keep-full", "["), "[ is no regular expression"),
         (("{model}", "--list", "defalt"), "did you mean default?"),
         (("{model}", "--plan", "none.json"), "none.json: cannot be read"),
-        (("{model}", "-o", "{model}"), "is the input itself; choose another place, or say --in-place"),
+        (("{model}", "-o", "{model}"), "is the input itself; choose another place, or use --in-place"),
         (("{model}", "-o", "{folder}/none/out.onnx"), "cannot be written"),
         (("{model}", "--io", "half", "--keep-io", "nosuch"), "no float32 input or output is called 'nosuch'"),
         (("{model}", "--external-data", "2"), "say auto, always, never, or a size such as 2GB"),

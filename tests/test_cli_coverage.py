@@ -129,7 +129,7 @@ def test_a_bad_model_is_one_line(tmp_path):
     """One that is not there, one that is none."""
     assert "there is no such file" in failure("coverage", tmp_path / "none.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    assert "is no ONNX model" in failure("coverage", tmp_path / "bad.onnx")
+    assert "is not an ONNX model" in failure("coverage", tmp_path / "bad.onnx")
 
 
 def test_assert_coverage_returns_what_it_found(model):

@@ -98,7 +98,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("m.onnx -o m.onnx", "m.onnx is the input itself; choose another place, or say --in-place"),
+        ("m.onnx -o m.onnx", "m.onnx is the input itself; choose another place, or use --in-place"),
         (
             "m.onnx --keep-full nothing_like_it",
             "--keep-full nothing_like_it matches no node that computes in",

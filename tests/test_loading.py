@@ -211,8 +211,30 @@ def test_an_unreadable_file(model, tmp_path, monkeypatch):
 def test_what_is_no_onnx(data, tmp_path):
     """An empty file, text and other formats are refused, as files and as bytes."""
     (tmp_path / "m.onnx").write_bytes(data)
-    assert "is no ONNX model" in refused(tmp_path / "m.onnx")
-    assert "is no ONNX model" in refused(data)
+    assert "is not an ONNX model" in refused(tmp_path / "m.onnx")
+    assert "is not an ONNX model" in refused(data)
+
+
+@pytest.mark.parametrize("place", ["graph", "body", "input"])
+def test_an_initializer_without_a_value(place):
+    """onnx-ir would leave it out of what it writes, and its consumers would read nothing."""
+    made = ir.from_proto(
+        text.model(
+            """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+                h = MatMul (x, w)
+                y = If (c) <
+                    then_branch = t () => (float[4,4] p) <float[4,4] v> { p = MatMul (h, v) },
+                    else_branch = e () => (float[4,4] q) { q = Neg (h) }
+                >
+            }"""
+        )
+    )
+    held = made.graph[1].attributes["then_branch"].as_graph() if place == "body" else made.graph
+    value = next(iter(held.initializers.values()))
+    value.const_value = None
+    if place == "input":
+        held.inputs.append(value)
+    assert refused(made).startswith(f"the given model: the initializer '{value.name}' has no value; ")
 
 
 def test_truncated_bytes(model):

@@ -55,7 +55,7 @@ def test_names_that_are_no_utf_8(place):
     data.opset_import.add(domain="domain", version=1)
     raw = data.SerializeToString().replace(place.encode(), place.encode()[:-1] + b"\xe9")
     result = rewrite(raw, Options(metadata=False))
-    assert result.report.warnings == ("names that are no UTF-8 were read as Latin-1",)
+    assert result.report.warnings == ("names that are not UTF-8 were read as Latin-1",)
     assert place[:-1] + "é" in str(onnx.ModelProto.FromString(result.model))
     assert result.report.nodes.half == 2
 
@@ -69,6 +69,30 @@ def test_the_last_of_several_imports_counts():
 
     made = damaged(change).model
     assert [o.version for o in made.opset_import if o.domain in ("", "ai.onnx")] == [17]
+
+
+@pytest.mark.parametrize("last", ["dense", "sparse"])
+def test_the_last_of_several_initializers_of_one_name_counts(last):
+    """As in onnxruntime, which reads sparse initializers after the others; a warning names them."""
+
+    def change(proto):
+        if last == "dense":
+            proto.graph.initializer.append(numpy_helper.from_array(np.full((4, 4), 2, np.float32), "w"))
+        else:
+            proto.graph.sparse_initializer.append(sparse_initializer("w"))
+
+    before = text.model(
+        "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul (x, x)  y = MatMul (h, w) }"
+    )
+    change(before)
+    result = rewrite(before, UNCHECKED)
+    assert result.report.nodes.half
+    held = result.model.graph
+    assert len(held.initializer) + len(held.sparse_initializer) == 1
+    assert result.report.warnings == (
+        "several initializers are called 'w': the last of them counts, as in onnxruntime",
+    )
+    text.agree(before, result.model)
 
 
 def test_data_that_is_there_twice():
@@ -90,7 +114,7 @@ def test_data_that_does_not_fit_its_shape():
     def change(proto):
         proto.graph.initializer[0].dims[0] = 3
 
-    with pytest.raises(ModelError, match="what 'w' holds does not fit its type and shape"):
+    with pytest.raises(ModelError, match="the content of 'w' does not fit its type and shape"):
         damaged(change)
 
 

@@ -60,13 +60,13 @@ def test_weights_that_cannot_be_fetched_are_named():
         raise ConnectionError("the bucket is gone")
 
     line = refusal(amp_rewrite.rewrite, lazy(gone))
-    assert "what 'w' holds cannot be read (ConnectionError: the bucket is gone)" in line
+    assert "the content of 'w' cannot be read (ConnectionError: the bucket is gone)" in line
 
 
 def test_weights_that_come_in_another_shape_are_refused():
     """A lazy tensor that makes another shape than it declares is damaged."""
     line = refusal(amp_rewrite.rewrite, lazy(lambda: ir.tensor(np.ones(7, np.float32))))
-    assert "what 'w' holds does not fit its type and shape (it has the shape (7,))" in line
+    assert "the content of 'w' does not fit its type and shape (it has the shape (7,))" in line
 
 
 def surgeon_graph(dtype=np.float32, **attrs):

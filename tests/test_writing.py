@@ -68,7 +68,7 @@ def test_too_large_for_one_file(model, external, monkeypatch):
     before = names(external.parent)
     with pytest.raises(OutputError) as caught:
         rewrite(external, Options(external_data=NEVER))
-    assert line(caught).endswith("protobuf stops at 2 GiB; leave out `Options.external_data=NEVER`")
+    assert line(caught).endswith("protobuf's limit is 2 GiB; leave out `Options.external_data=NEVER`")
     assert names(external.parent) == before
     for source in (model, model.SerializeToString()):
         with pytest.raises(OutputError) as caught:

@@ -175,7 +175,7 @@ def test_data_that_may_not_be_read(model, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(tensor_blocks, "open", refuse, raising=False)
+    monkeypatch.setattr(tensor_blocks.reading, "open_regular", refuse)
     assert "that you may read" in refusal(place)
 
 

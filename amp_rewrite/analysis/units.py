@@ -106,7 +106,7 @@ class _Builder:
     def graph(self, graph: ir.Graph) -> None:
         self._graphs.append(graph)
         for node in graph:
-            if control_flow.may_hold(node):
+            if control_flow.may_have_bodies(node):
                 self._holder(node)
             elif node.op_type != "Constant":
                 self._groups(node, sealed=False)

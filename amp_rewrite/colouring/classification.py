@@ -160,7 +160,7 @@ def _bound(unit: Unit, root: ir.Graph) -> str:
 
 def _old(root: ir.Graph) -> str:
     """Why nothing in a model can change, or nothing."""
-    version = element_types.newest(root.opset_imports)
+    version = element_types.default_opset(root.opset_imports)
     return f"runtimes have no Cast for opset {version}" if version < attribute_types.FIRST_TYPED_CAST else ""
 
 

@@ -18,10 +18,18 @@ def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 def bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
     """The bodies of the nodes of a graph, in node order, without those nested deeper."""
-    for node in [node for node in graph if control_flow.may_hold(node)]:
+    for node in [node for node in graph if control_flow.may_have_bodies(node)]:
         yield from control_flow.bodies(node)
 
 
 def operators(held: Iterable[ir.Graph]) -> frozenset[str]:
     """The operator types of the nodes of these graphs, whatever their domains."""
     return frozenset([node.op_type for graph in held for node in graph])
+
+
+def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Nodes and the nodes nested in them, each after those of its bodies."""
+    for node in nodes:
+        for body in control_flow.bodies(node):
+            yield from nodes_inner_first(body)
+        yield node
