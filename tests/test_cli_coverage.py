@@ -9,7 +9,7 @@ import pytest
 from amp_rewrite.errors import OptionError
 from amp_rewrite.testing import assert_coverage
 from tests import text
-from tests.test_cli import failure, run
+from tests.commands import failure, run
 
 SOURCE = """g (float16[n, 8] x) => (float[n, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
   [first] h = MatMul (x, w1)

@@ -11,6 +11,7 @@ from amp_rewrite import Options, rewrite
 from amp_rewrite.model import obsolete_data_files
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
+from tests.model_files import names
 
 BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))
 GRAPH = "g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x, w) }"
@@ -36,11 +37,6 @@ def stays(out, reader):
     assert (f"out.onnx.data stays beside the result: {reader}",) == warnings
     assert onnx.load(out).graph.initializer
     return data.read_bytes() == before
-
-
-def names(folder):
-    """What lies in a folder."""
-    return sorted(path.name for path in folder.iterdir())
 
 
 def test_data_of_the_old_model_goes(out):

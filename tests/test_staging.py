@@ -18,6 +18,7 @@ from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import locking, staging
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
+from tests.model_files import names
 
 ROOT = Path(__file__).parents[1]
 BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))
@@ -30,11 +31,6 @@ def model(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(text.model(GRAPH), path)
     return path
-
-
-def names(folder):
-    """What lies in a folder."""
-    return sorted(path.name for path in folder.iterdir())
 
 
 def refused(path, source):
