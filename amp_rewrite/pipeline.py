@@ -144,6 +144,7 @@ def rewrite(
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
             on_plan(analysis)
+            analysis.decisions()  # made before the edit, for whoever keeps the analysis
         placed = stages.run("edit", _edit, analysis)
         removed = stages.run("tidy", _tidy, analysis)
         warnings = stages.run("annotate", _annotate, analysis, placed)
@@ -203,13 +204,13 @@ def _edit(analysis: Analysis) -> tuple[ir.Node, ...]:
     """Carries out the plan; returns a node for each of its Casts."""
     analysis.state.is_edited = bool(analysis.plan)
     graph = analysis.graph
-    return editing.apply(analysis.plan, analysis.loaded.model, graph.graphs, graph.types)
+    return editing.apply(analysis.plan, analysis.loaded.model, graph.nodes, graph.types)
 
 
 def _tidy(analysis: Analysis) -> int:
     """How many Casts were superfluous, and are gone."""
     graph = analysis.graph
-    return tidy.run(graph.root, graph.graphs, graph.types) if analysis.plan else 0
+    return tidy.run(graph.root, graph.nodes, graph.types) if analysis.plan else 0
 
 
 def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:

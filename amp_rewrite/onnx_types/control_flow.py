@@ -57,7 +57,7 @@ def _exists(binding: Binding) -> bool:
 
 def may_have_bodies(node: ir.Node) -> bool:
     """Whether a node can have bodies: control flow, and any operator outside the default domain."""
-    return node.op_type in _BINDINGS or bool(node.domain)  # a test compares the table with onnx
+    return node.op_type in _BINDINGS or node.domain != ""  # a test compares the table with onnx
 
 
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:

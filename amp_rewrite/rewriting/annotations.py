@@ -88,7 +88,7 @@ def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, sites: It
     """Leaves what `write` would of these, in a model that carries no decisions yet."""
     painted = zip(graph.units, painting.paints, painting.entries, strict=True)
     units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
-    _write(model, graph.graphs, units, sites)
+    _write(model, graph.nodes, units, sites)
 
 
 def _write(
