@@ -148,11 +148,6 @@ def _unify_imports(function: ir.Function, model: ir.Model) -> None:
     for domain, version in function.opset_imports.items():
         ours = model.opset_imports.get(domain, version)
         used = {node.op_type for node in function.all_nodes() if node.domain == domain}
-        if all(_is_same(domain, operator, version, ours) for operator in used):
+        pairs = ([schema.find(domain, operator, v) for v in (version, ours)] for operator in used)
+        if all(one is not None and other is not None and one.since == other.since for one, other in pairs):
             function.opset_imports[domain] = ours
-
-
-def _is_same(domain: str, operator: str, version: int, other: int) -> bool:
-    """Whether an operator has the same schema in two versions of its opset."""
-    one, another = (schema.find(domain, operator, known) for known in (version, other))
-    return one is not None and another is not None and one.since == another.since

@@ -50,12 +50,8 @@ def referenced_by(path: Path) -> frozenset[Path]:
         for entry in tensor.external_data
         if entry.key == _LOCATION and "\0" not in entry.value
     }
-    return frozenset(_without_links(path.parent / location) for location in locations)
-
-
-def _without_links(file: Path) -> Path:
-    """The path of a file in one spelling; a link in place of the file itself is not followed."""
-    return file.parent.resolve() / file.name
+    files = (path.parent / location for location in locations)
+    return frozenset(file.parent.resolve() / file.name for file in files)  # a link itself is not followed
 
 
 def _content(path: Path) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import control_flow
@@ -191,17 +192,8 @@ def _has_data(tensor: onnx.TensorProto) -> bool:
 
 _DATA = "float_data int32_data string_data int64_data double_data uint64_data".split()
 
-_FIELDS: dict[int, str] = {
-    onnx.TensorProto.FLOAT: "float_data",
-    onnx.TensorProto.INT64: "int64_data",
-    onnx.TensorProto.DOUBLE: "double_data",
-    onnx.TensorProto.UINT64: "uint64_data",
-    onnx.TensorProto.UINT32: "uint64_data",
-    onnx.TensorProto.STRING: "string_data",
-    onnx.TensorProto.COMPLEX64: "float_data",
-    onnx.TensorProto.COMPLEX128: "double_data",
-}
-"""The field with the data of a type; int32_data for all others."""
+_FIELDS = {kind: helper.tensor_dtype_to_field(kind) for kind in helper.get_all_tensor_dtypes()}
+"""The field with the data of each element type."""
 
 
 def restore_trailing_outputs(model: ir.Model, proto: onnx.ModelProto, graphs: Iterable[ir.Graph]) -> None:

@@ -137,7 +137,7 @@ def _forget_undeclared(graphs: Iterable[ir.Graph], declared: Container[str | Non
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFile:
+class WrittenModel:
     """The content of the model file itself, and warnings."""
 
     data: bytes
@@ -149,7 +149,7 @@ def save(
     path: Path,
     asked: ExternalData = _AS_IN_SOURCE,
     in_use: frozenset[Path] = frozenset[Path](),
-) -> WrittenFile:
+) -> WrittenModel:
     """Writes a model to a file in one step: it is complete or not there.
 
     `asked` says where its weights go. Data files of a replaced model are removed, unless they are `in_use` or
@@ -185,7 +185,7 @@ def _publish(
     names: Sequence[str],
     read: Sequence[SourceFile],
     in_use: frozenset[Path] = frozenset[Path](),
-) -> WrittenFile:
+) -> WrittenModel:
     """Moves a model and its data files into place, after checking that no file that was read has changed."""
     (stage.files / stage.target.name).write_bytes(data)
     source_files.check(read)
@@ -193,7 +193,7 @@ def _publish(
         obsolete = obsolete_data_files.find(stage.target, in_use)
         stage.publish(names, next((file.path for file in read), None))
         obsolete.remove()
-    return WrittenFile(data, obsolete.warnings)
+    return WrittenModel(data, obsolete.warnings)
 
 
 def _is_external(loaded: Loaded, asked: ExternalData) -> bool:

@@ -15,10 +15,10 @@ import onnx
 
 from amp_rewrite.process import fork_safe
 
-Record = Mapping[str, Any]
+OperatorVersion = Mapping[str, Any]
 """One version of an operator: `since`, `inputs`, `outputs` (rows of type, option, homogeneous), `types`."""
 
-Records = Mapping[tuple[str, str], tuple[Record, ...]]
+OperatorVersions = Mapping[tuple[str, str], tuple[OperatorVersion, ...]]
 """The versions of each operator, oldest first, by (domain, operator)."""
 
 CONTRIB = "com.microsoft"
@@ -27,7 +27,7 @@ _TABLE = Path(__file__).with_name("contrib_schemas.json")
 
 
 @functools.cache
-def records() -> Records:
+def records() -> OperatorVersions:
     """Every operator that onnxruntime adds to ONNX.
 
     The installed version takes precedence, but may be older than the table and lack some of its operators.
@@ -35,7 +35,7 @@ def records() -> Records:
     return {**stored(), **installed()}
 
 
-def stored() -> Records:
+def stored() -> OperatorVersions:
     """The operators in the stored table."""
     table = json.loads(_TABLE.read_text(encoding="utf-8"))
     return {
@@ -45,21 +45,21 @@ def stored() -> Records:
     }
 
 
-def installed() -> Records:
+def installed() -> OperatorVersions:
     """The operators of the installed onnxruntime; none if it is missing or does not work."""
     try:
         state = fork_safe.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
     except (ImportError, AttributeError, OSError):
         return {}
-    found: dict[tuple[str, str], list[Record]] = {}
+    found: dict[tuple[str, str], list[OperatorVersion]] = {}
     for schema in sorted(schemas, key=lambda s: (s.domain, s.name, s.since_version)):
         if schema.domain == CONTRIB or (schema.domain == "" and not onnx.defs.has(schema.name)):
             found.setdefault((schema.domain, schema.name), []).append(_record(schema))
     return {key: tuple(versions) for key, versions in found.items()}
 
 
-def _record(schema: Any) -> Record:
+def _record(schema: Any) -> OperatorVersion:
     return {
         "since": schema.since_version,
         "inputs": _formals(schema.inputs),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,24 +78,14 @@ def layout(domain: str, operator: str, version: int, inputs: int, outputs: int) 
     of_outputs = _variables(signature.outputs, outputs)
     if of_inputs is None or of_outputs is None:
         return None
-    input_ports, output_ports = _ports(of_inputs), _ports(of_outputs)
+    ports: dict[TypeVar, tuple[list[int], list[int]]] = {}  # a Loop can have a hundred thousand variables
+    for side, variables in enumerate((of_inputs, of_outputs)):
+        for port, var in enumerate(variables):
+            ports.setdefault(var, ([], []))[side].append(port)
     return tuple(
-        Group(
-            var=var,
-            inputs=tuple(input_ports.get(var, ())),
-            outputs=tuple(output_ports.get(var, ())),
-            allowed=signature.allowed.get(var.name, frozenset([var.name])),
-        )
-        for var in dict.fromkeys((*of_inputs, *of_outputs))
+        Group(var, tuple(ins), tuple(outs), signature.allowed.get(var.name, frozenset([var.name])))
+        for var, (ins, outs) in ports.items()
     )
-
-
-def _ports(variables: Iterable[TypeVar]) -> dict[TypeVar, list[int]]:
-    """The ports of each variable, in linear time: a Loop can have a hundred thousand variables."""
-    found: dict[TypeVar, list[int]] = {}
-    for port, var in enumerate(variables):
-        found.setdefault(var, []).append(port)
-    return found
 
 
 def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] | None:
