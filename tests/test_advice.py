@@ -4,13 +4,11 @@ import json
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from amp_rewrite import analyze, explanation, rewrite
 from amp_rewrite.advice import advice, capability, words
 from amp_rewrite.advice.capability import Capability, parse, shortfall
 from amp_rewrite.advice.measured import measure
-from amp_rewrite.cli import main
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16
@@ -19,7 +17,7 @@ from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.running import nvml
-from tests import text
+from tests import commands, text
 
 
 def paddings(source, dims=None, options=None):
@@ -241,7 +239,7 @@ def path(tmp_path, monkeypatch):
 
 def run(*arguments):
     """Runs the command line in this process; it must end well."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    result = commands.run(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 

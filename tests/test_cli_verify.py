@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import parser
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli import main
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.inputs import npz_files
+from tests.commands import run
 
 OVERFLOW = """<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
     [shift] s = Add (x, x) [square] a = Mul (s, s) [root] y = Sqrt (a) }"""
@@ -32,11 +31,6 @@ def model(tmp_path):
     np.savez(tmp_path / "large.npz", x=np.float32([150, 1]))
     np.savez(tmp_path / "small.npz", x=np.float32([2, 1]))
     return path
-
-
-def run(*arguments):
-    """Runs the command line in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def data(model, name):

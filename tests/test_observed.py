@@ -5,18 +5,17 @@ import json
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 
 import amp_rewrite
 from amp_rewrite.analysis import observed
 from amp_rewrite.analysis.observed import Magnitudes
-from amp_rewrite.cli import main
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.running.sessions import Device
+from tests import commands
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -50,7 +49,7 @@ def path(tmp_path):
 def run(path, *arguments):
     """Runs the command on the inputs beside the model, in this process."""
     flags = ("--data", path.with_name("ones.npz"), *arguments)
-    return CliRunner().invoke(main, [str(path), *map(str, flags)])
+    return commands.run(path, *flags)
 
 
 # ---- looking

@@ -94,7 +94,7 @@ class _Emulator:
         self._unrounded: set[ir.Value] = set()
         self._root = model.graph
         self._types = element_types.infer(model)
-        self._opset = element_types.newest(model.graph.opset_imports)
+        self._opset = element_types.default_opset(model.graph.opset_imports)
         self._names = UniqueNames(graphs(model.graph))
         self._placer = Placer()
         self._graph_outputs: dict[ir.Value, list[Use]] = {}
