@@ -227,7 +227,7 @@ def test_what_a_checker_refuses_before_is_a_warning(model):
     model.graph.node[1].attribute.append(helper.make_attribute("odd", 1))
     report = rewrite(model).report
     assert report.ok
-    assert "onnx's checker refuses this model" in report.warnings[0]
+    assert "onnx's checker rejects this model" in report.warnings[0]
 
 
 def test_no_check_when_not_asked(model):
@@ -252,7 +252,7 @@ def test_a_damaged_model_is_to_blame(model):
     model.graph.node[0].output.append("too_many")
     with pytest.raises(ModelError) as caught:
         rewrite(model)
-    assert str(caught.value).startswith("the given model: is no valid model")
+    assert str(caught.value).startswith("the given model: is not a valid model")
     assert "\n" not in str(caught.value)
 
 
