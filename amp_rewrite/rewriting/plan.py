@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
-from amp_rewrite.colouring.rules import Colour, Painting
+from amp_rewrite.colouring.painting import Colour, Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics import half as halves

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.matching import Matched
-from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.rewriting.plan import Plan, Storage
 
 
