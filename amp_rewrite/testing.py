@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.coverage import baselines
-from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.ci_rules import TOLERANCE, CoverageRules, RuleResult
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import TOLERANCE, Check, Rules
-from amp_rewrite.coverage.table import nodes
+from amp_rewrite.coverage.rule_checks import check
+from amp_rewrite.coverage.terminal_table import nodes
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model.loading import ModelSource
 
 
@@ -40,7 +40,7 @@ def assert_coverage(
     it, ModelError for what is no model, and OptionError for what is no rule, or for none at all.
     """
     __tracebackhide__ = True
-    rules = Rules(
+    rules = CoverageRules(
         min_flops=min_flops,
         min_nodes=min_nodes,
         min_weights=min_weights,
@@ -53,7 +53,7 @@ def assert_coverage(
     if tolerance is not None and baseline is None:
         raise OptionError("tolerance is for a baseline", remedy="give a baseline, or leave it out")
     found = measure(model, dims)
-    if rules == Rules(tolerance=rules.tolerance):
+    if rules == CoverageRules(tolerance=rules.tolerance):
         raise OptionError("there is no rule to keep", remedy="give one, such as min_flops=0.95")
     broken = [held for held in check(found, rules) if not held.ok]
     if broken:
@@ -61,5 +61,5 @@ def assert_coverage(
     return found
 
 
-def _told(broken: Check) -> str:
+def _told(broken: RuleResult) -> str:
     return "\n    ".join((brief(f"{broken.rule}: {broken.found}"), *nodes(broken)))

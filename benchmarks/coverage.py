@@ -24,11 +24,11 @@ import onnx_ir as ir
 from accuracy import feeds_module
 
 from amp_rewrite import analyze, rewrite
+from amp_rewrite.coverage.ci_rules import percent
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.precision import Precision
-from amp_rewrite.coverage.rules import percent
-from amp_rewrite.coverage.wording import flops
+from amp_rewrite.coverage.node_precision import Precision
+from amp_rewrite.coverage.table_cells import flops
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
 from amp_rewrite.explaining.causes import RootCause
@@ -116,7 +116,7 @@ def measured(folder: Path, tools: Path, entry: Mapping[str, Any]) -> Measured:
 
 def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
     """Whether any of the nodes that a cause holds is not half as it stands: a unit of it may hold nothing."""
-    outside = {part.name for part in coverage.parts if part.precision in (Precision.FULL, Precision.MIXED)}
+    outside = {n.name for n in coverage.node_list if n.precision in (Precision.FULL, Precision.MIXED)}
     held = (cause.decisions.all[unit] for unit in cause.held)
     return any(outside & {decision.name, *decision.defs} for decision in held)
 

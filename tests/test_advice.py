@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from amp_rewrite import analyze, explanation, rewrite
-from amp_rewrite.advice import advice, capability, words
-from amp_rewrite.advice.capability import Capability, parse, shortfall
-from amp_rewrite.advice.measured import measure
+from amp_rewrite.advice import advice, advice_text, compute_capability
+from amp_rewrite.advice.compute_capability import Capability, parse, shortfall
 from amp_rewrite.cli import main
 from amp_rewrite.errors import OptionError
+from amp_rewrite.flops import flop_count
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import shape_inference
@@ -25,8 +25,8 @@ from tests import text
 def paddings(source, dims=None, options=None):
     """What padding would help in a model: (operator, {dimension: (size, padded)}, FLOPs, bytes)."""
     made = analyze(text.model(source), options)
-    measured = measure(made.loaded.model, made.graph.types, dims or {})
-    given = advice.give(measured, made.decisions(), "float16")
+    counted = flop_count.count(made.loaded.model, made.graph.types, dims or {})
+    given = advice.give(counted, made.decisions(), "float16")
     return [
         (
             found.operator,
@@ -152,11 +152,12 @@ def test_alike_products_are_one_line():
     source = """g (float[16, 12] x, float[12, 12] v, float[16, 8] u) => (float[16, 12] y, float[16, 10] z)
       <float[8, 10] w> { a = MatMul(x, v)  y = MatMul(a, v)  z = MatMul(u, w) }"""
     made = analyze(text.model(source))
-    given = advice.give(measure(made.loaded.model, made.graph.types, {}), made.decisions(), "float16")
+    counted = flop_count.count(made.loaded.model, made.graph.types, {})
+    given = advice.give(counted, made.decisions(), "float16")
     assert [len(found.nodes) for found in given.paddings] == [2, 1]
     flops = 2 * (2 * 16 * 12 * 12), 2 * 16 * 8 * 10
     assert [found.flop_share for found in given.paddings] == [part / sum(flops) for part in flops]
-    title, costs = list(words.lines(given))[1:3]
+    title, costs = list(advice_text.lines(given))[1:3]
     assert title == "2 nodes, 78% of FLOPs: MatMul 'a' and 1 more"
     assert costs.startswith("  inner dimension 12 -> 16, columns 12 -> 16; padded: 78% more FLOPs, 78% more")
 
@@ -165,8 +166,8 @@ def test_a_half_model_of_anybody():
     """What runs in half in a model as it stands gets advice, whoever made it half."""
     source = "g (float16[16, 12] x, float16[12, 16] w) => (float16[16, 16] y) { y = MatMul(x, w) }"
     model = loading.load(text.model(source)).model
-    measured = measure(model, shape_inference.types(model), {})
-    (found,) = advice.give(measured, Decisions(()), "float16").paddings
+    counted = flop_count.count(model, shape_inference.types(model), {})
+    (found,) = advice.give(counted, Decisions(()), "float16").paddings
     assert [d.name for d in found.dimensions] == ["inner dimension"]
 
 
@@ -218,13 +219,13 @@ def test_the_capability_of_this_machine(monkeypatch):
     """With nvidia-ml-py and a device it is read; without, nobody says anything of the device."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(devices.fork_safe, "import_module", lambda _: FakeNvml())
-    assert capability.of_this_machine() == Capability(6, 1)
+    assert compute_capability.of_this_machine() == Capability(6, 1)
 
     def missing(name):
         raise ImportError(name)
 
     monkeypatch.setattr(devices.fork_safe, "import_module", missing)
-    assert capability.of_this_machine() is None
+    assert compute_capability.of_this_machine() is None
 
 
 SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = MatMul(x, w) }"

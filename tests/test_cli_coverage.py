@@ -101,14 +101,14 @@ def test_a_baseline_is_written_and_then_held(model, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--min-flops", "95"], "--min-flops 95 is no share; write a share from 0 to 1"),
-        (["--tolerance", "-1"], "--tolerance -1 is no share"),
-        (["--min-flops", "nan"], "--min-flops nan is no share"),
+        (["--min-flops", "95"], "--min-flops 95 is not a share; write a share from 0 to 1"),
+        (["--tolerance", "-1"], "--tolerance -1 is not a share"),
+        (["--min-flops", "nan"], "--min-flops nan is not a share"),
         (["--require", "MatMul"], "--require MatMul is not OP=SHARE"),
         (["--require", "MatMul=x"], "--require MatMul=x is not OP=SHARE"),
         (["--forbid-half", "Sofmax"], "no operator is called Sofmax; did you mean Softmax?"),
         (["--dim", "n"], "--dim n is not NAME=SIZE"),
-        (["--dim", "m=3"], "no open dimension 'm'; it leaves open n"),
+        (["--dim", "m=3"], "no open dimension 'm'; it has n"),
         (["--update"], "--update has nothing to write; say where with --baseline FILE"),
         (["--baseline", "none.json"], "there is no such baseline; write it with --update"),
         (["--rules", "none.yaml"], "cannot be read"),
@@ -141,7 +141,7 @@ def test_assert_coverage_returns_what_it_found(model):
 @pytest.mark.parametrize("asked", [{"min_flops": 95}, {"tolerance": -1}, {"require": {"MatMul": 1.5}}])
 def test_assert_coverage_refuses_what_is_no_share(model, asked):
     """A percentage in the place of a share is a slip, not a model that fails."""
-    with pytest.raises(OptionError, match="is no share"):
+    with pytest.raises(OptionError, match="is not a share"):
         assert_coverage(model, **asked)
 
 

@@ -241,8 +241,8 @@ def test_what_was_assumed_is_said():
         )
     )
     one, two, three, four = found.assumptions
-    assert one == "open dimensions count as 1 (batch); --dim NAME=SIZE gives them a size"
-    assert "1 node with a body" in two
+    assert one == "open dimensions count as 1 (batch); --dim NAME=SIZE sets them"
+    assert "bodies of 1 node" in two
     assert "Loop 'while'" in two
     assert "1 If" in three
     assert "mine:Magic 'magic'" in four

@@ -62,7 +62,7 @@ def test_the_rules_load():
 
 def test_every_key_of_a_rule_file_is_in_the_page():
     """The table is whole."""
-    for name in rule_files.Asked.__dataclass_fields__:
+    for name in rule_files.RuleFile.__dataclass_fields__:
         assert f"`{name.replace('_', '-')}: " in PAGE or name == "tolerance"
     assert "`--tolerance`" in PAGE
 

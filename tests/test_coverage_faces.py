@@ -7,14 +7,14 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from amp_rewrite.console import Console
-from amp_rewrite.coverage.annotations import commands
-from amp_rewrite.coverage.checks import check
-from amp_rewrite.coverage.junit import junit
+from amp_rewrite.coverage.ci_rules import CoverageRules
+from amp_rewrite.coverage.github_annotations import commands
+from amp_rewrite.coverage.junit_xml import junit
 from amp_rewrite.coverage.markdown import markdown
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import Rules
-from amp_rewrite.coverage.table import print_checks, print_coverage
-from amp_rewrite.coverage.wording import flops
+from amp_rewrite.coverage.rule_checks import check
+from amp_rewrite.coverage.table_cells import flops
+from amp_rewrite.coverage.terminal_table import print_checks, print_coverage
 from tests import text
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
@@ -23,7 +23,7 @@ SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16,
   [second] y = MatMul (f, w2)
 }"""
 EVIL = "a\n::error::b|<script>alert('x')</script>\x1b[31m\x00%"
-RULES = Rules(min_flops=0.9, forbid_half=("MatMul",), max_casts=3)
+RULES = CoverageRules(min_flops=0.9, forbid_half=("MatMul",), max_casts=3)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_terminal_shows_numbers_and_what_breaks_a_rule(coverage):
     shown = terminal(coverage, check(coverage, RULES))
     assert re.search(r"FLOPs +66\.6 % +512 +256 +0 +0", shown)
     assert re.search(r"MatMul +2 +1 +1 +0 +0 +768 +66\.6 %", shown)
-    assert re.search(r"\(1 operator without\) +1 +0 +0 +0 +1 +0", shown)
+    assert re.search(r"\(1 operator without floats\) +1 +0 +0 +0 +1 +0", shown)
     assert "1 between half and float32, 192 B a run" in shown
     assert "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n" in shown
     assert "kept     max-casts 3" in shown
@@ -128,7 +128,7 @@ def test_of_many_nodes_the_first_are_named():
     """The terminal names ten; JUnit names all."""
     lines = "\n".join(f"  [n{i}] v{i} = Relu (v{i - 1})" for i in range(1, 31))
     found = measure(text.model(f"g (float[2] v0) => (float[2] v30) {{\n{lines}\n}}"))
-    checks = check(found, Rules(min_nodes=1.0))
+    checks = check(found, CoverageRules(min_nodes=1.0))
     assert "           and 20 more" in terminal(found, checks)
     (failure,) = ET.fromstring(junit(found, checks, "m")).iter("failure")
     assert failure.text.splitlines()[1:] == [f"n{i}" for i in range(1, 31)]

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from amp_rewrite.coverage import baselines, rule_files
-from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.ci_rules import CoverageRules, percent
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import Rules, percent
+from amp_rewrite.coverage.rule_checks import check
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
 from tests import text
 from tests.edits import edits
@@ -29,7 +29,7 @@ def coverage():
 
 def only(coverage, **rules):
     """The one check of one rule."""
-    (found,) = check(coverage, Rules(**rules))
+    (found,) = check(coverage, CoverageRules(**rules))
     return found
 
 
@@ -73,10 +73,12 @@ def test_what_is_not_known_is_not_kept():
     unknown = measure(text.unchecked(source))
     found = only(unknown, min_flops=0.1)
     assert not found.ok
-    assert found.found.endswith("not counting 2 nodes whose FLOPs are not known")
+    assert found.found.endswith("not counting 2 nodes with unknown FLOPs")
 
 
-@pytest.mark.parametrize("rules", [Rules(require={"MatMull": 1.0}), Rules(forbid_half=("MatMull",))])
+@pytest.mark.parametrize(
+    "rules", [CoverageRules(require={"MatMull": 1.0}), CoverageRules(forbid_half=("MatMull",))]
+)
 def test_a_misspelt_operator_is_refused(coverage, rules):
     """A rule that nothing can break would be no rule."""
     with pytest.raises(OptionError, match=r"no operator is called MatMull; did you mean MatMul\?"):
@@ -87,7 +89,7 @@ def test_percent_never_rounds_up_to_all():
     """A build that asks for all must not be told that it has it."""
     shares = (None, 0.0, 0.00001, 0.99999, 1.0, 0.64)
     assert [percent(share) for share in shares] == [
-        "none there",
+        "n/a",
         "0 %",
         "below 0.1 %",
         "99.9 %",
@@ -106,7 +108,7 @@ def baseline(coverage, tmp_path):
 
 def against(found, path, **rules):
     """The checks that are broken when held against a file."""
-    held = check(found, Rules(baseline=baselines.load(path), **rules))
+    held = check(found, CoverageRules(baseline=baselines.load(path), **rules))
     return {check.rule: check for check in held if not check.ok}
 
 
@@ -130,7 +132,7 @@ def test_a_fall_is_named_with_its_nodes(baseline):
     broken = against(measure(text.model(WORSE)), baseline)
     assert list(broken) == ["baseline flops", "baseline nodes", "baseline weights", "baseline MatMul"]
     assert broken["baseline MatMul"].nodes == ("first", "second")
-    assert broken["baseline MatMul"].found == "0 % of MatMul nodes in half, 50.0 % before"
+    assert broken["baseline MatMul"].found == "0 % of 2 MatMul nodes in half, 50.0 % before"
 
 
 def test_a_fall_within_the_tolerance_is_none(baseline):
@@ -191,7 +193,7 @@ def rules(tmp_path, content):
 
 def test_a_file_says_all_that_flags_can(tmp_path):
     """Every key, with the baseline beside the file."""
-    assert rules(tmp_path, FILE) == rule_files.Asked(
+    assert rules(tmp_path, FILE) == rule_files.RuleFile(
         min_flops=0.95,
         min_nodes=0.5,
         min_weights=1.0,
@@ -215,14 +217,14 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
     [
         ("min-flops: 95", r":1: min-flops is 95; write a share from 0 to 1"),
         ("min-flops: .nan", r":1: min-flops is .*; write a share"),
-        ("min-flops: much", r":1: min-flops is no number"),
+        ("min-flops: much", r":1: min-flops is not a number"),
         ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
         ("require: MatMul", r":1: require is not a mapping"),
         ("require:\n  MatMul: 2", r":2: MatMul is 2"),
-        ("forbid-half: {a: 1}", r":1: forbid-half is no list of operators"),
-        ("max-casts: -1", r":1: max-casts is no whole number"),
-        ("max-casts: 1.5", r":1: max-casts is no whole number"),
+        ("forbid-half: {a: 1}", r":1: forbid-half is not a list of operators"),
+        ("max-casts: -1", r":1: max-casts is not a whole number"),
+        ("max-casts: 1.5", r":1: max-casts is not a whole number"),
         ("- a", "the top level is not a mapping"),
         ("min-flops: 1\nmin-flops: 1", "min-flops is here and on line 1"),
         ("a: [", "is not YAML"),
@@ -263,14 +265,14 @@ def test_whatever_stands_in_a_baseline(tmp_path):
             baselines.load(path)
         except OptionError as error:
             said.append(str(error))
-    assert any("is no coverage (operators.MatMul.nodes.share is of the wrong type)" in one for one in said)
-    assert any("is no coverage (it has no 'flops.share')" in one for one in said)
-    assert any("is no coverage (nodes.share is not between 0 and 1)" in one for one in said)
+    assert any("is not a coverage (operators.MatMul.nodes.share is of the wrong type)" in one for one in said)
+    assert any("is not a coverage (it has no 'flops.share')" in one for one in said)
+    assert any("is not a coverage (nodes.share is not between 0 and 1)" in one for one in said)
 
 
 def test_a_number_of_too_many_digits(tmp_path):
     """Python itself refuses to read more than 4,300 of them."""
     path = tmp_path / "rules.yaml"
     path.write_text(f"max-casts: {'9' * 5000}")
-    with pytest.raises(ListError, match="max-casts is no whole number of at most 18 digits"):
+    with pytest.raises(ListError, match="max-casts is not a whole number of at most 18 digits"):
         rule_files.load(path)

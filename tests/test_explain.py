@@ -74,7 +74,7 @@ CAUSE = [
     "2 nodes, 11% of FLOPs: downstream of Exp 'exponential'",
     "  denied: overflows above 11.09, and an error in x becomes a relative error of the result (default)",
 ]
-SIZED = "open dimensions count as 1 (n); --dim NAME=SIZE gives them a size"
+SIZED = "open dimensions count as 1 (n); --dim NAME=SIZE sets them"
 
 
 def test_a_model_is_analysed(model):
@@ -324,7 +324,7 @@ def test_metadata_of_somebody_else(tmp_path):
         (("root", "--all"), "NODE and --all are two questions; ask one at a time"),
         (("--advice", "--why-cast", "e"), "--why-cast and --advice are two questions"),
         (("--device-capability", "7.0"), "--device-capability is for --advice; add --advice"),
-        (("--advice", "--device-capability", "seven"), "seven is no compute capability; write it as in 7.5"),
+        (("--advice", "--device-capability", "x"), "x is not a compute capability; write it as in 7.5"),
         (("--dim", "m=3"), "the model has no open dimension 'm'"),
         (("--dim", "n"), "--dim n is not NAME=SIZE"),
     ],

@@ -7,8 +7,8 @@ import onnx.parser
 import pytest
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops import contrib_shapes, flop_count, formulas
-from amp_rewrite.flops.flop_count import Work
+from amp_rewrite.flops import contrib_shapes, flop_count, flop_formulas
+from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.onnx_types import element_types
 from tests import text
@@ -17,7 +17,7 @@ MODELS = Path(__file__).parents[2] / "shared" / "models"
 NEWEST = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 
 
-def counted(proto: onnx.ModelProto, **dims: int) -> Work:
+def counted(proto: onnx.ModelProto, **dims: int) -> FlopCount:
     """The work of a model."""
     model = loading.load(proto).model
     inlining.inline(model)
@@ -333,14 +333,14 @@ LOOP = """g (float[2, 4] x, float[4, 4] w, bool c) => (float[2, 4] y) <int64 n =
 def test_a_body_counts_as_often_as_it_runs():
     """A Loop whose count is stored and whose condition never changes runs that often."""
     found = counted(text.model(LOOP % "go"))
-    assert (found.total, found.unknown_trips) == (5 * 2 * 2 * 4 * 4, ())
+    assert (found.total, found.unknown_trip_counts) == (5 * 2 * 2 * 4 * 4, ())
 
 
 def test_a_loop_whose_end_is_not_known_counts_once():
     """And it is said: its condition comes from outside."""
     found = counted(text.model(LOOP % "c"))
     assert found.total == 2 * 2 * 4 * 4
-    assert [node.op_type for node in found.unknown_trips] == ["Loop"]
+    assert [node.op_type for node in found.unknown_trip_counts] == ["Loop"]
 
 
 def test_a_scan_runs_as_often_as_its_input_is_long():
@@ -366,7 +366,7 @@ IF = """g (bool c, float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <bool no = {
 def test_of_two_branches_the_one_counts_that_runs(condition, total, either):
     """The dearer one where the condition is not known; the other one is not in the sum."""
     found = counted(text.model(IF % condition))
-    assert (found.total, len(found.either)) == (total, either)
+    assert (found.total, len(found.undecided_branches)) == (total, either)
 
 
 def test_a_sum_of_squares_over_an_open_ended_value_is_followed():
@@ -399,7 +399,7 @@ def test_a_node_that_onnx_dies_of_costs_nothing_but_itself():
 
 def test_every_operator_is_counted_one_way():
     """No operator stands in two tables."""
-    moved, counted_by, unknown = formulas.MOVEMENT, set(formulas.FORMULAS), formulas.UNCOUNTED
+    moved, counted_by, unknown = flop_formulas.MOVEMENT, set(flop_formulas.FORMULAS), flop_formulas.UNCOUNTED
     assert not (moved & counted_by) | (moved & unknown) | (unknown & counted_by)
 
 

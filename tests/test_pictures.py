@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from amp_rewrite.errors import MissingPackageError, OptionError
-from amp_rewrite.reporting import charts, picture_files, pictures
-from amp_rewrite.reporting.charts import Bar
+from amp_rewrite.reporting import latency_chart, picture_files, pictures
+from amp_rewrite.reporting.latency_chart import Bar
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Text, Tone
 from amp_rewrite.running.sessions import Device
 from tests.benches import bench, latency
@@ -41,7 +41,9 @@ def bars(drawn):
 
 def test_bars_are_as_long_as_the_medians():
     """The SVG has a bar for each model, in proportion, with its name and figures."""
-    drawn = picture_files.svg(charts.chart(bench(latency("a.onnx", 4.0), latency("b.onnx", 1.0, speed=4.0))))
+    drawn = picture_files.svg(
+        latency_chart.chart(bench(latency("a.onnx", 4.0), latency("b.onnx", 1.0, speed=4.0)))
+    )
     first, second = bars(drawn)
     assert first == pytest.approx(4 * second, rel=0.01)
     assert texts(drawn)[0] == "Latency on CUDA in ms: median, whisker to p90"
@@ -55,17 +57,17 @@ def test_bars_are_as_long_as_the_medians():
 
 def test_everything_stays_inside_the_picture():
     """No bar, whisker or note begins outside the width."""
-    drawn = picture_files.svg(charts.chart(bench(latency("a", 100.0), latency("b", 0.01))))
+    drawn = picture_files.svg(latency_chart.chart(bench(latency("a", 100.0), latency("b", 0.01))))
     tree = ET.fromstring(drawn)
     ends = [float(line.get("x2")) for line in tree.iter(f"{SVG}line")]
     starts = [float(text.get("x")) for text in tree.iter(f"{SVG}text")]
-    assert max(*ends, *starts) < charts.WIDTH - 100
+    assert max(*ends, *starts) < latency_chart.WIDTH - 100
 
 
 def test_names_cannot_break_the_picture():
     """A name with markup in it is text, and stays what it is; what no XML may hold is replaced."""
     name = """<script>alert("&'")</script>{x}%s"""
-    drawn = picture_files.svg(charts.chart(bench(latency(name, 1.0), device=Device.CPU)))
+    drawn = picture_files.svg(latency_chart.chart(bench(latency(name, 1.0), device=Device.CPU)))
     assert name in texts(drawn)
     assert not list(ET.fromstring(drawn).iter(f"{SVG}script"))
     odd = picture_files.svg(Picture("t", 9, 9, (Text(0, 0, "a\x00\ud800\u2028b"),)))
@@ -74,8 +76,8 @@ def test_names_cannot_break_the_picture():
 
 def test_a_chart_of_nothing_is_a_picture():
     """No bars and bars of no length are drawn as well."""
-    assert bars(picture_files.svg(charts.bar_chart("empty", ()))) == []
-    assert bars(picture_files.svg(charts.bar_chart("zero", (Bar("a", 0.0, 0.0, ""),)))) == [0.0]
+    assert bars(picture_files.svg(latency_chart.bar_chart("empty", ()))) == []
+    assert bars(picture_files.svg(latency_chart.bar_chart("zero", (Bar("a", 0.0, 0.0, ""),)))) == [0.0]
 
 
 def test_svg_has_every_shape():

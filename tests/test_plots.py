@@ -69,7 +69,7 @@ def test_what_a_run_showed_is_counted_by_its_largest_number(number):
 def bars_and_limits(half, stored_numbers):
     """The bars of a histogram by tone, and the places of its limits."""
     picture = plots.ranges(stored_numbers, {}, half)
-    bars = [rect for rect in of_kind(picture, Rect) if rect.tone is not Tone.SHADE]
+    bars = [rect for rect in of_kind(picture, Rect) if rect.tone is not Tone.LIGHT]
     limits = [line.x1 for line in of_kind(picture, Line) if line.dash]
     return bars, limits
 

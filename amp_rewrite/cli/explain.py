@@ -18,11 +18,11 @@ from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explanation import DecisionSource, Explanation
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
-from amp_rewrite.reporting.page import Page
-from amp_rewrite.reporting.terminal import print_lines
+from amp_rewrite.reporting.html_report import HtmlReport
+from amp_rewrite.reporting.terminal_rewrite import print_lines
 from amp_rewrite.rewriting import checking
 
 PLAN = ".json"
@@ -96,7 +96,7 @@ def _show(showing: Showing, model: Path, asked: Asked, found: Explanation, dims:
         showing.write(_page(model, asked, found, dims))
 
 
-def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> Page:
+def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> HtmlReport:
     if found.source is DecisionSource.METADATA:
         return of_rewritten(model, found, dims)
     if model.suffix == PLAN:

@@ -31,7 +31,7 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Options
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.reporting.page import Evidence
+from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.rewrite_and_verify import Judged, Looking, Proof, Steps, prove
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import latency

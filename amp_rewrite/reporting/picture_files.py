@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.process import fork_safe
-from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Shape, Text
+from amp_rewrite.reporting.pictures import Anchor, Dot, Drawable, Line, Picture, Rect, Text
 
 Drawing = Callable[[Picture], bytes]
 """Draws a picture as the bytes of a file."""
@@ -55,7 +55,7 @@ def svg(picture: Picture) -> bytes:
 _SVG = "http://www.w3.org/2000/svg"
 
 
-def _draw_svg(parent: ET.Element, shape: Shape) -> None:
+def _draw_svg(parent: ET.Element, shape: Drawable) -> None:
     match shape:
         case Rect():
             _add(parent, "rect", x=shape.x, y=shape.y, width=shape.w, height=shape.h, fill=shape.tone.value)
@@ -123,7 +123,7 @@ def png(picture: Picture) -> bytes:
     return file.getvalue()
 
 
-def _draw_png(axes: Any, shape: Shape, order: int) -> None:
+def _draw_png(axes: Any, shape: Drawable, order: int) -> None:
     patches = _matplotlib("patches")
     colour = shape.tone.value
     match shape:

@@ -12,7 +12,7 @@ class Tone(Enum):
 
     INK = "#17202b"
     MUTED = "#5b6674"
-    SHADE = "#dfe3e8"
+    LIGHT = "#dfe3e8"
     GREY = "#7a8b99"
     HALF = "#1f6fb2"
     FULL = "#b35c00"
@@ -79,7 +79,7 @@ class Text:
     tone: Tone = Tone.INK
 
 
-Shape = Rect | Line | Dot | Text
+Drawable = Rect | Line | Dot | Text
 
 
 WIDTH = 460
@@ -93,7 +93,7 @@ class Picture:
     title: str
     width: float
     height: float
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Drawable, ...]
 
 
 def plain(picture: Picture) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def plain(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _plain_shape(shape: Shape) -> dict[str, Any]:
+def _plain_shape(shape: Drawable) -> dict[str, Any]:
     match shape:
         case Rect():
             found: dict[str, Any] = {"shape": "rect", "x": shape.x, "y": shape.y, "w": shape.w, "h": shape.h}

@@ -18,10 +18,10 @@ from amp_rewrite.reporting.pictures import (
     WIDTH,
     Anchor,
     Dot,
+    Drawable,
     Line,
     Picture,
     Rect,
-    Shape,
     Text,
     Tone,
 )
@@ -82,10 +82,10 @@ def _height(power: float, height: float) -> float:
     return height * (_MOST - inside) / (_MOST - _LEAST)
 
 
-def _grid(powers: Iterable[int], height: float) -> Iterator[Shape]:
+def _grid(powers: Iterable[int], height: float) -> Iterator[Drawable]:
     for power in powers:
         y = _height(power, height)
-        yield Line(_LEFT, y, WIDTH - _RIGHT, y, Tone.SHADE)
+        yield Line(_LEFT, y, WIDTH - _RIGHT, y, Tone.LIGHT)
         label = f"1e{power}" if power > _LEAST else f"≤1e{power}"
         yield Text(_LEFT - 8, y + 4, label, Anchor.END, tone=Tone.MUTED)
 
@@ -164,12 +164,12 @@ def ranges(stored: Binades, made: Binades, half: Half) -> Picture:
     return Picture(title, WIDTH, max(_ROW * len(drawn), 1), tuple(shapes))
 
 
-def _panel(title: str, binades: Binades, axis: _Axis, top: float) -> Iterator[Shape]:
+def _panel(title: str, binades: Binades, axis: _Axis, top: float) -> Iterator[Drawable]:
     bottom, left, right = top + _PANEL, axis.x(axis.first), axis.x(axis.last + 1)
     limits = _limits(axis.half)
     low, high = axis.x(limits[0].power), axis.x(limits[-1].power)
-    yield Rect(left, top, low - left, _PANEL, Tone.SHADE)
-    yield Rect(high, top, right - high, _PANEL, Tone.SHADE)
+    yield Rect(left, top, low - left, _PANEL, Tone.LIGHT)
+    yield Rect(high, top, right - high, _PANEL, Tone.LIGHT)
     yield Text(0, top - 22, title, bold=True)
     yield from _bars(binades, axis, bottom)
     yield Line(left, bottom, right, bottom, Tone.MUTED)
@@ -182,23 +182,23 @@ def _panel(title: str, binades: Binades, axis: _Axis, top: float) -> Iterator[Sh
 
 
 @dataclass(frozen=True, slots=True)
-class _Limit:
+class _RangeLimit:
     power: float
     said: str
     anchor: Anchor
 
 
-def _limits(half: Half) -> tuple[_Limit, ...]:
+def _limits(half: Half) -> tuple[_RangeLimit, ...]:
     """The smallest number above zero, the smallest with all its bits, and the end."""
     smallest, largest = math.log2(half.smallest), math.log2(half.largest)
     return (
-        _Limit(smallest, "0 below", Anchor.END),
-        _Limit(smallest + math.log2(half.integers) - 1, "coarser below", Anchor.START),
-        _Limit(largest, "infinite above", Anchor.MIDDLE),
+        _RangeLimit(smallest, "0 below", Anchor.END),
+        _RangeLimit(smallest + math.log2(half.integers) - 1, "coarser below", Anchor.START),
+        _RangeLimit(largest, "infinite above", Anchor.MIDDLE),
     )
 
 
-def _bars(binades: Binades, axis: _Axis, bottom: float) -> Iterator[Shape]:
+def _bars(binades: Binades, axis: _Axis, bottom: float) -> Iterator[Drawable]:
     """A bar for each binade; what lies outside the picture is counted at its edge."""
     shown: Counter[int] = Counter()
     for power, count in binades.items():

@@ -17,7 +17,7 @@ from amp_rewrite.rewriting.plan import Plan, Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeCounts:
     """How many nodes have all their float32 in half, some of it, none; and how many had none."""
 
     half: int
@@ -44,7 +44,7 @@ class Report:
 
     half: str
     changed: bool
-    nodes: Nodes
+    nodes: NodeCounts
     casts_added: int
     stored_half: int
     stored_both: int
@@ -86,14 +86,14 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
     return found
 
 
-def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> Nodes:
+def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> NodeCounts:
     """The nodes of a model by colour; `model` is the original, or has its nodes."""
     found = Counter(extents(graph, painting).values())
     total = sum(map(len, graphs(model.graph)))
-    return Nodes(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
+    return NodeCounts(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 
-def of_plan(plan: Plan, nodes: Nodes) -> Report:
+def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
     """What a plan alone says of a rewrite; sizes, times and verdicts are still to come."""
     stored = plan.tensors
     return Report(

@@ -1,6 +1,6 @@
-"""Rules held against a coverage as JUnit XML, which most CI systems show as tests.
+"""The results of coverage rules as JUnit XML, which most CI systems show as tests.
 
-The form is the one that Jenkins' xunit plug-in describes (junit-10.xsd): a suite, a case for each rule.
+The format is that of Jenkins' xunit plug-in (junit-10.xsd): one suite with a test case for each rule.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from amp_rewrite.coverage.ci_rules import RuleResult
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.coverage.rules import Check
 from amp_rewrite.escaping import visible
 
 
-def junit(coverage: Coverage, checks: Sequence[Check], title: str) -> bytes:
-    """The file's bytes: a test case for each rule, the numbers as properties of the suite."""
+def junit(coverage: Coverage, checks: Sequence[RuleResult], title: str) -> bytes:
+    """The bytes of the file: a test case for each rule, the numbers as properties of the suite."""
     broken = sum(not check.ok for check in checks)
     counts = {"tests": str(len(checks)), "failures": str(broken), "errors": "0"}
     top = ET.Element("testsuites", counts)
@@ -28,7 +28,7 @@ def junit(coverage: Coverage, checks: Sequence[Check], title: str) -> bytes:
     return ET.tostring(top, encoding="utf-8", xml_declaration=True)
 
 
-def _case(suite: ET.Element, check: Check, title: str) -> None:
+def _case(suite: ET.Element, check: RuleResult, title: str) -> None:
     case = ET.SubElement(suite, "testcase", {"classname": title, "name": visible(check.rule)})
     if not check.ok:
         found = visible(check.found)

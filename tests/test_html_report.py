@@ -13,8 +13,16 @@ from amp_rewrite.coverage import measuring
 from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import drawing, html_page, page, page_data, plots, summary, verdicts
-from amp_rewrite.reporting.page import Evidence, Page
+from amp_rewrite.reporting import (
+    graph_drawing,
+    html_file,
+    html_json,
+    html_report,
+    plots,
+    summary,
+    verdict_text,
+)
+from amp_rewrite.reporting.html_report import Evidence, HtmlReport
 from tests.text import RUNS, model
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -25,14 +33,16 @@ def made(proto, evidence=None):
     """The page of a model."""
     analysis = analyze(proto)
     found = explanation.of_analysis(analysis, {})
-    planned = drawing.changes(analysis.graph, found.decisions, analysis.plan)
-    drawn = drawing.build(
-        analysis.graph.root, analysis.graph.types, found.decisions, planned, found.measured.work.flops
+    planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
+    drawn = graph_drawing.build(
+        analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
     )
     binades = plots.binades_of_stored(constants.find(analysis.loaded.model).values())
-    decided = page.decided(drawn, found.decisions, found.causes, binades, analysis.plan.half)
+    decided = html_report.decided(drawn, found.decisions, found.causes, binades, analysis.plan.half)
     result = rewrite(proto)
-    return Page("model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model))
+    return HtmlReport(
+        "model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model)
+    )
 
 
 def data_of(html):
@@ -54,7 +64,7 @@ def compared(proto):
 def test_the_summary_and_the_coverage_are_those_of_the_report():
     """The page has the lines that the terminal prints, and the numbers of the frozen coverage."""
     shown = made(demo.network())
-    data = page_data.plain(shown)
+    data = html_json.plain(shown)
     assert data["summary"] == [[line.name, line.text] for line in summary.lines(shown.report)]
     assert data["coverage"]["flops"] == shown.coverage.flops.to_json()
     assert data["coverage"]["operators"]["MatMul"] == shown.coverage.row("MatMul").to_json()
@@ -63,7 +73,7 @@ def test_the_summary_and_the_coverage_are_those_of_the_report():
 def test_the_chain_of_causes_is_the_one_that_explain_prints():
     """Following the causes of a unit through the page's data gives the steps of `sentences.chain`."""
     proto = demo.network()
-    analysis, data = analyze(proto), page_data.plain(made(proto))
+    analysis, data = analyze(proto), html_json.plain(made(proto))
     unit = next(unit for unit in analysis.graph.units if unit.node.name == "rms_sqrt")
     (box,) = [box for box in data["boxes"] if box["name"] == "rms_sqrt"]
     assert box["units"] == (unit.index,)
@@ -79,7 +89,7 @@ def test_the_chain_of_causes_is_the_one_that_explain_prints():
 def test_what_holds_nodes_back_is_what_explain_says():
     """The causes come in the same order and words, each with the boxes of the nodes that it holds."""
     proto = demo.network()
-    data = page_data.plain(made(proto))
+    data = html_json.plain(made(proto))
     causes = explanation.of_analysis(analyze(proto), {}).causes
     assert [(held["weight"], held["suggestion"]) for held in data["held"]] == [
         (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
@@ -94,13 +104,13 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
     proto = demo.network()
     evidence = compared(proto)
     shown = made(proto, evidence)
-    data = page_data.plain(shown)
+    data = html_json.plain(shown)
     assert len(data["misfits"]) == len(evidence.verdict.blame.nodes) > 40
     for misfit in data["misfits"]:
         names = [port["name"] for port in data["boxes"][misfit["box"]]["makes"]]
         assert misfit["value"] in names
     assert [row["cells"] for row in data["verification"]["rows"]] == [
-        verdicts.cells(output) for output in evidence.verdict.outputs
+        verdict_text.cells(output) for output in evidence.verdict.outputs
     ]
     assert data["verification"]["ok"] is True
     assert set(shown.pictures) == {"errors", "ranges"}
@@ -108,7 +118,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
 
 def test_without_a_run_the_page_says_so():
     """No verdict is no good verdict."""
-    data = page_data.plain(made(demo.network(), Evidence(unverified="nobody asked")))
+    data = html_json.plain(made(demo.network(), Evidence(unverified="nobody asked")))
     assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
     assert data["misfits"] == []
 
@@ -119,11 +129,11 @@ def test_an_output_that_holds_nothing_to_compare_is_neither_good_nor_bad():
     proto = model("""g (float[2] x) => (float[2] y, float[2] mask) {
         s = Sub (x, x) mask = Log (s) y = Relu (x) }""")
     fine = amp_rewrite.verify(proto, proto, [{"x": np.float32([1, 2])}])
-    shown = page_data.plain(made(demo.network(), Evidence(fine)))["verification"]
+    shown = html_json.plain(made(demo.network(), Evidence(fine)))["verification"]
     assert (shown["ok"], [row["ok"] for row in shown["rows"]]) == (True, [True, None])
     assert [cell for cell in shown["rows"][1]["cells"] if cell] == ["mask", "not compared"]
     odd = amp_rewrite.verify(proto, proto, [{"x": np.float32([np.nan, np.nan])}])
-    shown = page_data.plain(made(demo.network(), Evidence(odd)))["verification"]
+    shown = html_json.plain(made(demo.network(), Evidence(odd)))["verification"]
     assert shown["ok"] is False
     assert len(shown["faults"]) == 2
 
@@ -132,7 +142,7 @@ def test_nothing_of_a_model_ends_the_script():
     """Names with markup in them survive as data, and no byte of them is markup in the file."""
     proto = model("g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { [name] y = MatMul (x, w) }")
     proto.graph.node[0].name = HOSTILE
-    html = html_page.render(made(proto))
+    html = html_file.render(made(proto))
     assert HOSTILE.encode() not in html
     assert b"window.pwned" in html  # as data
     scripts = re.findall(rb"<script[^>]*>", html)
@@ -146,7 +156,7 @@ def test_nothing_of_a_model_ends_the_script():
 )
 def test_what_is_embedded_comes_out_again(text):
     """Any text is ASCII without `<`, `>`, `&` inside the file, and itself again when it is parsed."""
-    held = html_page.embedded({text: [text]})
+    held = html_file.embedded({text: [text]})
     assert held.isascii()
     assert not set("<>&\u2028") & set(held)
     assert json.loads(held) == {text: [text]}
@@ -154,7 +164,7 @@ def test_what_is_embedded_comes_out_again(text):
 
 def test_the_file_needs_nothing_but_itself():
     """The policy forbids loads and foreign scripts, and nothing in the file asks for any."""
-    html = html_page.render(made(demo.network())).decode()
+    html = html_file.render(made(demo.network())).decode()
     assert "default-src 'none'" in html
     assert "unsafe" not in re.search(r'content="(default-src[^"]*)"', html)[1]
     assert not re.search(r"<(link|img|iframe|base)\b|<script[^>]+src|@import|url\(|sourceMappingURL", html)
@@ -163,7 +173,7 @@ def test_the_file_needs_nothing_but_itself():
 
 def test_the_licences_of_the_libraries_are_in_the_file():
     """Who gets a report gets the notices that must go with them."""
-    html = html_page.render(made(demo.network())).decode()
+    html = html_file.render(made(demo.network())).decode()
     assert "Copyright 2010-2026 Mike Bostock" in html
     assert "Copyright (c) 2012-2014 Chris Pettitt" in html
 
@@ -171,7 +181,7 @@ def test_the_licences_of_the_libraries_are_in_the_file():
 def test_one_page_gives_the_same_bytes_twice():
     """A report can be compared with another one."""
     shown = made(demo.network())
-    assert html_page.render(shown) == html_page.render(shown)
+    assert html_file.render(shown) == html_file.render(shown)
 
 
 @needs_runs
@@ -182,7 +192,7 @@ def test_an_infinite_error_is_still_json():
     blame = evidence.verdict.blame
     lost = replace(blame.nodes[0], error=float("inf"), added=float("inf"), non_finite=3, low=None)
     verdict = replace(evidence.verdict, blame=replace(blame, nodes=(lost, *blame.nodes[1:])))
-    html = html_page.render(made(proto, replace(evidence, verdict=verdict)))
+    html = html_file.render(made(proto, replace(evidence, verdict=verdict)))
     misfit = data_of(html)["misfits"][0]
     assert (misfit["error"], misfit["lost"], misfit["reads"]) == ("inf", 3, None)
     assert misfit["size"] > 1

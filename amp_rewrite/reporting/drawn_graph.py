@@ -21,7 +21,7 @@ class Shade(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class BoxValue:
     """A value as a box reads or makes it.
 
     `type` is the original's, such as `float32[2, 3]`; `half` says whether the value is in half here after
@@ -47,8 +47,8 @@ class Box:
     name: str
     shade: Shade
     units: tuple[int, ...] = ()
-    reads: tuple[Port, ...] = ()
-    makes: tuple[Port, ...] = ()
+    reads: tuple[BoxValue, ...] = ()
+    makes: tuple[BoxValue, ...] = ()
     bodies: tuple[int, ...] = ()
     flops: int | None = None
 
@@ -70,7 +70,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class DrawnGraph:
     """All that is drawn; boxes stand in the order of the nodes, those of a graph side by side.
 
     `constants` counts the Constant nodes, which are not drawn: their readers name them.

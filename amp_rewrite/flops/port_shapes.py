@@ -1,4 +1,4 @@
-"""The shapes at the ports of one node, as a formula asks for them."""
+"""The shapes of one node's inputs and outputs, as FLOP formulas use them."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.flops.protos import Shape
+from amp_rewrite.flops.type_protos import Shape
 
 
-class Unknown(Exception):  # noqa: N818 - no error: what is missing is told by a count
-    """A shape that a formula needs is not known."""
+class UnknownShape(Exception):  # noqa: N818 - not an error: the FLOPs of the node are unknown
+    """A shape that a formula needs is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """The shapes at a node's ports; asking for one that is not known raises Unknown."""
+class PortShapes:
+    """The shapes of a node's inputs and outputs; `input` and `output` raise UnknownShape."""
 
     node: ir.Node
     shape_of: Callable[[ir.Value | None], Shape | None]
 
-    def read(self, port: int) -> Shape:
+    def input(self, port: int) -> Shape:
         """The shape of an input."""
         return self._known(self.node.inputs[port] if self.has(port) else None)
 
-    def made(self, port: int = 0) -> Shape:
+    def output(self, port: int = 0) -> Shape:
         """The shape of an output."""
         return self._known(self.node.outputs[port] if port < len(self.node.outputs) else None)
 
     def has(self, port: int) -> bool:
-        """Whether there is such an input."""
+        """Whether the node has this input."""
         return port < len(self.node.inputs) and self.node.inputs[port] is not None
 
     def _known(self, value: ir.Value | None) -> Shape:
         shape = self.shape_of(value)
         if shape is None:
-            raise Unknown
+            raise UnknownShape
         return shape
 
 
-Formula = Callable[[Ports], int]
-"""FLOPs of a node; raises Unknown when a shape that it needs is not known."""
+Formula = Callable[[PortShapes], int]
+"""FLOPs of a node; raises UnknownShape when it needs a shape that is unknown."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from amp_rewrite.reporting import pictures, verdicts
-from amp_rewrite.reporting.network import Box, Port
-from amp_rewrite.reporting.page import Evidence, Held, Misfit, Page, Reason
+from amp_rewrite.reporting import pictures, verdict_text
+from amp_rewrite.reporting.drawn_graph import Box, BoxValue
+from amp_rewrite.reporting.html_report import BoxError, DrawnCause, Evidence, HtmlReport, UnitReason
 from amp_rewrite.running.verification import Output
 
 
-def plain(page: Page) -> dict[str, Any]:
+def plain(page: HtmlReport) -> dict[str, Any]:
     """What the page's script reads, as plain data."""
     drawn = page.decided.network
     return {
@@ -37,8 +37,8 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
         return {"ok": None, "how": evidence.unverified or "Nothing was run.", "rows": [], "faults": []}
     return {
         "ok": verdict.ok,
-        "how": verdicts.how(verdict),
-        "columns": verdicts.COLUMNS,
+        "how": verdict_text.how(verdict),
+        "columns": verdict_text.COLUMNS,
         "rows": list(map(_plain_output, verdict.outputs)),
         "faults": list(verdict.faults),
     }
@@ -47,7 +47,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
 def _plain_output(output: Output) -> dict[str, Any]:
     """An output that holds nothing to compare is neither good nor bad."""
     ok = not output.broken if output.broken or output.is_compared else None
-    return {"cells": verdicts.cells(output), "ok": ok}
+    return {"cells": verdict_text.cells(output), "ok": ok}
 
 
 def _plain_box(box: Box) -> dict[str, Any]:
@@ -64,19 +64,19 @@ def _plain_box(box: Box) -> dict[str, Any]:
     }
 
 
-def _plain_port(port: Port) -> dict[str, Any]:
+def _plain_port(port: BoxValue) -> dict[str, Any]:
     return {"name": port.name, "type": port.type, "half": port.half, "stored": port.stored}
 
 
-def _plain_reason(reason: Reason) -> dict[str, Any]:
+def _plain_reason(reason: UnitReason) -> dict[str, Any]:
     return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box}
 
 
-def _plain_held(held: Held) -> dict[str, Any]:
+def _plain_held(held: DrawnCause) -> dict[str, Any]:
     return {**asdict(held.words), "boxes": held.boxes}
 
 
-def _plain_misfit(misfit: Misfit) -> dict[str, Any]:
+def _plain_misfit(misfit: BoxError) -> dict[str, Any]:
     """Errors as text for people, and as a number where one is coloured by; JSON has no word for infinity."""
     found = misfit.found
     return {

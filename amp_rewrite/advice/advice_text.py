@@ -1,4 +1,4 @@
-"""Advice on Tensor Cores as a person reads it."""
+"""Advice on Tensor Cores as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amp_rewrite.explaining.sentences import plural, share
 
 
 def lines(advice: Advice) -> Iterator[str]:
-    """That a device gains nothing; or the products that padding would help, two lines each."""
+    """Why the device gains no speed; else the products that padding would speed up, two lines each."""
     if advice.shortfall:
         yield advice.shortfall
         return
@@ -21,15 +21,15 @@ def lines(advice: Advice) -> Iterator[str]:
         yield _title(padding)
         yield f"  {_dimensions(padding)}; padded: {_cost(padding)}"
     if not advice.paddings:
-        yield f"every product in {advice.half} has multiples of 8 wherever its dimensions are known"
+        yield f"all known dimensions of products in {advice.half} are multiples of 8"
     if advice.open_dims:
         names = some(advice.open_dims)
-        yield f"open dimensions were not looked at ({names}); --dim NAME=SIZE gives them a size"
+        yield f"open dimensions were not examined ({names}); --dim NAME=SIZE sets them"
 
 
 _WHY = (
     "Tensor Cores take any size since cuBLAS 11 and cuDNN 7.6.3, and are fastest with multiples of 8; "
-    "these products have others:"
+    "these products have other dimensions:"
 )
 
 

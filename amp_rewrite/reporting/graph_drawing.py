@@ -12,14 +12,14 @@ from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_name
-from amp_rewrite.reporting.network import Box, Frame, Network, Port, Shade, Wire
+from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, Frame, Shade, Wire
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class PlannedChanges:
     """What a plan is going to change: the values and the reads that become half, and the Casts it adds."""
 
     values: frozenset[ir.Value] = frozenset()
@@ -27,34 +27,36 @@ class Changes:
     casts: tuple[PlannedCast, ...] = ()
 
 
-def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> Changes:
+def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChanges:
     """What becomes of a model that is still as it was."""
     stored = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
     halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
     reads = (site for unit in halves for site in unit.uses)
-    return Changes(frozenset((*plan.values, *stored)), frozenset(reads), plan.casts)
+    return PlannedChanges(frozenset((*plan.values, *stored)), frozenset(reads), plan.casts)
 
 
-def build(root: ir.Graph, types: Types, decisions: Decisions, planned: Changes, flops: Flops) -> Network:
+def build(
+    root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
+) -> DrawnGraph:
     """The network of a model with the Casts that are planned; a rewritten one has its Casts as nodes."""
     return _Drawer(root, types, decisions, planned, flops).network()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Leaving:
+class _GraphOutput:
     """A place among the outputs of a graph."""
 
     graph: ir.Graph
     port: int
 
 
-_Thing = ir.Node | ir.Value | PlannedCast | _Leaving
+_Thing = ir.Node | ir.Value | PlannedCast | _GraphOutput
 """What a box stands for: a node, an input, a Cast to be added, an output."""
 
 
 class _Drawer:
     def __init__(
-        self, root: ir.Graph, types: Types, decisions: Decisions, planned: Changes, flops: Flops
+        self, root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
     ) -> None:
         self._types = types
         self._flops = flops
@@ -70,10 +72,10 @@ class _Drawer:
         self._at: dict[object, int] = {_key(thing): i for i, thing in enumerate(self._things)}
         self._position = {held: i for i, held in enumerate(self._graphs)}
 
-    def network(self) -> Network:
+    def network(self) -> DrawnGraph:
         nodes = [node for held in self._graphs for node in held]
         owners = {body: self._at.get(node) for node in nodes for body in control_flow.bodies(node)}
-        return Network(
+        return DrawnGraph(
             frames=tuple(Frame(title, owners.get(held)) for held, title in self._graphs.items()),
             boxes=tuple(map(self._box, self._things)),
             wires=tuple(dict.fromkeys(self._wires())),
@@ -97,13 +99,13 @@ class _Drawer:
         for port, value in enumerate(graph.outputs):
             maker = value.producer()
             made = len(place) if maker is None else place.get(maker, len(place))
-            things.append((made, 4, _Leaving(graph, port)))
+            things.append((made, 4, _GraphOutput(graph, port)))
         return [thing for *_, thing in sorted(things, key=lambda entry: entry[:2])]
 
     def _box(self, thing: _Thing) -> Box:
         if isinstance(thing, PlannedCast):
             return self._cast(thing)
-        if isinstance(thing, _Leaving):
+        if isinstance(thing, _GraphOutput):
             value = thing.graph.outputs[thing.port]
             read = self._read(Use(thing.graph, thing.port))
             return Box(self._position[thing.graph], "output", value.name or "", Shade.BORDER, reads=read)
@@ -144,7 +146,7 @@ class _Drawer:
             makes=(self._port(cast.value, half=to_half),),
         )
 
-    def _read(self, site: Use) -> tuple[Port, ...]:
+    def _read(self, site: Use) -> tuple[BoxValue, ...]:
         """The port of a place that reads something; nothing for an empty optional input."""
         value = value_of(site)
         return () if value is None else (self._port(value, half=self._reads_half(site, value)),)
@@ -156,9 +158,9 @@ class _Drawer:
         cast = self._casts.get(site)
         return value in self._planned.values if cast is None else cast.dtype != ir.DataType.FLOAT
 
-    def _port(self, value: ir.Value, *, half: bool) -> Port:
+    def _port(self, value: ir.Value, *, half: bool) -> BoxValue:
         stored = value.is_initializer() or _is_constant(value.producer())
-        return Port(value.name or "", type_text(value, self._types), half, stored)
+        return BoxValue(value.name or "", type_text(value, self._types), half, stored)
 
     def _wires(self) -> Iterator[Wire]:
         for reader, thing in enumerate(self._things):
@@ -170,7 +172,7 @@ class _Drawer:
         """What a box reads from: Casts where they stand between, else makers and inputs."""
         if isinstance(thing, PlannedCast):
             yield _maker(thing.value)
-        elif isinstance(thing, _Leaving):
+        elif isinstance(thing, _GraphOutput):
             yield from self._source(Use(thing.graph, thing.port))
         elif isinstance(thing, ir.Node):
             for port in range(len(thing.inputs)):

@@ -12,11 +12,11 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.reporting import charts, plots, summary
-from amp_rewrite.reporting.network import Box, Network, Shade
+from amp_rewrite.reporting import latency_chart, plots, summary
+from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
-from amp_rewrite.reporting.summary import Line
+from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import NodeError
@@ -25,7 +25,7 @@ from amp_rewrite.running.verification import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class UnitReason:
     """The first step of the chain of a unit, the unit that caused it, and the box that shows it.
 
     What caused it may be gone from a model that was rewritten: then it has no box.
@@ -37,7 +37,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DrawnCause:
     """What holds nodes back in float32, in words, and the boxes of these nodes."""
 
     words: Paragraph
@@ -45,13 +45,13 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionView:
     """What is known of a model once all is decided, and before anything changes."""
 
     half: Half
-    network: Network
-    reasons: tuple[Reason, ...]
-    held: tuple[Held, ...]
+    network: DrawnGraph
+    reasons: tuple[UnitReason, ...]
+    held: tuple[DrawnCause, ...]
     stored: Binades
 
 
@@ -66,7 +66,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class BoxError:
     """The error of a value that a box of the main graph makes."""
 
     box: int
@@ -74,7 +74,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HtmlReport:
     """All that an HTML report shows of the model that is called `title`.
 
     A model that was rewritten before, and is only looked at, has no `report`.
@@ -82,16 +82,16 @@ class Page:
 
     title: str
     report: Report | None
-    decided: Decided
+    decided: DecisionView
     evidence: Evidence
     coverage: Coverage
 
-    def rows(self) -> Iterator[Line]:
+    def rows(self) -> Iterator[SummaryLine]:
         """The rows at the top of the page."""
         return summary.lines(self.report) if self.report else summary.of_coverage(self.coverage)
 
     @property
-    def misfits(self) -> tuple[Misfit, ...]:
+    def misfits(self) -> tuple[BoxError, ...]:
         """The errors of the nodes that were compared, those that add most first."""
         blame = self.evidence.verdict.blame if self.evidence.verdict else None
         return tuple(_misfits(self.decided.network.boxes, blame.nodes)) if blame else ()
@@ -107,7 +107,7 @@ class Page:
         if self.decided.stored or made:
             found["ranges"] = plots.ranges(self.decided.stored, made, self.decided.half)
         if self.evidence.bench is not None:
-            found["latency"] = charts.chart(self.evidence.bench)
+            found["latency"] = latency_chart.chart(self.evidence.bench)
         return found
 
 
@@ -115,37 +115,37 @@ PICTURES = ("errors", "ranges", "latency")
 
 
 def decided(
-    drawn: Network, decisions: Decisions, causes: Iterable[RootCause], stored: Binades, half: Half
-) -> Decided:
+    drawn: DrawnGraph, decisions: Decisions, causes: Iterable[RootCause], stored: Binades, half: Half
+) -> DecisionView:
     """What a page shows of a model before it changes."""
     box_of = {unit: box for box, held in enumerate(drawn.boxes) for unit in held.units}
     reasons = (_reason(decisions, unit, box_of.get(unit)) for unit in range(len(decisions.all)))
     held = (
-        Held(sentences.of_cause(cause), tuple(box_of[unit] for unit in cause.held if unit in box_of))
+        DrawnCause(sentences.of_cause(cause), tuple(box_of[unit] for unit in cause.held if unit in box_of))
         for cause in causes
     )
-    return Decided(half, drawn, tuple(reasons), tuple(held), stored)
+    return DecisionView(half, drawn, tuple(reasons), tuple(held), stored)
 
 
-def _reason(decisions: Decisions, unit: int, box: int | None) -> Reason:
+def _reason(decisions: Decisions, unit: int, box: int | None) -> UnitReason:
     """A chain ends where Decisions.why ends it."""
-    return Reason(sentences.first_step(decisions, unit), decisions.cause(unit), box)
+    return UnitReason(sentences.first_step(decisions, unit), decisions.cause(unit), box)
 
 
-def _misfits(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[Misfit]:
+def _misfits(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[BoxError]:
     """A run gives out the values of the main graph, whose names are unique there."""
     made = ((i, port) for i, box in enumerate(boxes) if _is_compared(box) for port in box.makes)
     makers = {port.name: i for i, port in made}
     for error in found:
         if error.value in makers:
-            yield Misfit(makers[error.value], error)
+            yield BoxError(makers[error.value], error)
 
 
 def _is_compared(box: Box) -> bool:
     return not box.graph and box.shade not in (Shade.CAST, Shade.BORDER)
 
 
-def _points(boxes: Sequence[Box], misfits: Iterable[Misfit]) -> list[Point]:
+def _points(boxes: Sequence[Box], misfits: Iterable[BoxError]) -> list[Point]:
     """The errors in the order of the graph, by the place of their nodes among all that are drawn."""
     last = max(sum(not box.graph for box in boxes) - 1, 1)
     found = (

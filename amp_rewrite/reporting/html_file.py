@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.reporting import page_data
-from amp_rewrite.reporting.page import Page
+from amp_rewrite.reporting import html_json
+from amp_rewrite.reporting.html_report import HtmlReport
 
 _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
@@ -25,13 +25,13 @@ _OURS = ("dom", "layout", "drawing", "view", "details", "search", "pictures", "o
 """The scripts in the order in which they need each other."""
 
 
-def render(page: Page) -> bytes:
+def render(page: HtmlReport) -> bytes:
     """The whole file, UTF-8; the same page gives the same bytes."""
     style, vendored, script = _text("page.css"), _vendored(), _script()
     parts = {
         "policy": _policy(style, vendored, script),
         "style": style,
-        "data": embedded(page_data.plain(page)),
+        "data": embedded(html_json.plain(page)),
         "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
         "vendored": vendored,
         "script": script,

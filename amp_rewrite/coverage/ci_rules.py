@@ -1,4 +1,4 @@
-"""What a CI asks of a coverage, and what the answer to a rule is."""
+"""The rules that a CI job can set for a model's coverage, and the result of one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 
 TOLERANCE = 0.01
-"""How far a share may fall below that of a baseline: a point in a hundred, if nothing else is asked."""
+"""How far a share may fall below that of the baseline by default: one percentage point."""
 
 EXACT = 1e-9
-"""Shares are quotients of whole numbers: what is nearer than this to a bound has reached it."""
+"""Shares are quotients of integers: one that is closer than this to a bound has reached it."""
 
 SHARES = ("min_flops", "min_nodes", "min_weights", "tolerance")
 SHARE = "write a share from 0 to 1, as in 0.95"
@@ -25,7 +25,7 @@ SHARE = "write a share from 0 to 1, as in 0.95"
 class Baseline:
     """Shares that must not fall: of FLOPs, nodes and weights, and of the nodes of each operator.
 
-    `where` names the file that they are from, `dims` the sizes that they were counted with.
+    `where` names the file that they come from, `dims` the sizes that they were counted with.
     """
 
     where: str
@@ -35,10 +35,11 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What is asked; what is None or empty is not. Shares are of floats, from 0 to 1.
+class CoverageRules:
+    """Rules for a coverage; None or empty is no rule. Shares are of floats, from 0 to 1.
 
-    `require` asks for a share of an operator's nodes in half, `forbid_half` for none of them.
+    `require` sets the least share in half for an operator's nodes; `forbid_half` names operators that must
+    have no node in half.
     """
 
     min_flops: float | None = None
@@ -51,17 +52,17 @@ class Rules:
     tolerance: float = TOLERANCE
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a share that is none: a rule of 95 would never be kept, one of -1 always."""
+        """Raises OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
         named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
         for name, share in (*named.items(), *self.require.items()):
             if not is_share(share):
-                raise OptionError(f"{name} {_number(share)} is no share", remedy=SHARE)
+                raise OptionError(f"{name} {_number(share)} is not a share", remedy=SHARE)
         if self.max_casts is not None:
             arguments.whole("max_casts", self.max_casts)
 
 
 def is_share(given: object) -> bool:
-    """Whether this is a number from 0 to 1."""
+    """Whether a value is a number from 0 to 1."""
     return arguments.is_number(given) and 0 <= given <= 1
 
 
@@ -70,11 +71,8 @@ def _number(given: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One rule held against a model: what was asked, what was found, and the nodes that break it.
-
-    For a rule on weights these are the weights.
-    """
+class RuleResult:
+    """The result of one rule: the rule, what was found, and the nodes (or weights) that break it."""
 
     rule: str
     ok: bool
@@ -82,14 +80,14 @@ class Check:
     nodes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The fields as plain data."""
         return {"rule": self.rule, "ok": self.ok, "found": self.found, "nodes": list(self.nodes)}
 
 
 def percent(share: float | None) -> str:
-    """A share as people read it, never rounded up to all or down to nothing."""
+    """A share as a percentage, never rounded up to 100 % or down to 0 %."""
     if share is None:
-        return "none there"
+        return "n/a"
     if share in (0.0, 1.0):
         return f"{share * 100:.0f} %"
     return f"{math.floor(share * 1000 + EXACT) / 10:.1f} %" if share >= 0.001 else "below 0.1 %"

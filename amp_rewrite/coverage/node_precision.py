@@ -1,4 +1,4 @@
-"""What precision a node runs in, read from the element types at its ports in the model as it stands."""
+"""The precision that a node runs in, from the element types of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amp_rewrite.onnx_types.element_types import Types
 
 
 class Precision(enum.Enum):
-    """`FULL` is float32 or wider, `MIXED` both, `OTHER` what does no float arithmetic of its own."""
+    """FULL is float32 or float64, MIXED is both, OTHER does no float arithmetic of its own."""
 
     HALF = "half"
     FULL = "full"
@@ -24,7 +24,7 @@ class Precision(enum.Enum):
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 FULLS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
-"""Floats that are computed with; those of 8 bits and less are only stored, and count as integers do."""
+"""Float types used in arithmetic; those of 8 bits and less are storage types and count as integers."""
 
 
 def of_type(dtype: ir.DataType | None) -> Precision:
@@ -35,38 +35,37 @@ def of_type(dtype: ir.DataType | None) -> Precision:
 
 
 def of_node(node: ir.Node, types: Types, version: int) -> Precision:
-    """The precision of a node; `version` is that of its domain in the model.
+    """The precision of a node; `version` is the opset version of its domain in the model.
 
-    Half when all its floats are half, full when none is, mixed otherwise. Conversions (Cast,
-    QuantizeLinear and their like), quantised arithmetic, Constants and what only asks for a shape are
-    OTHER. A port that the schema nails to float32, such as the scales of a Resize, counts only where the
-    node has no other floats; an empty stored tensor, such as its regions, and an output that is left out
-    do not count.
+    HALF when all its floats are half, FULL when none is, else MIXED. Conversions (Cast, QuantizeLinear and
+    the like), quantised arithmetic, Constants and shape queries are OTHER. A port whose type the schema fixes
+    to float32, such as the scales of a Resize, counts only where the node has no other floats; an empty
+    stored tensor, such as the `roi` of a Resize, and an omitted output do not count.
     """
     key = (node.domain, node.op_type)
-    if key in _ASIDE or node.op_type.startswith("QLinear"):
+    if key in _NO_ARITHMETIC or node.op_type.startswith("QLinear"):
         return Precision.OTHER
-    found = _of(types, _free(node, version)) or _of(types, (*node.inputs, *node.outputs))
+    found = _of(types, _variable(node, version)) or _of(types, (*node.inputs, *node.outputs))
     if not found:
         return Precision.OTHER
     return found.pop() if len(found) == 1 else Precision.MIXED
 
 
 def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
-    kinds = (types.get(value) for value in values if value is not None and _holds(value))
+    kinds = (types.get(value) for value in values if value is not None and _has_elements(value))
     return {of_type(kind.dtype) for kind in kinds if kind is not None} - {Precision.OTHER}
 
 
-def _holds(value: ir.Value) -> bool:
-    """Whether a value is there and holds anything, as far as that is stored."""
-    maker = value.producer()
-    held = None if maker is None else constants.constant(maker)
-    tensor = value.const_value if held is None else held
+def _has_elements(value: ir.Value) -> bool:
+    """Whether a value exists and, if it is stored, has any elements."""
+    producer = value.producer()
+    constant = None if producer is None else constants.constant(producer)
+    tensor = value.const_value if constant is None else constant
     return bool(value.name) and (tensor is None or tensor.size > 0)
 
 
-def _free(node: ir.Node, version: int) -> Iterator[ir.Value | None]:
-    """The values at ports whose type the schema leaves open; at all ports where there is no schema."""
+def _variable(node: ir.Node, version: int) -> Iterator[ir.Value | None]:
+    """The values at ports with a type variable; at all ports where there is no schema."""
     inputs, outputs = node.inputs, node.outputs
     layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
     if layout is None:
@@ -79,13 +78,13 @@ def _free(node: ir.Node, version: int) -> Iterator[ir.Value | None]:
 
 
 CASTS = frozenset({("", "Cast"), ("", "CastLike")})
-"""What changes the element type and nothing else."""
+"""Operators that change the element type and nothing else."""
 
-_ASIDE = CASTS | {
+_NO_ARITHMETIC = CASTS | {
     *(("", name) for name in "BitCast Constant DequantizeLinear DynamicQuantizeLinear".split()),
     *(("", name) for name in "ConvInteger MatMulInteger QuantizeLinear Shape Size".split()),
     *((CONTRIB, name) for name in "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul".split()),
     *((CONTRIB, name) for name in "MatMulInteger16 MatMulIntegerToFloat MulInteger QAttention".split()),
     *((CONTRIB, name) for name in "QGemm QuantizeLinear".split()),
 }
-"""Conversions, quantised arithmetic, Constants, and what looks at shapes only."""
+"""Conversions, quantised arithmetic, Constants, and shape queries."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite.reporting.pictures import WIDTH, Line, Picture, Rect, Shape, Text, Tone
+from amp_rewrite.reporting.pictures import WIDTH, Drawable, Line, Picture, Rect, Text, Tone
 from amp_rewrite.running.latency import Bench, Latency
 
 
@@ -43,7 +43,7 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> Picture:
     return Picture(title, WIDTH, max(_ROW * len(bars) - _THICK // 2, 1), tuple(shapes))
 
 
-def _drawn(bar: Bar, row: int, scale: float) -> Iterator[Shape]:
+def _drawn(bar: Bar, row: int, scale: float) -> Iterator[Drawable]:
     y = _ROW * row + _THICK
     end, tip = bar.value * scale, max(bar.value, bar.whisker) * scale
     yield Text(0, y - 4, bar.label)

@@ -1,4 +1,4 @@
-"""What a CUDA device has to gain from half, by its compute capability."""
+"""The speed that a CUDA device gains from half, by its compute capability."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amp_rewrite.running import devices
 
 @dataclass(frozen=True, slots=True, order=True)
 class Capability:
-    """A compute capability, as NVIDIA counts it: 7.5 is 7, 5."""
+    """A compute capability in NVIDIA's numbering: 7.5 is (7, 5)."""
 
     major: int
     minor: int
@@ -21,15 +21,15 @@ class Capability:
 
 
 def parse(text: str) -> Capability:
-    """A compute capability as people write it; OptionError for anything else."""
+    """Parses a compute capability such as 7.5; OptionError for anything else."""
     found = re.fullmatch(r"(\d{1,2})\.(\d)", text, re.ASCII)
     if found is None:
-        raise OptionError(f"{text} is no compute capability", remedy="write it as in 7.5")
+        raise OptionError(f"{text} is not a compute capability", remedy="write it as in 7.5")
     return Capability(int(found[1]), int(found[2]))
 
 
 def of_this_machine() -> Capability | None:
-    """That of the first CUDA device that is visible; None where NVML cannot tell."""
+    """The compute capability of the first visible CUDA device; None where NVML cannot tell."""
     return devices.ask(lambda nvml, handle: Capability(*nvml.nvmlDeviceGetCudaComputeCapability(handle)))
 
 
@@ -50,9 +50,9 @@ per clock and multiprocessor of 256 against 128, 128 against 64, 2 against 128, 
 
 
 def shortfall(capability: Capability, half: str) -> str:
-    """Why products in a half type gain nothing on such a device; nothing where they do.
+    """Why products in a half type gain no speed on such a device; empty where they do.
 
-    The GeForce GTX 16 have no Tensor Cores either, which their capability of 7.5 cannot tell.
+    The GeForce GTX 16 series has no Tensor Cores either, which its capability of 7.5 does not show.
     """
     since = TENSOR_CORES_FROM[half]
     if capability >= since:
@@ -60,5 +60,5 @@ def shortfall(capability: Capability, half: str) -> str:
     vectors = _VECTORS.get(capability) if half == "float16" else None
     return (
         f"compute capability {capability} has no Tensor Cores for {half} (they came with {since}): products "
-        f"gain no speed from it, only memory{f'; {vectors}' if vectors else ''}"
+        f"gain no speed from it, but use less memory{f'; {vectors}' if vectors else ''}"
     )

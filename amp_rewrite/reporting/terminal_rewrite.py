@@ -10,8 +10,8 @@ from rich.table import Column
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.onnx_types.element_types import element_name
-from amp_rewrite.reporting.summary import Line, lines
-from amp_rewrite.reporting.verdicts import COLUMNS, cells, hints, how
+from amp_rewrite.reporting.summary import SummaryLine, lines
+from amp_rewrite.reporting.verdict_text import COLUMNS, cells, hints, how
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import Blame, NodeError
@@ -24,7 +24,7 @@ def print_summary(console: Console, report: Report, title: str) -> None:
     print_lines(console, lines(report))
 
 
-def print_lines(console: Console, shown: Iterable[Line]) -> None:
+def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
     """Lines, with what each is about in a column of its own."""
     for line in shown:
         console.print(Styled(f"{line.name:<9}", "dim"), line.text)

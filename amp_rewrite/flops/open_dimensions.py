@@ -1,4 +1,4 @@
-"""The dimensions that a model leaves open, and a size for each."""
+"""The open (symbolic or unknown) dimensions of a model's inputs, and a size for each."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import onnx_ir as ir
 from amp_rewrite.errors import OptionError
 
 Dims = Mapping[str, int]
-"""Sizes for dimensions that a model leaves open, by symbol or as `input:axis`; others count as ASSUMED."""
+"""Sizes of open dimensions, by symbol or as `input:axis`; others count as ASSUMED."""
 
 ASSUMED = 1
-"""The size of an open dimension that nobody gives: FLOPs are then those per sample, per token."""
+"""The size of an open dimension that is not given: FLOPs are then per sample, per token."""
 
 
-class Opened:
-    """The open dimensions of a model's inputs, and their sizes; `assumed` names those that nobody gave one.
+class OpenDimensions:
+    """The open dimensions of a model's inputs and their sizes; `assumed` names those that are not in `dims`.
 
-    Raises OptionError when `dims` names what is not open.
+    Raises OptionError when `dims` names a dimension that is not open.
     """
 
     def __init__(self, graph: ir.Graph, dims: Dims) -> None:
         spots = dict(_open(graph))
         given = {symbol: dims[name] for name, symbol in spots.items() if symbol and name in dims}
-        known = {**given, **dims}  # a symbol has one size: where one input has it, all do
+        known = {**given, **dims}  # a symbol has the same size in all inputs
         assumed: dict[str, None] = {}
         self._spots: dict[str, int] = {}
         for name, symbol in spots.items():
@@ -39,11 +39,11 @@ class Opened:
         _refuse_unknown(dims, list(self._spots), list(dict.fromkeys((*self._sizes, *assumed))))
 
     def of_symbol(self, symbol: str | None) -> int | None:
-        """The size of a symbol wherever it stands."""
+        """The size of a symbol; None for one that is not a dimension of an input."""
         return self._sizes.get(symbol) if symbol else None
 
     def of_input(self, value: ir.Value) -> list[int] | None:
-        """The dimensions of an input, with a size for each; None where its rank is not known."""
+        """The dimensions of an input, with a size for each; None where its rank is unknown."""
         if value.shape is None:
             return None
         return [
@@ -64,5 +64,5 @@ def _refuse_unknown(dims: Dims, spots: Sequence[str], names: Sequence[str]) -> N
     for name in dims:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            offer = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(names) or 'nothing'}"
+            offer = f"did you mean {near[0]}?" if near else f"it has {', '.join(names) or 'none'}"
             raise OptionError(f"the model has no open dimension '{name}'", remedy=offer)
