@@ -125,7 +125,7 @@ def test_what_the_model_is_fed_counts_as_read():
     body = "g (float[2] x) => (float[2] y) { [square] s = Mul (x, x) y = Sqrt (s) }"
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (1, 300)
-    assert "which reads 1 to 300\n" in printed(model(body), X)
+    assert "whose inputs range from 1 to 300\n" in printed(model(body), X)
 
 
 def test_where_nothing_is_known_no_range_is_printed():
@@ -135,7 +135,7 @@ def test_where_nothing_is_known_no_range_is_printed():
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (None, None)
     text = printed(model(body), X)
-    assert "infinite or NaN: Mul 'square'\n" in text
+    assert "infinite or NaN value: Mul 'square'\n" in text
     assert "nan" not in text.replace("NaN", "")
 
 

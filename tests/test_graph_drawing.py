@@ -44,7 +44,7 @@ def titles(found):
 def wires(found):
     """Every wire as the names of its ends."""
     boxes = found.boxes
-    return {f"{boxes[w.maker].name} > {boxes[w.reader].name}" for w in found.wires}
+    return {f"{boxes[w.source].name} > {boxes[w.target].name}" for w in found.wires}
 
 
 def test_boxes_come_in_the_order_of_the_nodes():
@@ -77,12 +77,14 @@ def test_a_cast_stands_between_maker_and_readers():
 def test_ports_say_what_is_half_afterwards():
     """What a half node reads and makes is half, Cast or not; a Cast reads one type and makes the other."""
     boxes = {box.name: box for box in drawn(MIXED).boxes}
-    assert [port.half for port in (*boxes["product"].reads, *boxes["product"].makes)] == [True] * 3
-    assert [port.half for port in (*boxes["exponential"].reads, *boxes["exponential"].makes)] == [False] * 2
+    assert [value.half for value in (*boxes["product"].inputs, *boxes["product"].outputs)] == [True] * 3
+    assert [value.half for value in (*boxes["exponential"].inputs, *boxes["exponential"].outputs)] == [
+        False
+    ] * 2
     cast = boxes["a to float32"]
-    assert (cast.reads[0].half, cast.makes[0].half) == (True, False)
-    assert boxes["y"].reads[0].half is False
-    assert boxes["product"].reads[0].type == "float32[4, 4]"
+    assert (cast.inputs[0].half, cast.outputs[0].half) == (True, False)
+    assert boxes["y"].inputs[0].half is False
+    assert boxes["product"].inputs[0].type == "float32[4, 4]"
     assert boxes["product"].flops == 2 * 4 * 4 * 4
 
 
@@ -98,9 +100,9 @@ def test_what_is_stored_is_named_and_not_drawn():
     assert found.constants == 1
     assert "weight" not in " ".join(titles(found))
     boxes = {box.name: box for box in found.boxes}
-    assert [port.stored for port in boxes["product"].reads] == [False, True]
-    assert [port.stored for port in boxes["scaled"].reads] == [False, True]
-    assert [port.half for port in boxes["scaled"].reads] == [True, True]
+    assert [value.stored for value in boxes["product"].inputs] == [False, True]
+    assert [value.stored for value in boxes["scaled"].inputs] == [False, True]
+    assert [value.half for value in boxes["scaled"].inputs] == [True, True]
 
 
 LOOP = """
@@ -159,8 +161,8 @@ def test_what_the_page_counts_on(text):
     graphs = [box.graph for box in found.boxes]
     assert graphs == sorted(graphs)
     assert sorted(u for box in found.boxes for u in box.units) == list(range(len(analysis.graph.units)))
-    inside = [w for w in found.wires if graphs[w.maker] == graphs[w.reader]]
-    assert all(wire.maker < wire.reader for wire in inside)
+    inside = [w for w in found.wires if graphs[w.source] == graphs[w.target]]
+    assert all(wire.source < wire.target for wire in inside)
 
 
 def test_a_rewritten_model_is_drawn_as_it_was_planned():
@@ -172,4 +174,4 @@ def test_a_rewritten_model_is_drawn_as_it_was_planned():
     assert [box.shade for box in found.boxes].count(Shade.CAST) == 5
     shades = {box.name: box.shade for box in planned.boxes if box.units}
     assert {box.name: box.shade for box in found.boxes if box.units} == shades
-    assert "float16[4, 4]" in {port.type for box in found.boxes for port in box.makes}
+    assert "float16[4, 4]" in {value.type for box in found.boxes for value in box.outputs}

@@ -38,7 +38,7 @@ def made(proto, evidence=None):
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
     )
     binades = plots.binades_of_stored(constants.find(analysis.loaded.model).values())
-    decided = html_report.decided(drawn, found.decisions, found.causes, binades, analysis.plan.half)
+    decided = html_report.decision_view(drawn, found.decisions, found.causes, binades, analysis.plan.half)
     result = rewrite(proto)
     return HtmlReport(
         "model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model)
@@ -58,7 +58,7 @@ def compared(proto):
     after, feeds = rewrite(proto).model, demo.feeds()
     verdict = verification.verify(proto, after, [feeds])
     verdict = replace(verdict, blame=blame.blame(proto, after, feeds))
-    return Evidence(verdict, seen=observation.observe(proto, [feeds]))
+    return Evidence(verdict, observed=observation.observe(proto, [feeds]))
 
 
 def test_the_summary_and_the_coverage_are_those_of_the_report():
@@ -91,10 +91,10 @@ def test_what_holds_nodes_back_is_what_explain_says():
     proto = demo.network()
     data = html_json.plain(made(proto))
     causes = explanation.of_analysis(analyze(proto), {}).causes
-    assert [(held["weight"], held["suggestion"]) for held in data["held"]] == [
+    assert [(cause["weight"], cause["suggestion"]) for cause in data["causes"]] == [
         (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
     ]
-    names = [data["boxes"][box]["name"] for box in data["held"][0]["boxes"]]
+    names = [data["boxes"][box]["name"] for box in data["causes"][0]["boxes"]]
     assert {"rms_square", "rms_mean", "rms_epsilon", "rms_sqrt"} <= set(names)
 
 
@@ -105,10 +105,9 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
     evidence = compared(proto)
     shown = made(proto, evidence)
     data = html_json.plain(shown)
-    assert len(data["misfits"]) == len(evidence.verdict.blame.nodes) > 40
-    for misfit in data["misfits"]:
-        names = [port["name"] for port in data["boxes"][misfit["box"]]["makes"]]
-        assert misfit["value"] in names
+    assert len(data["errors"]) == len(evidence.verdict.blame.nodes) > 40
+    for error in data["errors"]:
+        assert error["value"] in [value["name"] for value in data["boxes"][error["box"]]["outputs"]]
     assert [row["cells"] for row in data["verification"]["rows"]] == [
         verdict_text.cells(output) for output in evidence.verdict.outputs
     ]
@@ -120,7 +119,7 @@ def test_without_a_run_the_page_says_so():
     """No verdict is no good verdict."""
     data = html_json.plain(made(demo.network(), Evidence(unverified="nobody asked")))
     assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
-    assert data["misfits"] == []
+    assert data["errors"] == []
 
 
 @needs_runs
@@ -193,6 +192,6 @@ def test_an_infinite_error_is_still_json():
     lost = replace(blame.nodes[0], error=float("inf"), added=float("inf"), non_finite=3, low=None)
     verdict = replace(evidence.verdict, blame=replace(blame, nodes=(lost, *blame.nodes[1:])))
     html = html_file.render(made(proto, replace(evidence, verdict=verdict)))
-    misfit = data_of(html)["misfits"][0]
-    assert (misfit["error"], misfit["lost"], misfit["reads"]) == ("inf", 3, None)
-    assert misfit["size"] > 1
+    error = data_of(html)["errors"][0]
+    assert (error["error"], error["non_finite"], error["reads"]) == ("inf", 3, None)
+    assert error["size"] > 1

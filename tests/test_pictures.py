@@ -9,7 +9,6 @@ import pytest
 
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.reporting import latency_chart, picture_files, pictures
-from amp_rewrite.reporting.latency_chart import Bar
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Text, Tone
 from amp_rewrite.running.sessions import Device
 from tests.benches import bench, latency
@@ -75,9 +74,9 @@ def test_names_cannot_break_the_picture():
 
 
 def test_a_chart_of_nothing_is_a_picture():
-    """No bars and bars of no length are drawn as well."""
-    assert bars(picture_files.svg(latency_chart.bar_chart("empty", ()))) == []
-    assert bars(picture_files.svg(latency_chart.bar_chart("zero", (Bar("a", 0.0, 0.0, ""),)))) == [0.0]
+    """A chart without bars, and one with bars of no length, can be drawn."""
+    assert bars(picture_files.svg(latency_chart.chart(bench()))) == []
+    assert bars(picture_files.svg(latency_chart.chart(bench(latency("zero", 0.0))))) == [0.0]
 
 
 def test_svg_has_every_shape():
@@ -116,24 +115,41 @@ def test_png_needs_matplotlib(monkeypatch):
     assert "amp-rewrite[plots]" in str(caught.value)
 
 
-class FakeAxes(types.SimpleNamespace):
-    """Axes that record what is drawn."""
+class Recorder:
+    """Stands in for matplotlib's figures and axes, and records what is drawn."""
+
+    def __init__(self):
+        self.calls = []
 
     def __getattr__(self, name):
         return lambda *given, **named: self.calls.append((name, given, named))
 
+    def add_axes(self, _):
+        """The same recorder."""
+        return self
+
+    def savefig(self, file, **_):
+        """Writes something to the file."""
+        file.write(b"drawn")
+
 
 def test_png_has_the_same_shapes(monkeypatch):
-    """matplotlib gets the same places and colours, and labels in which nothing is a formula."""
-    patches = types.SimpleNamespace(
-        Rectangle=lambda *given, **_: ("rectangle", given),
-        Circle=lambda *given, **_: ("circle", given),
-    )
-    monkeypatch.setattr(picture_files, "_matplotlib", lambda _: patches)
-    axes = FakeAxes(calls=[])
-    for order, shape in enumerate(EACH.shapes):
-        picture_files._draw_png(axes, shape, order)
-    rect, line, dot, text = axes.calls
+    """matplotlib gets the same positions and colours, and text in which nothing is a formula."""
+    figure = Recorder()
+    patches = {
+        "Rectangle": lambda *given, **_: ("rectangle", given),
+        "Circle": lambda *given, **_: ("circle", given),
+    }
+    parts = {
+        "figure": types.SimpleNamespace(Figure=lambda **_: figure),
+        "patches": types.SimpleNamespace(**patches),
+    }
+    monkeypatch.setitem(sys.modules, "matplotlib", types.SimpleNamespace(**parts))
+    for name, module in parts.items():
+        monkeypatch.setitem(sys.modules, f"matplotlib.{name}", module)
+    assert picture_files.png(EACH) == b"drawn"
+    title, rect, line, dot, text = [call for call in figure.calls if not call[0].startswith("set_")]
+    assert title[1][2] == "one of each"
     assert rect[1][0] == ("rectangle", ((0, 0), 10, 20))
     assert line[1] == ([0, 5], [0, 5])
     assert dot[1][0] == ("circle", ((7, 8), 2))
@@ -142,7 +158,7 @@ def test_png_has_the_same_shapes(monkeypatch):
 
 
 def test_png_is_drawn_where_matplotlib_is():
-    """The file begins as PNG files do."""
+    """With matplotlib installed, the file has the signature of a PNG."""
     pytest.importorskip("matplotlib")
     assert picture_files.png(EACH).startswith(b"\x89PNG")
     assert picture_files.has_png()

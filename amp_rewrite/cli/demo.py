@@ -50,7 +50,7 @@ def demo(output: Path) -> None:
     else:
         terminal_rewrite.print_verdict(console, verdict)
     if not isinstance(verdict, Verdict) or verdict.ok:
-        terminal_rewrite.print_next(console, [f"amp-rewrite explain {as_argument(original)}"])
+        terminal_rewrite.print_hints(console, [f"amp-rewrite explain {as_argument(original)}"])
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
         raise click.exceptions.Exit(1)
 

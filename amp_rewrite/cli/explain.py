@@ -70,7 +70,7 @@ def explain(
         for warning in found.warnings:
             Console(stderr=True).print(f"warning  {in_flags(warning)}")
         unmatched = (matched for matched in found.matched if not matched.nodes)
-        print_lines(Console(stderr=True), summary.matches(unmatched))
+        print_lines(Console(stderr=True), summary.match_lines(unmatched))
         told = question.tell(Console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)

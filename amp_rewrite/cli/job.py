@@ -108,7 +108,7 @@ class Job:
         bench = self._time(proof.result) if timed else None
         if not isinstance(proof.judged, Verdict):
             return Evidence(unverified=self._untold(proof.judged), bench=bench)
-        return Evidence(proof.judged, seen=self._observe_if_possible(), bench=bench)
+        return Evidence(proof.judged, observed=self._observe_if_possible(), bench=bench)
 
     def not_verified(self, judged: Judged) -> str:
         """Why the result is not known to do what the model does; empty where it is."""

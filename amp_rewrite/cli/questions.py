@@ -93,7 +93,7 @@ def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
     if not stories:
         raise _no_cast(found, name)
     for story in stories:
-        terminal_explain.print_story(console, story)
+        terminal_explain.print_cast(console, story)
     return {"casts": [story.to_json() for story in stories]}
 
 

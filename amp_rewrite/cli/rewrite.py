@@ -206,7 +206,7 @@ def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging:
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     if not (isinstance(judged, Verdict) and reason):  # else the verdict has said what to do next
-        terminal_rewrite.print_next(console, _hints(job.model, proof.result))
+        terminal_rewrite.print_hints(console, _hints(job.model, proof.result))
     if not report.ok or (reason and (job.required or isinstance(judged, Verdict))):
         raise click.exceptions.Exit(1)
 
@@ -234,7 +234,7 @@ def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     if json_ is not None:
         _write_json(json_, made.report(), None, "--dry-run was given", explanation.advise_planned(made))
     terminal_rewrite.print_plan(console, made.plan)
-    terminal_rewrite.print_lines(console, summary.matches(made.matched))
+    terminal_rewrite.print_lines(console, summary.match_lines(made.matched))
     halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
     console.print(
         f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "

@@ -136,7 +136,7 @@ def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: H
     counted = _measured(found)
     drawn = graph_drawing.build(model.graph, counted.types, found.decisions, planned, counted.flops)
     binades = plots.binades_of_stored(constants.find(model).values())
-    return html_report.decided(drawn, found.decisions, found.causes, binades, to)
+    return html_report.decision_view(drawn, found.decisions, found.causes, binades, to)
 
 
 def _measured(found: Explanation) -> FlopCount:

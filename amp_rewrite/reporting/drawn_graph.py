@@ -1,4 +1,4 @@
-"""A model as it is drawn: a box for every node, Cast, input and output, and wires between them."""
+"""The graph as drawn in the HTML report: a box for each node, Cast, input and output, and wires."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 
 class Shade(enum.Enum):
-    """What a box shows: the precision of a node's float32 parts, or that it is no node of the model.
+    """The colour class of a box: the precision of a node, or what else the box stands for.
 
-    OTHER is a node without float32, CAST a Cast that the plan adds, BORDER an input or output of a graph.
+    OTHER is a node without float32, CAST an added Cast, BORDER an input or output of a graph.
     """
 
     HALF = "half"
@@ -22,10 +22,10 @@ class Shade(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BoxValue:
-    """A value as a box reads or makes it.
+    """An input or output value of a box.
 
-    `type` is the original's, such as `float32[2, 3]`; `half` says whether the value is in half here after
-    the rewrite, `stored` whether the model holds it.
+    `type` is the type in the original, such as `float32[2, 3]`; `half` says whether the value is half here
+    after the rewrite, `stored` whether it is a constant.
     """
 
     name: str
@@ -36,10 +36,10 @@ class BoxValue:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One thing that is drawn.
+    """A node, Cast, input or output.
 
-    `graph` is the position of its graph, `units` are those of its node, `bodies` the graphs that it holds.
-    A node goes by the name that pins have for it; `flops` is its arithmetic in one run, None where unknown.
+    `graph` is the index of its frame, `units` are the units of its node, `bodies` the frames of its bodies.
+    The name of a node is the one that pins use; `flops` are for one run, None where unknown.
     """
 
     graph: int
@@ -47,23 +47,23 @@ class Box:
     name: str
     shade: Shade
     units: tuple[int, ...] = ()
-    reads: tuple[BoxValue, ...] = ()
-    makes: tuple[BoxValue, ...] = ()
+    inputs: tuple[BoxValue, ...] = ()
+    outputs: tuple[BoxValue, ...] = ()
     bodies: tuple[int, ...] = ()
     flops: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A value that flows from one box to another, by position."""
+    """The indices of two boxes, the second of which uses an output of the first."""
 
-    maker: int
-    reader: int
+    source: int
+    target: int
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The main graph, or a body; a body's title names the attribute that holds it, `owner` its node's box."""
+    """The main graph, or a body: `title` names its attribute and node, `owner` is the box of its node."""
 
     title: str
     owner: int | None = None
@@ -71,9 +71,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class DrawnGraph:
-    """All that is drawn; boxes stand in the order of the nodes, those of a graph side by side.
+    """Frames, boxes and wires; boxes are in node order, and those of a frame are contiguous.
 
-    `constants` counts the Constant nodes, which are not drawn: their readers name them.
+    `constants` counts the Constant nodes, which are not drawn but listed among the inputs of their consumers.
     """
 
     frames: tuple[Frame, ...]

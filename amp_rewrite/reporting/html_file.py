@@ -1,8 +1,7 @@
-"""A page -> one HTML file that needs nothing but itself.
+"""Renders an HTML report as one self-contained file.
 
-What comes from a model goes in as JSON, in which nothing can end a script or begin a comment, and the page's
-own script puts it into the document as text. A policy in the page lets no other script run, and nothing be
-loaded.
+What comes from a model is embedded as JSON, which cannot end a script or begin a comment, and inserted into
+the document as text. A content security policy forbids all other scripts and all loading.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from amp_rewrite.reporting.html_report import HtmlReport
 _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
 _OURS = ("dom", "layout", "drawing", "view", "details", "search", "pictures", "overview", "main")
-"""The scripts in the order in which they need each other."""
+"""The scripts; each uses only those before it."""
 
 
-def render(page: HtmlReport) -> bytes:
-    """The whole file, UTF-8; the same page gives the same bytes."""
+def render(report: HtmlReport) -> bytes:
+    """The whole file in UTF-8; equal reports give equal bytes."""
     style, vendored, script = _text("page.css"), _vendored(), _script()
     parts = {
         "policy": _policy(style, vendored, script),
         "style": style,
-        "data": embedded(html_json.plain(page)),
+        "data": embedded(html_json.plain(report)),
         "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
         "vendored": vendored,
         "script": script,
@@ -40,7 +39,7 @@ def render(page: HtmlReport) -> bytes:
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element: ASCII, without `<`, `>` and `&`."""
+    """JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -49,7 +48,7 @@ _UNSAFE = re.compile("[<>&]")
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """The template with its places filled; what fills them is not looked at again."""
+    """The template with its placeholders filled; the substituted text is not scanned again."""
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
 
 
@@ -69,7 +68,7 @@ def _text(name: str) -> str:
 
 
 def _vendored() -> str:
-    """The libraries; a source map, which is not there, is not to be asked for."""
+    """The libraries, without references to source maps, which are not included."""
     whole = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
     return re.sub(r"^//# sourceMappingURL=.*$", "", whole, flags=re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""A page as plain data, which its script reads."""
+"""The content of an HTML report as plain data for the page's scripts."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from dataclasses import asdict
 from typing import Any
 
 from amp_rewrite.reporting import pictures, verdict_text
-from amp_rewrite.reporting.drawn_graph import Box, BoxValue
-from amp_rewrite.reporting.html_report import BoxError, DrawnCause, Evidence, HtmlReport, UnitReason
+from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport
 from amp_rewrite.running.verification import Output
 
 
-def plain(page: HtmlReport) -> dict[str, Any]:
-    """What the page's script reads, as plain data."""
-    drawn = page.decided.network
+def plain(report: HtmlReport) -> dict[str, Any]:
+    """The whole report as plain data."""
+    view = report.decided
     return {
-        "title": page.title,
-        "half": page.decided.half.name,
-        "summary": [[line.name, line.text] for line in page.rows()],
-        "coverage": {**page.coverage.summary(), "assumptions": list(page.coverage.assumptions)},
-        "verification": _plain_verdict(page.evidence),
-        "constants": drawn.constants,
-        "frames": [{"title": f.title, "owner": f.owner} for f in drawn.frames],
-        "boxes": list(map(_plain_box, drawn.boxes)),
-        "wires": [[wire.maker, wire.reader] for wire in drawn.wires],
-        "held": list(map(_plain_held, page.decided.held)),
-        "reasons": list(map(_plain_reason, page.decided.reasons)),
-        "misfits": list(map(_plain_misfit, page.misfits)),
-        "pictures": list(map(pictures.plain, page.pictures.values())),
+        "title": report.title,
+        "half": view.half.name,
+        "summary": [[line.name, line.text] for line in report.summary_lines()],
+        "coverage": {**report.coverage.summary(), "assumptions": list(report.coverage.assumptions)},
+        "verification": _plain_verdict(report.evidence),
+        "constants": view.graph.constants,
+        "frames": list(map(asdict, view.graph.frames)),
+        "boxes": [asdict(box) | {"shade": box.shade.value} for box in view.graph.boxes],
+        "wires": [[wire.source, wire.target] for wire in view.graph.wires],
+        "causes": [asdict(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
+        "reasons": [{**r.step.to_json(), "cause": r.cause, "box": r.box} for r in view.reasons],
+        "errors": list(map(_plain_error, report.errors)),
+        "pictures": list(map(pictures.plain, report.pictures.values())),
     }
 
 
@@ -37,7 +36,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
         return {"ok": None, "how": evidence.unverified or "Nothing was run.", "rows": [], "faults": []}
     return {
         "ok": verdict.ok,
-        "how": verdict_text.how(verdict),
+        "how": verdict_text.describe(verdict),
         "columns": verdict_text.COLUMNS,
         "rows": list(map(_plain_output, verdict.outputs)),
         "faults": list(verdict.faults),
@@ -45,47 +44,21 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
 
 
 def _plain_output(output: Output) -> dict[str, Any]:
-    """An output that holds nothing to compare is neither good nor bad."""
+    """The cells of an output; `ok` is None for one with nothing to compare."""
     ok = not output.broken if output.broken or output.is_compared else None
     return {"cells": verdict_text.cells(output), "ok": ok}
 
 
-def _plain_box(box: Box) -> dict[str, Any]:
+def _plain_error(box_error: BoxError) -> dict[str, Any]:
+    """Errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
+    found = box_error.found
     return {
-        "graph": box.graph,
-        "operator": box.operator,
-        "name": box.name,
-        "shade": box.shade.value,
-        "units": box.units,
-        "reads": list(map(_plain_port, box.reads)),
-        "makes": list(map(_plain_port, box.makes)),
-        "bodies": box.bodies,
-        "flops": box.flops,
-    }
-
-
-def _plain_port(port: BoxValue) -> dict[str, Any]:
-    return {"name": port.name, "type": port.type, "half": port.half, "stored": port.stored}
-
-
-def _plain_reason(reason: UnitReason) -> dict[str, Any]:
-    return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box}
-
-
-def _plain_held(held: DrawnCause) -> dict[str, Any]:
-    return {**asdict(held.words), "boxes": held.boxes}
-
-
-def _plain_misfit(misfit: BoxError) -> dict[str, Any]:
-    """Errors as text for people, and as a number where one is coloured by; JSON has no word for infinity."""
-    found = misfit.found
-    return {
-        "box": misfit.box,
+        "box": box_error.box,
         "value": found.value,
         "error": f"{found.error:.1e}",
         "added": f"{found.added:.1e}",
         "size": min(found.error, _WORST),
-        "lost": found.non_finite,
+        "non_finite": found.non_finite,
         "reads": None if found.low is None or found.high is None else f"{found.low:.3g} to {found.high:.3g}",
     }
 

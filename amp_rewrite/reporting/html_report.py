@@ -1,4 +1,4 @@
-"""What the HTML report says, as plain data: one frozen value that its template only lays out."""
+"""The content of the HTML report, as one frozen value."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from amp_rewrite.running.verification import Verdict
 
 @dataclass(frozen=True, slots=True)
 class UnitReason:
-    """The first step of the chain of a unit, the unit that caused it, and the box that shows it.
+    """The first step of a unit's chain of causes, the unit that is its cause, and the unit's box.
 
-    What caused it may be gone from a model that was rewritten: then it has no box.
+    `box` is None for a unit that is no longer in a rewritten model.
     """
 
     step: Step
@@ -38,36 +38,36 @@ class UnitReason:
 
 @dataclass(frozen=True, slots=True)
 class DrawnCause:
-    """What holds nodes back in float32, in words, and the boxes of these nodes."""
+    """A cause of float32 as text, and the boxes of the nodes that it holds."""
 
-    words: Paragraph
+    text: Paragraph
     boxes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionView:
-    """What is known of a model once all is decided, and before anything changes."""
+    """The decisions about a model, taken before anything changes."""
 
     half: Half
-    network: DrawnGraph
+    graph: DrawnGraph
     reasons: tuple[UnitReason, ...]
-    held: tuple[DrawnCause, ...]
+    causes: tuple[DrawnCause, ...]
     stored: Binades
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What runs have shown: the verdict, or in `unverified` why there is none; magnitudes; latencies."""
+    """Results of runs: the verdict, or in `unverified` why there is none; observed values; latencies."""
 
     verdict: Verdict | None = None
     unverified: str = ""
-    seen: Observed = field(default_factory=dict[str, Any])
+    observed: Observed = field(default_factory=dict[str, Any])
     bench: Bench | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BoxError:
-    """The error of a value that a box of the main graph makes."""
+    """The error of an output of a box of the main graph."""
 
     box: int
     found: NodeError
@@ -75,10 +75,7 @@ class BoxError:
 
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
-    """All that an HTML report shows of the model that is called `title`.
-
-    A model that was rewritten before, and is only looked at, has no `report`.
-    """
+    """The content of an HTML report; `report` is None for a model that was rewritten earlier."""
 
     title: str
     report: Report | None
@@ -86,26 +83,26 @@ class HtmlReport:
     evidence: Evidence
     coverage: Coverage
 
-    def rows(self) -> Iterator[SummaryLine]:
-        """The rows at the top of the page."""
-        return summary.lines(self.report) if self.report else summary.of_coverage(self.coverage)
+    def summary_lines(self) -> Iterator[SummaryLine]:
+        """The lines of the summary."""
+        return summary.lines(self.report) if self.report else summary.coverage_lines(self.coverage)
 
     @property
-    def misfits(self) -> tuple[BoxError, ...]:
-        """The errors of the nodes that were compared, those that add most first."""
+    def errors(self) -> tuple[BoxError, ...]:
+        """The errors of the compared nodes, those that add most first."""
         blame = self.evidence.verdict.blame if self.evidence.verdict else None
-        return tuple(_misfits(self.decided.network.boxes, blame.nodes)) if blame else ()
+        return tuple(_box_errors(self.decided.graph.boxes, blame.nodes)) if blame else ()
 
     @property
     def pictures(self) -> dict[str, Picture]:
-        """What there is to plot, by the names that the files get (PICTURES)."""
+        """The plots, by their file names (PICTURES)."""
         found: dict[str, Picture] = {}
-        points = _points(self.decided.network.boxes, self.misfits)
+        points = _points(self.decided.graph.boxes, self.errors)
         if points:
             found["errors"] = plots.errors(points)
-        made = plots.binades_of_values(self.evidence.seen)
-        if self.decided.stored or made:
-            found["ranges"] = plots.ranges(self.decided.stored, made, self.decided.half)
+        observed = plots.binades_of_values(self.evidence.observed)
+        if self.decided.stored or observed:
+            found["ranges"] = plots.ranges(self.decided.stored, observed, self.decided.half)
         if self.evidence.bench is not None:
             found["latency"] = latency_chart.chart(self.evidence.bench)
         return found
@@ -114,42 +111,40 @@ class HtmlReport:
 PICTURES = ("errors", "ranges", "latency")
 
 
-def decided(
+def decision_view(
     drawn: DrawnGraph, decisions: Decisions, causes: Iterable[RootCause], stored: Binades, half: Half
 ) -> DecisionView:
-    """What a page shows of a model before it changes."""
-    box_of = {unit: box for box, held in enumerate(drawn.boxes) for unit in held.units}
-    reasons = (_reason(decisions, unit, box_of.get(unit)) for unit in range(len(decisions.all)))
-    held = (
+    """The decisions about a model for its report."""
+    box_of = {unit: i for i, box in enumerate(drawn.boxes) for unit in box.units}
+    reasons = (
+        UnitReason(sentences.first_step(decisions, unit), decisions.cause(unit), box_of.get(unit))
+        for unit in range(len(decisions.all))
+    )
+    drawn_causes = (
         DrawnCause(sentences.of_cause(cause), tuple(box_of[unit] for unit in cause.held if unit in box_of))
         for cause in causes
     )
-    return DecisionView(half, drawn, tuple(reasons), tuple(held), stored)
+    return DecisionView(half, drawn, tuple(reasons), tuple(drawn_causes), stored)
 
 
-def _reason(decisions: Decisions, unit: int, box: int | None) -> UnitReason:
-    """A chain ends where Decisions.why ends it."""
-    return UnitReason(sentences.first_step(decisions, unit), decisions.cause(unit), box)
-
-
-def _misfits(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[BoxError]:
-    """A run gives out the values of the main graph, whose names are unique there."""
-    made = ((i, port) for i, box in enumerate(boxes) if _is_compared(box) for port in box.makes)
-    makers = {port.name: i for i, port in made}
+def _box_errors(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[BoxError]:
+    """The errors of values that are outputs of nodes of the main graph, where names are unique."""
+    producers = {
+        value.name: i
+        for i, box in enumerate(boxes)
+        if not box.graph and box.shade not in (Shade.CAST, Shade.BORDER)
+        for value in box.outputs
+    }
     for error in found:
-        if error.value in makers:
-            yield BoxError(makers[error.value], error)
+        if error.value in producers:
+            yield BoxError(producers[error.value], error)
 
 
-def _is_compared(box: Box) -> bool:
-    return not box.graph and box.shade not in (Shade.CAST, Shade.BORDER)
-
-
-def _points(boxes: Sequence[Box], misfits: Iterable[BoxError]) -> list[Point]:
-    """The errors in the order of the graph, by the place of their nodes among all that are drawn."""
+def _points(boxes: Sequence[Box], errors: Iterable[BoxError]) -> list[Point]:
+    """The errors with the positions of their nodes in the main graph, from 0 to 1."""
     last = max(sum(not box.graph for box in boxes) - 1, 1)
     found = (
         Point(m.box / last, m.found.error, bool(m.found.non_finite), f"{m.found.operator} {m.found.node}")
-        for m in misfits
+        for m in errors
     )
-    return sorted(found, key=lambda point: point.place)
+    return sorted(found, key=lambda point: point.position)

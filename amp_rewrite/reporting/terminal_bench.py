@@ -1,4 +1,4 @@
-"""A bench in a terminal: a column for each model, a row for each thing measured."""
+"""The output of `bench` in a terminal: a column for each model, a row for each metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amp_rewrite.running.sessions import Device
 
 
 def print_bench(console: Console, bench: Bench) -> None:
-    """Which models ran where, and the table."""
+    """Prints the device, the models, and the table."""
     rounds = plural(bench.rounds, "round")
     console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
     named = letters(len(bench.latencies))
@@ -43,7 +43,7 @@ def _speed(_: Bench, latency: Latency) -> str:
 
 
 def _between(bench: Bench, latency: Latency) -> str:
-    """The interval of the speed; the first model against itself has none."""
+    """The interval of the speedup; empty for the first model."""
     if latency is bench.latencies[0]:
         return ""
     return f"{latency.speedup.low:.2f} to {latency.speedup.high:.2f}"
@@ -75,7 +75,7 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
 
 
 _SHOWN = 5
-"""How many of the operators that fell to the CPU are named."""
+"""How many of the operators that ran on the CPU are named."""
 
 
 def _print_fallen(console: Console, bench: Bench, letter: str, latency: Latency) -> None:
