@@ -33,16 +33,16 @@ from amp_rewrite.running.verification import verify
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 HEADING = """# Accuracy on real models
 
-Each model is rewritten to float16 at the defaults and compared with the original on inputs of its own:
-float32 on onnxruntime's CPU provider against half emulated there (every half value is rounded behind the
-node that makes it); where the two are too far apart, the values are looked at and the model is rewritten
-once more, as `amp-rewrite MODEL` does it ("observed": how many units are in float32 for what was seen).
-Within the default tolerances: {good} of {all}; errors beyond them are bold. The last column names the node
-to look at: the first that makes something infinite, or the one that adds most error.
+Each model is rewritten to float16 at the defaults and compared with the original on its own inputs: float32
+on onnxruntime's CPU provider against half emulated there (every half value is rounded after the node that
+produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, as by
+`amp-rewrite MODEL` ("observed" counts the units that are in float32 for that reason). Within the default
+tolerances: {good} of {all}; errors beyond them are bold. The last column names the node to look at: the first
+that produces an infinite value, or else the one that adds most error.
 
-Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
+Generated on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
-is part of this repository; `benchmarks/accuracy.py` says what they look like, so that you can take your own.
+is part of this repository; `benchmarks/accuracy.py` describes their format, so that you can use your own.
 
 | model | nodes with half | Casts added | observed | worst relative L2 | not finite | worst node |
 |---|--:|--:|--:|--:|--:|---|

@@ -52,18 +52,18 @@ PRODUCTS = frozenset(
 
 HEADING = """# Precision coverage of real models
 
-Each model is rewritten to float16 at the defaults, and counted as `amp-rewrite coverage` does
+Each model is rewritten to float16 at the defaults and measured by `amp-rewrite coverage`
 ([what is counted](coverage-rules.md#what-is-counted)). Open dimensions have the sizes of each model's own
-inputs, or 1 where it has none. Shares are of floats; FLOPs on integers are named beside them. The cause is
-what holds most FLOPs back in float32, as `amp-rewrite explain` has it, with its share of all FLOPs.
+inputs, or 1 if it has none. Shares are of floats; FLOPs on integers are listed separately. The cause is the
+one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with its share of all FLOPs.
 
-{networks} of the {all} models are networks: products (matrices, convolutions, recurrent cells, attention) are
-most of their arithmetic. {good} of these have at least 90 % of their floating-point FLOPs in half; the others
-are below the table, with all that holds them back.
+{networks} of the {all} models are networks: most of their arithmetic is in products (matrices, convolutions, recurrent
+cells, attention). {good} of these have at least 90 % of their floating-point FLOPs in half; the others are listed
+below the table, with all their causes of float32.
 
-Made on {date} by `python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md` with {versions}.
+Generated on {date} by `python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
-is part of this repository; `benchmarks/accuracy.py` says what they look like.
+is part of this repository; `benchmarks/accuracy.py` describes their format.
 
 | model | nodes in half | FLOPs | in half | weights in half | Casts added | largest cause of float32 |
 |---|--:|--:|--:|--:|--:|---|
