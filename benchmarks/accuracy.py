@@ -40,7 +40,7 @@ produces it). If a tolerance is exceeded, values are observed and the model is r
 tolerances: {good} of {all}; errors beyond them are bold. The last column names the node to look at: the first
 that produces an infinite value, or else the one that adds most error.
 
-Generated on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
+Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
 is part of this repository; `benchmarks/accuracy.py` describes their format, so that you can use your own.
 

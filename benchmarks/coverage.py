@@ -57,11 +57,11 @@ Each model is rewritten to float16 at the defaults and measured by `amp-rewrite 
 inputs, or 1 if it has none. Shares are of floats; FLOPs on integers are listed separately. The cause is the
 one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with its share of all FLOPs.
 
-{networks} of the {all} models are networks: most of their arithmetic is in products (matrices, convolutions, recurrent
-cells, attention). {good} of these have at least 90 % of their floating-point FLOPs in half; the others are listed
-below the table, with all their causes of float32.
+{networks} of the {all} models are networks: most of their arithmetic is in products (matrices,
+convolutions, recurrent cells, attention). {good} of these have at least 90 % of their floating-point FLOPs
+in half; the others are listed below the table, with all their causes of float32.
 
-Generated on {date} by `python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md` with {versions}.
+Made on {date} by `python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
 is part of this repository; `benchmarks/accuracy.py` describes their format.
 

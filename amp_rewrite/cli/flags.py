@@ -11,8 +11,8 @@ import click
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli.grouping import grouped, written
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind
@@ -116,7 +116,7 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
     half = halves.named(flags["to"])
     chosen = operator_lists.load(flags["list_"] or SHIPPED_FOR[half.name])
     for kind in (Kind.ALLOW, Kind.INFER, Kind.CLEAR, Kind.DENY):
-        chosen = chosen.override(kind, flags[kind.value], f"--{kind.value}")
+        chosen = chosen.override(kind, flags[kind.value])
     options = Options(
         half=half,
         lists=chosen,

@@ -17,7 +17,6 @@ from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.judging import Judging
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import (
     AmpRewriteError,
     FeedError,
@@ -26,6 +25,7 @@ from amp_rewrite.errors import (
     OutputError,
     TimeLimitError,
 )
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Options

@@ -25,8 +25,8 @@ from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.assumptions import assumptions
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import AmpRewriteError, OptionError
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.open_dimensions import Dims
@@ -185,7 +185,6 @@ def _save(path: Path, made: Analysis, dims: Dims) -> None:
         made.graph,
         made.painting,
         made.plan,
-        made.loaded.model,
         made.options,
         counted.flops,
         tuple(assumptions(counted)),

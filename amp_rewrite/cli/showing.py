@@ -16,8 +16,8 @@ from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.explanation import Explanation
 from amp_rewrite.files import destination, staging
 from amp_rewrite.flops.flop_count import FlopCount
@@ -117,7 +117,7 @@ def of_plan(model: Path, made: Analysis, dims: Dims) -> HtmlReport:
 
 def _coverage(model: Path, made: Analysis, dims: Dims) -> Coverage:
     """How much is half once the decisions of an analysis are carried out."""
-    plan = plan_files.dump(made.graph, made.painting, made.plan, made.loaded.model, made.options)
+    plan = plan_files.dump(made.graph, made.painting, made.plan, made.options)
     options = replace(made.options, check=False, metadata=False)
     with tempfile.TemporaryDirectory() as scratch:
         saved, result = (Path(scratch) / name for name in ("plan.json", "result.onnx"))

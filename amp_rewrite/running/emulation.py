@@ -20,7 +20,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.findings import MOVERS, effective_op
+from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import blocks, inlining, loading, writing
