@@ -18,8 +18,7 @@ def lines(advice: Advice) -> Iterator[str]:
     if advice.paddings:
         yield _WHY
     for padding in advice.paddings:
-        yield _title(padding)
-        yield f"  {_dimensions(padding)}; padded: {_cost(padding)}"
+        yield from _padding(padding)
     if not advice.paddings:
         yield f"all known dimensions of products in {advice.half} are multiples of 8"
     if advice.open_dims:
@@ -33,17 +32,11 @@ _WHY = (
 )
 
 
-def _title(padding: Padding) -> str:
+def _padding(padding: Padding) -> Iterator[str]:
     part = "" if padding.flop_share is None else f", {share(padding.flop_share)} of FLOPs"
     more = len(padding.nodes) - 1
     others = f" and {more:,} more" if more else ""
-    return f"{plural(len(padding.nodes), 'node')}{part}: {padding.operator} '{padding.nodes[0]}'{others}"
-
-
-def _dimensions(padding: Padding) -> str:
-    return ", ".join(f"{found.name} {found.size:,} -> {found.padded:,}" for found in padding.dimensions)
-
-
-def _cost(padding: Padding) -> str:
-    weights = f"{share(padding.extra_bytes)} more bytes in their second operand"
-    return f"{share(padding.extra_flops)} more FLOPs, {weights}"
+    yield f"{plural(len(padding.nodes), 'node')}{part}: {padding.operator} '{padding.nodes[0]}'{others}"
+    sizes = ", ".join(f"{found.name} {found.size:,} -> {found.padded:,}" for found in padding.dimensions)
+    extra_bytes = f"{share(padding.extra_bytes)} more bytes in their second operand"
+    yield f"  {sizes}; padded: {share(padding.extra_flops)} more FLOPs, {extra_bytes}"

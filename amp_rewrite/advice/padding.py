@@ -9,7 +9,7 @@ Recurrent Layers User's Guide). Earlier versions did not use them for other size
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -67,38 +67,36 @@ def find(counted: FlopCount, half: Container[ir.Node]) -> tuple[Padding, ...]:
     Dimensions that are open, or computed from open ones, are not examined.
     """
     shape_of = _known_shapes(counted)
-    found: dict[_PaddingPlan, list[ir.Node]] = {}
+    found: dict[Padding, list[ir.Node]] = {}
     for graph in graphs(counted.model.graph):
         for node in graph:
-            if node in half and (plan := _plan(node, shape_of)) is not None:
-                found.setdefault(plan, []).append(node)
-    paddings = (_padding(plan, nodes, counted) for plan, nodes in found.items())
+            if node in half and (padding := _padding(node, shape_of)) is not None:
+                found.setdefault(padding, []).append(node)
+    paddings = (_with_nodes(padding, nodes, counted) for padding, nodes in found.items())
     return tuple(sorted(paddings, key=lambda padding: (-(padding.flop_share or 0), -len(padding.nodes))))
 
 
-@dataclass(frozen=True, slots=True)
-class _PaddingPlan:
-    """How to pad a product, and the cost: nodes with equal plans share one line of advice."""
-
-    operator: str
-    dimensions: tuple[Dimension, ...]
-    extra_flops: float
-    extra_bytes: float
-
-
-def _plan(node: ir.Node, shape_of: ShapeOf) -> _PaddingPlan | None:
-    """What to pad in a node, and the cost; None where there is nothing to pad."""
+def _padding(node: ir.Node, shape_of: ShapeOf) -> Padding | None:
+    """How to pad a node, and the cost, without the node's name; None where there is nothing to pad."""
     found: list[Dimension] = []
     before = product_dimensions.cost(node, shape_of, lambda _, size: size or 1)
     after = product_dimensions.cost(node, shape_of, _padder(found))
     if before is None or after is None or not found:
         return None
-    return _PaddingPlan(
-        schema.written(node.domain, node.op_type),
-        tuple(found),
-        after.flops / before.flops - 1,
-        after.bytes / before.bytes - 1,
+    return Padding(
+        operator=schema.written(node.domain, node.op_type),
+        nodes=(),
+        dimensions=tuple(found),
+        flop_share=None,
+        extra_flops=after.flops / before.flops - 1,
+        extra_bytes=after.bytes / before.bytes - 1,
     )
+
+
+def _with_nodes(padding: Padding, nodes: list[ir.Node], counted: FlopCount) -> Padding:
+    flops = sum(counted.flops.get(node) or 0 for node in nodes)
+    share = flops / counted.total if counted.total else None
+    return replace(padding, nodes=tuple(map(pinned_as, nodes)), flop_share=share)
 
 
 def _padder(found: list[Dimension]) -> Callable[[str, Size], int]:
@@ -111,18 +109,6 @@ def _padder(found: list[Dimension]) -> Callable[[str, Size], int]:
         return up
 
     return padded
-
-
-def _padding(plan: _PaddingPlan, nodes: list[ir.Node], counted: FlopCount) -> Padding:
-    here = sum(counted.flops.get(node) or 0 for node in nodes)
-    return Padding(
-        operator=plan.operator,
-        nodes=tuple(pinned_as(node) for node in nodes),
-        dimensions=plan.dimensions,
-        flop_share=here / counted.total if counted.total else None,
-        extra_flops=plan.extra_flops,
-        extra_bytes=plan.extra_bytes,
-    )
 
 
 def _known_shapes(counted: FlopCount) -> ShapeOf:

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,9 @@ _OURS = ("dom", "layout", "drawing", "view", "details", "search", "pictures", "o
 
 def render(report: HtmlReport) -> bytes:
     """The whole file in UTF-8; equal reports give equal bytes."""
-    style, vendored, script = _text("page.css"), _vendored(), _script()
+    style, script = _text("page.css"), "\n".join(_text(f"{name}.js") for name in _OURS)
+    libraries = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
+    vendored = re.sub(r"^//# sourceMappingURL=.*$", "", libraries, flags=re.MULTILINE)
     parts = {
         "policy": _policy(style, vendored, script),
         "style": style,
@@ -35,7 +36,8 @@ def render(report: HtmlReport) -> bytes:
         "vendored": vendored,
         "script": script,
     }
-    return _filled(_text("page.html"), parts).encode()
+    # the substituted text is not scanned for placeholders again
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _text("page.html")).encode()
 
 
 def embedded(data: Any) -> str:
@@ -45,11 +47,6 @@ def embedded(data: Any) -> str:
 
 
 _UNSAFE = re.compile("[<>&]")
-
-
-def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """The template with its placeholders filled; the substituted text is not scanned again."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
 
 
 def _policy(style: str, *scripts: str) -> str:
@@ -65,13 +62,3 @@ def _hash(content: str) -> str:
 @functools.cache
 def _text(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
-
-
-def _vendored() -> str:
-    """The libraries, without references to source maps, which are not included."""
-    whole = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
-    return re.sub(r"^//# sourceMappingURL=.*$", "", whole, flags=re.MULTILINE)
-
-
-def _script() -> str:
-    return "\n".join(_text(f"{name}.js") for name in _OURS)

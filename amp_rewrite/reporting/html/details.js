@@ -16,7 +16,7 @@ const Details = (() => {
   /** Fills the panel; `data` is the content of the page, `go` selects another box. */
   function show(panel, data, index, go) {
     const box = data.boxes[index];
-    const sections = [decided, casts, arithmetic, compared, inputs, outputs, bodies, placed];
+    const sections = [decided, casts, arithmetic, compared, values, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
       el("h2", {}, box.operator),
@@ -138,15 +138,12 @@ const Details = (() => {
     return el("dl", { class: "facts" }, ...lines);
   }
 
-  function inputs(data, index) {
-    return values("Inputs", data, data.boxes[index].inputs);
+  function values(data, index) {
+    const { inputs, outputs } = data.boxes[index];
+    return [...valueList("Inputs", inputs, data), ...valueList("Outputs", outputs, data)];
   }
 
-  function outputs(data, index) {
-    return values("Outputs", data, data.boxes[index].outputs);
-  }
-
-  function values(title, data, all) {
+  function valueList(title, all, data) {
     if (!all.length) return [];
     return [el("h3", {}, title), el("ul", { class: "ports" }, ...all.map((value) => valueLine(data, value)))];
   }
