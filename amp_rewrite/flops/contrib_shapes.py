@@ -78,12 +78,9 @@ def _broadcast(*ports: int) -> Callable[[ir.Node, InputShapes], InputShapes]:
     return shapes
 
 
-def _product(first: int, second: int) -> Callable[[ir.Node, InputShapes], InputShapes]:
-    def shapes(node: ir.Node, read: InputShapes) -> InputShapes:
-        a, b = read[first], read[second]
-        return [] if a is None or b is None else [matrix(a, b, node)]
-
-    return shapes
+def _matmul(node: ir.Node, read: InputShapes) -> InputShapes:
+    a, b = read[0], read[1]
+    return [] if a is None or b is None else [matrix(a, b, node)]
 
 
 def _packed(node: ir.Node, read: InputShapes) -> InputShapes:
@@ -172,6 +169,10 @@ _FIRST = """BiasAdd BiasDropout BiasGelu BiasSoftmax BitmaskBiasDropout BitmaskD
 DequantizeLinear FastGelu GatedRMSNorm Gelu GemmaRotaryEmbedding GroupNorm QLinearLeakyRelu
 QLinearSigmoid QLinearSoftmax QuantizeLinear QuickGelu RotaryEmbedding ScaledSiLU Trilu Affine ImageScaler
 ParametricSoftplus ScaledTanh SimplifiedLayerNormalization Inverse""".split()
+MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
+MatMulIntegerToFloat""".split()
+"""Contrib operators with the inputs and the output shape of a MatMul."""
+
 _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
     **dict.fromkeys(_FIRST, _first),
     "SkipLayerNormalization": _skip,
@@ -180,12 +181,7 @@ _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
     "QLinearMul": _broadcast(0, 3),
     "QLinearWhere": _broadcast(0, 1, 4),
     "MulInteger": _broadcast(0, 2),
-    "FusedMatMul": _product(0, 1),
-    "FusedMatMulActivation": _product(0, 1),
-    "TransposeMatMul": _product(0, 1),
-    "DynamicQuantizeMatMul": _product(0, 1),
-    "MatMulInteger16": _product(0, 1),
-    "MatMulIntegerToFloat": _product(0, 1),
+    **dict.fromkeys(MATMULS, _matmul),
     "MatMulNBits": _packed,
     "MatMulBnb4": _packed,
     "Attention": _attention,

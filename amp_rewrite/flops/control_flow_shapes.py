@@ -79,15 +79,18 @@ def control_flow_of(node: ir.Node, read: Callable[[ir.Value | None], KnownValue 
 
 
 def _flag(inputs: Sequence[KnownValue | None], port: int) -> bool | None:
-    held = inputs[port] if port < len(inputs) else None
-    return None if held is None or held.data is None else bool(held.data.all())
+    data = _data(inputs, port)
+    return None if data is None else bool(data.all())
 
 
 def _number(inputs: Sequence[KnownValue | None], port: int) -> int | None:
-    held = inputs[port] if port < len(inputs) else None
-    if held is None or held.data is None or held.data.size != 1:
-        return None
-    return max(int(held.data.reshape(())), 0)
+    data = _data(inputs, port)
+    return None if data is None or data.size != 1 else max(int(data.reshape(())), 0)
+
+
+def _data(inputs: Sequence[KnownValue | None], port: int) -> Array | None:
+    known = inputs[port] if port < len(inputs) else None
+    return None if known is None else known.data
 
 
 def _scanned(node: ir.Node, inputs: Sequence[KnownValue | None]) -> int | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.flops import attention_formulas, elementwise_formulas, product_formulas
+from amp_rewrite.flops import attention_formulas, contrib_shapes, elementwise_formulas, product_formulas
 from amp_rewrite.flops.port_shapes import Formula, PortShapes, UnknownShape
 from amp_rewrite.flops.type_protos import Shape
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
@@ -85,13 +85,9 @@ _ONNX: Mapping[str, Formula] = {
     "QLinearConv": product_formulas.convolution(3),
     "ConvTranspose": product_formulas.transposed,
     "Einsum": product_formulas.einsum,
-    "LSTM": product_formulas.recurrent,
-    "GRU": product_formulas.recurrent,
-    "RNN": product_formulas.recurrent,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), product_formulas.recurrent),
     "Attention": attention_formulas.attention,
-    "AveragePool": elementwise_formulas.pooled,
-    "MaxPool": elementwise_formulas.pooled,
-    "LpPool": elementwise_formulas.pooled,
+    **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), elementwise_formulas.pooled),
     "LRN": elementwise_formulas.local_norm,
     "DFT": elementwise_formulas.fourier,
     "STFT": elementwise_formulas.short_fourier,
@@ -102,19 +98,11 @@ _ONNX: Mapping[str, Formula] = {
     "Upsample": elementwise_formulas.resize,
 }
 _CONTRIB: Mapping[str, Formula] = {
-    "FusedMatMul": product_formulas.product(),
-    "FusedMatMulActivation": product_formulas.product(),
-    "TransposeMatMul": product_formulas.product(),
-    "DynamicQuantizeMatMul": product_formulas.product(),
-    "MatMulIntegerToFloat": product_formulas.product(),
-    "MatMulInteger16": product_formulas.product(),
+    **dict.fromkeys((*contrib_shapes.MATMULS, "GemmFastGelu"), product_formulas.product()),
     "FusedGemm": product_formulas.gemm(),
-    "GemmFastGelu": product_formulas.product(),
     "GemmFloat8": product_formulas.gemm(),
     "QGemm": product_formulas.gemm(3),
-    "FusedConv": product_formulas.convolution(1),
-    "NhwcConv": product_formulas.convolution(1),
-    "NhwcFusedConv": product_formulas.convolution(1),
+    **dict.fromkeys(("FusedConv", "NhwcConv", "NhwcFusedConv"), product_formulas.convolution(1)),
     "QLinearConv": product_formulas.convolution(3),
     "ConvTransposeWithDynamicPads": product_formulas.transposed,
     "MatMulNBits": product_formulas.packed,
