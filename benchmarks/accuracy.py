@@ -3,10 +3,10 @@
     python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md
 
 FOLDER is any folder of models with an `index.json`: a list with, for each model, `name`, `file` (its path in
-FOLDER) and `runs` (whether onnxruntime runs it; the others are left out). TOOLS holds a module
-`model_feeds.py` with `feeds(entry, folder)`, which makes from such an entry the inputs, arrays by name; what
-else an entry says is for it. Neither is part of this repository. Each model runs in a process of its own: a
-runtime that crashes costs one row.
+FOLDER) and `runs` (whether onnxruntime runs it; the others are left out). TOOLS contains a module
+`model_feeds.py` with `feeds(entry, folder)`, which makes the inputs from such an entry, as arrays by name;
+all other keys of an entry are for this function. Neither is part of this repository. Each model runs in a
+separate process: a runtime that crashes costs one row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ is part of this repository; `benchmarks/accuracy.py` describes their format, so 
 
 
 def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
-    """One model: rewritten, verified on its own inputs, and the node to look at when that fails."""
+    """One model: rewritten and verified on its own inputs, with the node to look at if that fails."""
     original = folder / entry["file"]
     feeds = feeds_module(tools).feeds(entry, str(folder))
     with tempfile.TemporaryDirectory() as scratch:
@@ -95,7 +95,7 @@ def rows(folder: Path, tools: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _row(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What a child measured; for one that failed, its exception, or that it was killed."""
+    """The measurements of a child; for one that failed, its exception, or that it was killed."""
     if done.returncode == 0:
         return json.loads(done.stdout.strip().splitlines()[-1])
     said = done.stderr.strip().splitlines()
@@ -103,7 +103,7 @@ def _row(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
-    """The table, with what it holds and how it was made in front."""
+    """The table, with an introduction that says how it was made."""
     good = sum(row.get("ok", False) for _, row in measured)
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     date = f"{datetime.now(UTC):%Y-%m-%d}"
