@@ -155,7 +155,7 @@ def command(source: Path, folder: Path) -> Run:
 
 
 def call(source: Path, folder: Path) -> Run:
-    """One rewrite into a folder by a process that has imported amp-rewrite; prints the seconds of the call."""
+    """One rewrite into a folder by a process with amp-rewrite imported; prints the seconds of the call."""
     return timed(sys.executable, "-W", "ignore", "-c", CALL, source, folder / "out.onnx")
 
 
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--cached", action="store_true", help="With the source in the page cache.")
     parser.add_argument(
-        "--folder", type=Path, help="Where to write the models; by default a temporary folder."
+        "--folder", type=Path, help="Where to write the models (default: a temporary folder)."
     )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
