@@ -23,7 +23,7 @@ from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.colouring import classification, rules
 from amp_rewrite.explaining.analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
-from amp_rewrite.onnx_types import function_calls, worker
+from amp_rewrite.onnx_types import inlined_size, worker
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process import collector
@@ -144,6 +144,7 @@ def rewrite(
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
             on_plan(analysis)
+            analysis.decisions()  # made before the edit, for whoever keeps the analysis
         placed = stages.run("edit", _edit, analysis)
         removed = stages.run("tidy", _tidy, analysis)
         warnings = stages.run("annotate", _annotate, analysis, placed)
@@ -203,13 +204,13 @@ def _edit(analysis: Analysis) -> tuple[ir.Node, ...]:
     """Carries out the plan; returns a node for each of its Casts."""
     analysis.state.is_edited = bool(analysis.plan)
     graph = analysis.graph
-    return editing.apply(analysis.plan, analysis.loaded.model, graph.graphs, graph.types)
+    return editing.apply(analysis.plan, analysis.loaded.model, graph.nodes, graph.types)
 
 
 def _tidy(analysis: Analysis) -> int:
     """How many Casts were superfluous, and are gone."""
     graph = analysis.graph
-    return tidy.run(graph.root, graph.graphs, graph.types) if analysis.plan else 0
+    return tidy.run(graph.root, graph.nodes, graph.types) if analysis.plan else 0
 
 
 def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
@@ -223,14 +224,14 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
     return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, placed)
 
 
-def _write(analysis: Analysis, source: loading.ModelSource, target: Path | None) -> writing.Made:
+def _write(analysis: Analysis, source: loading.ModelSource, target: Path | None) -> writing.WrittenResult:
     changed, options = bool(analysis.plan), analysis.options
-    return writing.hand_back(
+    return writing.write_result(
         source, analysis.loaded, target, changed=changed, external_data=options.external_data
     )
 
 
-def _check(analysis: Analysis, source: loading.ModelSource, made: writing.Made) -> checking.Validity:
+def _check(analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult) -> checking.Validity:
     """What is wrong with a result that changed."""
     if not analysis.plan:
         return checking.Validity()
@@ -239,6 +240,6 @@ def _check(analysis: Analysis, source: loading.ModelSource, made: writing.Made) 
     broken = checking.broken_io(analysis.io, checking.io_types(model, types)) if keeps_io else ()
     if not options.check:
         return checking.Validity(broken=broken)
-    nodes = function_calls.total(model) if model.functions else analysis.report().nodes.total
+    nodes = inlined_size.total(model) if model.functions else analysis.report().nodes.total
     found = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
     return replace(found, broken=(*broken, *found.broken))

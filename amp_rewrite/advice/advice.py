@@ -14,7 +14,7 @@ from amp_rewrite.advice.padding import Padding
 from amp_rewrite.coverage import node_precision
 from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.flops.flop_count import FlopCount
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting.decisions import Decisions
 

@@ -19,7 +19,7 @@ from amp_rewrite.advice.product_dimensions import KnownShape, ShapeOf, Size
 from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.flops import shapes
 from amp_rewrite.flops.flop_count import FlopCount
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import schema
 
 STEP = 8

@@ -13,7 +13,7 @@ import click
 
 from amp_rewrite.coverage import rule_files
 from amp_rewrite.errors import AmpRewriteError, OptionError
-from amp_rewrite.model import output_paths, superseded
+from amp_rewrite.model import obsolete_data_files, output_paths
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.html_report import PICTURES
@@ -115,7 +115,9 @@ def _behind(file: Touched) -> Iterator[Touched]:
 
 def weights(model: Touched) -> Iterable[Touched]:
     """The files in which a model, if it is one, keeps weights."""
-    return (Touched(f"the weights of {model.by}", path) for path in superseded.named_by(model.path))
+    return (
+        Touched(f"the weights of {model.by}", path) for path in obsolete_data_files.referenced_by(model.path)
+    )
 
 
 def _baselines(values: Mapping[str, Any]) -> Iterator[Path]:

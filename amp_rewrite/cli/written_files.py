@@ -13,7 +13,7 @@ from amp_rewrite.cli.idle_flags import refuse_idle_flags
 from amp_rewrite.cli.touched_files import MODEL, OUTPUT, RESULT, Touched
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import destination
-from amp_rewrite.model import data_files
+from amp_rewrite.model import external_data_writing
 from amp_rewrite.model.output_paths import is_same
 
 
@@ -53,7 +53,7 @@ def _refuse_clashes(written: Sequence[Touched], read: Sequence[Touched]) -> None
 
 def _refuse_name_of_weights(file: Touched, result: Touched) -> None:
     beside = file.path.parent.resolve() == result.path.parent.resolve()
-    if beside and file.by != result.by and data_files.may_be_of(file.path.name, result.path):
+    if beside and file.by != result.by and external_data_writing.is_file_name(file.path.name, result.path):
         raise _clash(file, Touched(f"the weights of {result.by}", file.path))
 
 

@@ -177,9 +177,9 @@ class _Rules:
 
     def settle_casts(self) -> None:
         """A Cast takes what its maker gives; what it gives is HALF when all who read it are."""
-        for unit in self._graph.units:
-            if unit.node.op_type == "Cast" and unit.node.domain == "":
-                self._settle_cast(unit.index, reads=bool(unit.uses))
+        for unit in self._graph.by_operator.get("Cast", ()):
+            if self._graph.units[unit].node.domain == "":
+                self._settle_cast(unit, reads=bool(self._graph.units[unit].uses))
 
     def _settle_cast(self, unit: int, *, reads: bool) -> None:
         if _is_held(self._entries[unit]):

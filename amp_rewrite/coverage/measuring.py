@@ -23,9 +23,9 @@ from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.flops.open_dimensions import Dims
-from amp_rewrite.model import constants, inlining, loading, names, writing
+from amp_rewrite.model import constants, inlining, loading, traversal, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
-from amp_rewrite.onnx_types.element_types import Types, element_name
+from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.process import collector
 from amp_rewrite.rewriting import checking
 
@@ -60,7 +60,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
 
 def _nodes(counted: FlopCount) -> Iterator[NodeCoverage]:
     version = element_types.versions(counted.model.graph.opset_imports)
-    for graph in names.graphs(counted.model.graph):
+    for graph in traversal.graphs(counted.model.graph):
         for node in graph:
             yield NodeCoverage(
                 name=pinned_as(node),
@@ -72,7 +72,7 @@ def _nodes(counted: FlopCount) -> Iterator[NodeCoverage]:
 
 
 def _casts(counted: FlopCount) -> Iterator[CastTraffic]:
-    for graph in names.graphs(counted.model.graph):
+    for graph in traversal.graphs(counted.model.graph):
         for node in graph:
             if (node.domain, node.op_type) in node_precision.CASTS:
                 yield from _cast(node, counted, counted.runs.get(graph, 1))
@@ -86,7 +86,7 @@ def _cast(node: ir.Node, counted: FlopCount, runs: int) -> Iterator[CastTraffic]
     shape = counted.shapes.of(node.inputs[0])
     size = int(before.itemsize + after.itemsize)
     moved = None if shape is None else runs * math.prod(shape) * size
-    yield CastTraffic(pinned_as(node), element_name(before), element_name(after), moved)
+    yield CastTraffic(pinned_as(node), element_type_name(before), element_type_name(after), moved)
 
 
 def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
@@ -113,7 +113,7 @@ def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
 
 def _weights(model: ir.Model, types: Types) -> Iterator[StoredWeight]:
     """All stored tensors, those of Constant nodes included."""
-    for graph in names.graphs(model.graph):
+    for graph in traversal.graphs(model.graph):
         stored = [(value, value.const_value) for value in graph.initializers.values()]
         stored += [(node.outputs[0], constants.constant(node)) for node in graph if node.outputs]
         for value, tensor in stored:

@@ -23,9 +23,13 @@ from amp_rewrite.rewriting.report import Report
 
 @dataclass(slots=True)
 class ModelState:
-    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place."""
+    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place.
+
+    `decisions` are those of the analysis, from the first call on that needs them.
+    """
 
     is_edited: bool = False
+    decisions: decisions.Decisions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,16 @@ class Analysis:
     io: tuple[IOType, ...]
     state: ModelState
     _report: Report
-    _decisions: decisions.Decisions
 
     def report(self) -> Report:
         """What is known of the rewrite before it happens."""
         return self._report
 
     def decisions(self) -> decisions.Decisions:
-        """What is decided for every unit, and why."""
-        return self._decisions
+        """What is decided for every unit, and why; first called before an edit, or not at all."""
+        if self.state.decisions is None:
+            self.state.decisions = decisions.of(self.graph, self.painting, self.plan)
+        return self.state.decisions
 
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """What holds nodes back in float32, with what would help: the most arithmetic first.
@@ -101,7 +106,10 @@ class Decided:
 
 
 def freeze(loaded: Loaded, facts: Facts, decided: Decided, warnings: tuple[str, ...]) -> Analysis:
-    """The analysis, with all that a later edit of the model would change taken from it now."""
+    """The analysis, with what a later edit of the model would change taken from it now.
+
+    The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
+    """
     graph, painting, plan, options = facts.graph, decided.painting, decided.plan, decided.options
     matched = () if decided.replayed else matching.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
@@ -120,5 +128,4 @@ def freeze(loaded: Loaded, facts: Facts, decided: Decided, warnings: tuple[str, 
         io_types(loaded.model, graph.types),
         ModelState(),
         planned,
-        decisions.of(graph, painting, plan),
     )

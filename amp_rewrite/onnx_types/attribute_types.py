@@ -45,6 +45,9 @@ _TABLE: dict[tuple[str, str], TypedBy] = {
 } | {("", window): TypedBy("output_datatype", "T2") for window in _WINDOWS}
 
 
+OPERATORS = frozenset(operator for _, operator in _TABLE)
+"""The operators that have such an attribute."""
+
 FIRST_TYPED_CAST = 6
 """The first opset whose Cast names its type by number; for those before, runtimes have no kernels."""
 
@@ -62,7 +65,7 @@ def of(node: ir.Node) -> TypedBy | None:
     return _TABLE.get((node.domain, node.op_type))
 
 
-def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
+def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
     """The type that the node's attribute names; None when the attribute is absent or odd."""
     attribute = node.attributes.get(typed.attribute)
     if attribute is None or attribute.is_ref():

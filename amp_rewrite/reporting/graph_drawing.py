@@ -11,7 +11,7 @@ from amp_rewrite.analysis.units import UnitGraph, Use, value_of
 from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import control_flow, schema
-from amp_rewrite.onnx_types.element_types import Types, element_name
+from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, Frame, Shade, Wire
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
@@ -141,7 +141,7 @@ class _Drawer:
         return Box(
             graph=self._position[graph_of(cast.value)],
             operator="Cast",
-            name=f"{cast.value.name or 'value'} to {element_name(cast.dtype)}",
+            name=f"{cast.value.name or 'value'} to {element_type_name(cast.dtype)}",
             shade=Shade.CAST,
             inputs=(self._value(cast.value, half=not to_half),),
             outputs=(self._value(cast.value, half=to_half),),
@@ -231,4 +231,4 @@ def _type_text(value: ir.Value, types: Types) -> str:
     if not isinstance(kind, ir.TensorType):
         return "" if kind is None else str(kind)
     sizes = (str(d) if isinstance(d, int) else d.value or "?" for d in value.shape or ())
-    return element_name(kind.dtype) + ("" if value.shape is None else f"[{', '.join(sizes)}]")
+    return element_type_name(kind.dtype) + ("" if value.shape is None else f"[{', '.join(sizes)}]")

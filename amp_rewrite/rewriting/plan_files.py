@@ -17,11 +17,11 @@ from amp_rewrite.colouring.rules import Painting
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.files import reading
 from amp_rewrite.flops.flop_count import Flops
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.onnx_types.element_types import element_name
+from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.evidence import Authority
@@ -73,7 +73,7 @@ def dump(
 
 def _cast(graph: UnitGraph, cast: PlannedCast) -> dict[str, Any]:
     why = records.of_cast_site(cast_sites.planned(graph, cast))
-    return {"value": cast.value.name, "to": element_name(cast.dtype), "uses": len(cast.uses), **why}
+    return {"value": cast.value.name, "to": element_type_name(cast.dtype), "uses": len(cast.uses), **why}
 
 
 def _unit(unit: Unit, painting: Painting, flops: int | None) -> dict[str, Any]:

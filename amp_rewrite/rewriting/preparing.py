@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import inlining, names, unfusing
+from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.options import Options
@@ -25,9 +25,10 @@ class Prepared:
 def prepare(model: ir.Model, options: Options) -> Prepared:
     """Changes the form of `model`, and nothing that it computes."""
     warnings = _settle_functions(model, options)
-    operators = names.operators(names.graphs(model.graph))
+    nodes = traversal.nodes(model.graph).values()
+    operators = {node.op_type for held in nodes for node in held}
     if "FusedConv" in operators:
-        unfusing.split(model, options.target, options.half)
+        fused_conv_decomposition.decompose(model, options.target, options.half)
     types = shape_inference.types(model)
     if "Cast" in operators:
         tidy.bypass(model, types)

@@ -88,7 +88,7 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
 def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
     """The nodes of a model by colour."""
     found = Counter(extents(graph, painting).values())
-    total = sum(map(len, graph.graphs))
+    total = sum(map(len, graph.nodes.values()))
     return NodeCounts(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 

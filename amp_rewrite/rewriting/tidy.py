@@ -6,19 +6,22 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import GraphNodes, graphs
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 
 
-def run(root: ir.Graph, held: Iterable[ir.Graph], types: Types) -> int:
-    """Removes what a rewrite made superfluous in these graphs of a model; returns how many Casts went.
+def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
+    """Removes the Casts of a model that a rewrite made redundant; returns how many it removed.
 
-    Only what keeps every number goes: a Cast to the type that a value has, and half to float32 and
-    back to the same half. A Cast from float32 to half and back stays, because it rounds.
+    `nodes` are those of its graphs before the rewrite: redundant are Casts of theirs, or Casts added next to
+    one. Every value stays the same: a Cast to the type that its input has goes, and one to float32 and back
+    to the same half type. A Cast from float32 to half and back stays, because it rounds.
     """
+    if not any(node.op_type == "Cast" for held in nodes.values() for node in held):
+        return 0
     removed = 0
-    for node in _casts(held):
+    for node in _casts(nodes):
         source = _source(node, types)
         if source is None:
             continue

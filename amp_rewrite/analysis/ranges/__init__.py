@@ -20,7 +20,7 @@ from amp_rewrite.analysis.ranges import (
 )
 from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import blocks
+from amp_rewrite.model import tensor_blocks
 from amp_rewrite.model.constants import StoredTensor, numbers
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
@@ -47,14 +47,14 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half)
     """How every stored value that is read fits into `half`, and what follows from it."""
     read = [value for value in stored if graph.uses.get(value)]
     tensors = [stored[value].tensor for value in read]
-    fits = dict(zip(read, blocks.fits(tensors, half), strict=True))
+    fits = dict(zip(read, tensor_blocks.fits(tensors, half), strict=True))
     found = _Found(_context(graph, fits, half), fits)
     for value, tensor in zip(read, tensors, strict=True):
         uses = (UnitUse(unit, site.port) for unit, site in graph.uses[value])
         found.constant(Constant(value, fits[value], tensor.size, tuple(uses)))
-    for unit in graph.units:
-        if unit.node.op_type == "ConstantOfShape" and unit.node.domain == "":
-            found.fill(unit.index)
+    for unit in graph.by_operator.get("ConstantOfShape", ()):
+        if graph.units[unit].node.domain == "":
+            found.fill(unit)
     return Ranges(found.fits, found.findings, found.masks)
 
 
