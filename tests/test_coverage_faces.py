@@ -1,4 +1,4 @@
-"""Terminal, Markdown, JUnit and annotations: the same numbers, and nothing of a model is believed."""
+"""Terminal, Markdown, JUnit and annotations: the same numbers, with all names escaped."""
 
 import io
 import re
@@ -34,7 +34,7 @@ def coverage():
 
 @pytest.fixture(scope="module")
 def evil():
-    """The same model, and an operator that nobody knows, with names that are more than names."""
+    """The same model with an unknown operator and hostile names."""
     proto = text.unchecked(
         f"""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         {SOURCE.replace("float[2, 4] y", "float[2, 4] y, u").replace("}", "[odd] u = mine.Odd (y) }")}"""
@@ -54,7 +54,7 @@ def terminal(found, checks):
 
 
 def test_the_terminal_shows_numbers_and_what_breaks_a_rule(coverage):
-    """Also where it is narrow: nothing is cut off."""
+    """Nothing is truncated, even in a narrow terminal."""
     shown = terminal(coverage, check(coverage, RULES))
     assert re.search(r"FLOPs +66\.6 % +512 +256 +0 +0", shown)
     assert re.search(r"MatMul +2 +1 +1 +0 +0 +768 +66\.6 %", shown)
@@ -65,7 +65,7 @@ def test_the_terminal_shows_numbers_and_what_breaks_a_rule(coverage):
 
 
 def test_all_faces_have_the_same_numbers(coverage):
-    """One frozen value behind them all."""
+    """All outputs have the same numbers."""
     checks = check(coverage, RULES)
     page = markdown(coverage, checks, "m.onnx")
     suite = ET.fromstring(junit(coverage, checks, "m.onnx"))
@@ -93,7 +93,7 @@ def test_junit_has_a_case_for_each_rule(coverage):
 
 
 def test_annotations_are_one_line_a_broken_rule(coverage):
-    """With the nodes on lines of their own, which stand escaped in it."""
+    """The nodes are on separate lines, with escaped line breaks."""
     first, second, _ = commands(coverage, check(coverage, RULES), "dir/m,1.onnx")
     assert first == (
         "::error file=dir/m%2C1.onnx,title=coverage%3A min-flops 0.9::66.6 %25 of FLOPs in half%0Asecond"
@@ -125,7 +125,7 @@ def test_flops_are_written_for_people():
 
 
 def test_of_many_nodes_the_first_are_named():
-    """The terminal names ten; JUnit names all."""
+    """The terminal lists ten nodes; JUnit lists all."""
     lines = "\n".join(f"  [n{i}] v{i} = Relu (v{i - 1})" for i in range(1, 31))
     found = measure(text.model(f"g (float[2] v0) => (float[2] v30) {{\n{lines}\n}}"))
     checks = check(found, CoverageRules(min_nodes=1.0))

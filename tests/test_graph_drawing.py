@@ -1,4 +1,4 @@
-"""What is drawn of a model: boxes in the order of its nodes, and wires between them."""
+"""The drawn graph of a model: boxes in node order, and wires between them."""
 
 import onnx_ir as ir
 import pytest
@@ -24,12 +24,12 @@ g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y, float[4, 4] s) {
 
 
 def drawn(text, weights=None):
-    """The network of a model in text, or of a ModelProto."""
+    """The drawn graph of a model in text, or of a ModelProto."""
     return of_analysis(analyze(model(text, weights) if isinstance(text, str) else text))
 
 
 def of_analysis(analysis):
-    """The network of an analysis."""
+    """The drawn graph of an analysis."""
     graph, decisions = analysis.graph, analysis.decisions()
     planned = graph_drawing.changes(graph, decisions, analysis.plan)
     flops = flop_count.count(analysis.loaded.model, graph.types).flops
@@ -48,7 +48,7 @@ def wires(found):
 
 
 def test_boxes_come_in_the_order_of_the_nodes():
-    """Inputs stand before their first reader, Casts and outputs behind their makers."""
+    """Inputs come before their first use, Casts and outputs after their producers."""
     assert titles(drawn(MIXED)) == [
         "0 border x",
         "0 border w",
@@ -67,7 +67,7 @@ def test_boxes_come_in_the_order_of_the_nodes():
 
 
 def test_a_cast_stands_between_maker_and_readers():
-    """Who reads the other precision is wired to the Cast; who reads the same, to the maker."""
+    """Consumers in the other precision are wired to the Cast, the others to the producer."""
     found = wires(drawn(MIXED))
     assert {"a to float32 > exponential", "product > a to float32", "exponential > root"} <= found
     assert {"exponential > e to float16", "e to float16 > second", "y to float32 > y"} <= found
@@ -75,7 +75,7 @@ def test_a_cast_stands_between_maker_and_readers():
 
 
 def test_ports_say_what_is_half_afterwards():
-    """What a half node reads and makes is half, Cast or not; a Cast reads one type and makes the other."""
+    """Inputs and outputs of a half node are half, cast or not; a Cast has one of each type."""
     boxes = {box.name: box for box in drawn(MIXED).boxes}
     assert [value.half for value in (*boxes["product"].inputs, *boxes["product"].outputs)] == [True] * 3
     assert [value.half for value in (*boxes["exponential"].inputs, *boxes["exponential"].outputs)] == [
@@ -89,7 +89,7 @@ def test_ports_say_what_is_half_afterwards():
 
 
 def test_what_is_stored_is_named_and_not_drawn():
-    """Weights and Constants have no boxes; their readers say that they are stored."""
+    """Weights and Constants have no boxes; their consumers list them as constants."""
     found = drawn("""
     g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] weight> {
       scale = Constant <value = float {2.0}> ()
@@ -117,7 +117,7 @@ g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) <int64 trips = {2}> {
 
 
 def test_a_body_is_a_frame_of_its_own():
-    """A frame names the attribute and the node that hold it; wires reach into it from outside."""
+    """The title of a frame names its attribute and node; wires lead into it from outside."""
     found = drawn(LOOP)
     assert [frame.title for frame in found.frames] == ["", "body of Loop refine"]
     owner = found.boxes[found.frames[1].owner]
@@ -134,14 +134,14 @@ def test_an_input_that_leaves_at_once_is_wired_to_its_output():
 
 
 def test_a_node_without_a_name_goes_by_what_it_makes():
-    """As pins and explain have it."""
+    """The name is that of its first output, as in pins and explain."""
     found = drawn("g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { y = MatMul (x, w) }")
     assert [box.name for box in found.boxes if box.operator == "MatMul"] == ["y"]
 
 
 @pytest.mark.parametrize("text", [MIXED, LOOP, demo_network()], ids=["mixed", "loop", "demo"])
 def test_shades_agree_with_the_report(text):
-    """The boxes of each shade are as many as the report counts; Constants are no boxes."""
+    """The report counts as many nodes as there are boxes of each shade; Constants have no boxes."""
     analysis = analyze(model(text) if isinstance(text, str) else text)
     found = of_analysis(analysis)
     report = analysis.report()
@@ -155,7 +155,7 @@ def test_shades_agree_with_the_report(text):
 
 @pytest.mark.parametrize("text", [MIXED, LOOP, demo_network()], ids=["mixed", "loop", "demo"])
 def test_what_the_page_counts_on(text):
-    """The boxes of a graph stand side by side, every unit has one box, and wires lead on."""
+    """The boxes of a graph are contiguous, every unit has one box, and wires point forward."""
     analysis = analyze(model(text) if isinstance(text, str) else text)
     found = of_analysis(analysis)
     graphs = [box.graph for box in found.boxes]
@@ -166,7 +166,7 @@ def test_what_the_page_counts_on(text):
 
 
 def test_a_rewritten_model_is_drawn_as_it_was_planned():
-    """From the decisions that it carries: the same boxes, with its Casts as nodes that we added."""
+    """The decisions in its metadata give the same boxes, with its Casts as added nodes."""
     planned = drawn(MIXED)
     result = ir.from_proto(rewrite(model(MIXED)).model)
     types = shape_inference.types(result)

@@ -1,4 +1,4 @@
-"""What the HTML report says, and how it is embedded."""
+"""The content of the HTML report, and how it is embedded."""
 
 import json
 import re
@@ -46,13 +46,13 @@ def made(proto, evidence=None):
 
 
 def data_of(html):
-    """What the page's script would read."""
+    """The data that the page's scripts read."""
     (held,) = re.findall(rb'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
     return json.loads(held)
 
 
 def compared(proto):
-    """What runs of the demo have shown."""
+    """Results of runs of the demo."""
     from amp_rewrite.running import blame, observation, verification  # noqa: PLC0415 - needs onnxruntime
 
     after, feeds = rewrite(proto).model, demo.feeds()
@@ -87,7 +87,7 @@ def test_the_chain_of_causes_is_the_one_that_explain_prints():
 
 
 def test_what_holds_nodes_back_is_what_explain_says():
-    """The causes come in the same order and words, each with the boxes of the nodes that it holds."""
+    """The causes have the same order and text, each with the boxes of its nodes."""
     proto = demo.network()
     data = html_json.plain(made(proto))
     causes = explanation.of_analysis(analyze(proto), {}).causes
@@ -116,7 +116,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
 
 
 def test_without_a_run_the_page_says_so():
-    """No verdict is no good verdict."""
+    """Without a verdict, the page shows none."""
     data = html_json.plain(made(demo.network(), Evidence(unverified="nobody asked")))
     assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
     assert data["errors"] == []
@@ -124,7 +124,7 @@ def test_without_a_run_the_page_says_so():
 
 @needs_runs
 def test_an_output_that_holds_nothing_to_compare_is_neither_good_nor_bad():
-    """A mask of -inf that both models make has no numbers and no colour; what proves nothing is a fault."""
+    """A mask of -inf in both models has no numbers and no colour; an inconclusive comparison is a fault."""
     proto = model("""g (float[2] x) => (float[2] y, float[2] mask) {
         s = Sub (x, x) mask = Log (s) y = Relu (x) }""")
     fine = amp_rewrite.verify(proto, proto, [{"x": np.float32([1, 2])}])
@@ -162,7 +162,7 @@ def test_what_is_embedded_comes_out_again(text):
 
 
 def test_the_file_needs_nothing_but_itself():
-    """The policy forbids loads and foreign scripts, and nothing in the file asks for any."""
+    """The policy forbids loading and other scripts, and nothing in the file requests any."""
     html = html_file.render(made(demo.network())).decode()
     assert "default-src 'none'" in html
     assert "unsafe" not in re.search(r'content="(default-src[^"]*)"', html)[1]
@@ -171,21 +171,21 @@ def test_the_file_needs_nothing_but_itself():
 
 
 def test_the_licences_of_the_libraries_are_in_the_file():
-    """Who gets a report gets the notices that must go with them."""
+    """The report contains the required notices."""
     html = html_file.render(made(demo.network())).decode()
     assert "Copyright 2010-2026 Mike Bostock" in html
     assert "Copyright (c) 2012-2014 Chris Pettitt" in html
 
 
 def test_one_page_gives_the_same_bytes_twice():
-    """A report can be compared with another one."""
+    """Equal reports have equal bytes."""
     shown = made(demo.network())
     assert html_file.render(shown) == html_file.render(shown)
 
 
 @needs_runs
 def test_an_infinite_error_is_still_json():
-    """JSON has no word for infinity: the page reads a large number, and people `inf`."""
+    """JSON has no infinity: scripts read a large number, and the text is `inf`."""
     proto = demo.network()
     evidence = compared(proto)
     blame = evidence.verdict.blame

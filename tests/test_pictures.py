@@ -1,4 +1,4 @@
-"""Pictures: shapes that are drawn as SVG and as PNG."""
+"""Pictures, drawn as SVG and as PNG."""
 
 import sys
 import types
@@ -65,7 +65,7 @@ def test_everything_stays_inside_the_picture():
 
 
 def test_names_cannot_break_the_picture():
-    """A name with markup in it is text, and stays what it is; what no XML may hold is replaced."""
+    """Markup in a name stays text; characters that XML forbids are replaced."""
     name = """<script>alert("&'")</script>{x}%s"""
     drawn = picture_files.svg(latency_chart.chart(bench(latency(name, 1.0), device=Device.CPU)))
     assert name in texts(drawn)
@@ -82,7 +82,7 @@ def test_a_chart_of_nothing_is_a_picture():
 
 
 def test_svg_has_every_shape():
-    """Each shape is one element, at its place and in its colour."""
+    """Each shape is one element, at its position and in its colour."""
     (group,) = ET.fromstring(picture_files.svg(EACH)).iter(f"{SVG}g")
     rect, line, dot, text = group
     assert (rect.get("width"), rect.get("height"), rect.get("fill")) == ("10.0", "20.0", Tone.HALF.value)
@@ -92,7 +92,7 @@ def test_svg_has_every_shape():
 
 
 def test_the_page_gets_every_shape_as_data():
-    """The page's script draws from the same shapes."""
+    """The page's scripts get the same shapes."""
     shapes = pictures.plain(EACH)["shapes"]
     assert [shape["shape"] for shape in shapes] == ["rect", "line", "dot", "text"]
     assert shapes[0] == {"shape": "rect", "x": 0, "y": 0, "w": 10, "h": 20, "tone": "half"}
@@ -100,7 +100,7 @@ def test_the_page_gets_every_shape_as_data():
 
 
 def test_the_name_says_which_picture(tmp_path):
-    """.svg and .png are drawn; anything else is refused before anything is measured."""
+    """.svg and .png are drawn; any other suffix is rejected before anything is measured."""
     assert picture_files.drawing(Path("a.SVG")) is picture_files.svg
     with pytest.raises(OptionError, match=r"neither \.svg nor \.png"):
         picture_files.drawing(Path("a.gif"))

@@ -1,4 +1,4 @@
-"""A bench in a terminal."""
+"""The output of `bench` in a terminal."""
 
 import io
 
@@ -16,7 +16,7 @@ def printed(made):
 
 
 def test_the_table_has_a_column_for_each_model():
-    """Figures stand under the model's letter; TF32 and what fell to the CPU are said."""
+    """Figures are below the model's letter; TF32 and nodes on the CPU are reported."""
     shown = printed(bench(latency("a.onnx", 4.0, tf32=True), latency("b.onnx", 2.0, speed=2.0, on_cpu=3)))
     assert "on CUDA, onnxruntime 1.31.1, 40 rounds" in shown
     assert "A  a.onnx (TF32 on)" in shown
@@ -32,7 +32,7 @@ def test_the_table_has_a_column_for_each_model():
 
 
 def test_what_was_not_measured_is_not_a_number():
-    """Memory that could not be read, and the CPU's nodes on the CPU, are n/a."""
+    """Unknown memory, and nodes on the CPU in a run on the CPU, are n/a."""
     shown = printed(bench(latency("[bold]a", 1.0, memory=None, on_cpu=3), device=Device.CPU))
     assert shown.count("n/a") == 2
     assert "[bold]a" in shown
