@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.coverage import baselines
-from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.ci_rules import TOLERANCE, CoverageRules, RuleResult
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import TOLERANCE, Check, Rules
-from amp_rewrite.coverage.table import nodes
+from amp_rewrite.coverage.rule_checks import check
+from amp_rewrite.coverage.terminal_table import nodes
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model.loading import ModelSource
 
 
@@ -40,7 +40,7 @@ def assert_coverage(
     that violate it, ModelError for an invalid model, and OptionError for an invalid rule or no rule.
     """
     __tracebackhide__ = True
-    rules = Rules(
+    rules = CoverageRules(
         min_flops=min_flops,
         min_nodes=min_nodes,
         min_weights=min_weights,
@@ -53,7 +53,7 @@ def assert_coverage(
     if tolerance is not None and baseline is None:
         raise OptionError("tolerance applies to a baseline only", remedy="give a baseline, or omit it")
     found = measure(model, dims)
-    if rules == Rules(tolerance=rules.tolerance):
+    if rules == CoverageRules(tolerance=rules.tolerance):
         raise OptionError("no rule was given", remedy="give one, such as min_flops=0.95")
     failed = [result for result in check(found, rules) if not result.ok]
     if failed:
@@ -61,5 +61,5 @@ def assert_coverage(
     return found
 
 
-def _message(failed: Check) -> str:
+def _message(failed: RuleResult) -> str:
     return "\n    ".join((brief(f"{failed.rule}: {failed.found}"), *nodes(failed)))

@@ -259,13 +259,13 @@ def test_coverage_names_the_dimension(given, line):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"min_flops": "0.95"}, "min_flops '0.95' is no share; write a share from 0 to 1"),
-        ({"min_nodes": True}, "min_nodes True is no share"),
-        ({"min_weights": 95}, "min_weights 95 is no share"),
+        ({"min_flops": "0.95"}, "min_flops '0.95' is not a share; write a share from 0 to 1"),
+        ({"min_nodes": True}, "min_nodes True is not a share"),
+        ({"min_weights": 95}, "min_weights 95 is not a share"),
         ({"require": "MatMul"}, "require: 'MatMul' is no mapping; write it as in {\"MatMul\": 1.0}"),
         ({"require": ["MatMul"]}, "require: list is no mapping"),
-        ({"require": {"MatMul": "all"}}, "MatMul 'all' is no share"),
-        ({"require": {"MatMul": None}}, "MatMul None is no share"),
+        ({"require": {"MatMul": "all"}}, "MatMul 'all' is not a share"),
+        ({"require": {"MatMul": None}}, "MatMul None is not a share"),
         ({"forbid_half": 5}, "forbid_half: 5 is not a text, or a list of texts"),
         ({"forbid_half": [5]}, "forbid_half: 5 is no text"),
         ({"forbid_half": "Sotfmax"}, "no operator is called Sotfmax; did you mean Softmax?"),

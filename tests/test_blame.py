@@ -16,7 +16,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running import intermediate_values, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
@@ -46,7 +46,7 @@ def printed(before, feeds):
     out = io.StringIO()
     console = Console(file=out, width=200)
     found = blame(before, after, feeds, device=Device.CPU)
-    terminal.print_verdict(console, verification.replace(verdict, blame=found))
+    terminal_rewrite.print_verdict(console, verification.replace(verdict, blame=found))
     return out.getvalue()
 
 
@@ -125,7 +125,7 @@ def test_the_range_of_model_inputs_is_known():
     body = "g (float[2] x) => (float[2] y) { [square] s = Mul (x, x) y = Sqrt (s) }"
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (1, 300)
-    assert "which reads 1 to 300\n" in printed(model(body), X)
+    assert "whose inputs range from 1 to 300\n" in printed(model(body), X)
 
 
 def test_an_unknown_range_is_not_printed():
@@ -135,7 +135,7 @@ def test_an_unknown_range_is_not_printed():
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (None, None)
     text = printed(model(body), X)
-    assert "infinite or NaN: Mul 'square'\n" in text
+    assert "infinite or NaN value: Mul 'square'\n" in text
     assert "nan" not in text.replace("NaN", "")
 
 

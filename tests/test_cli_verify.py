@@ -43,7 +43,7 @@ def test_a_rewrite_that_overflows_is_written_and_ends_with_1(model):
     result = run(model, *FORCED, *data(model, "large"))
     assert result.exit_code == 1
     assert model.with_name("model_fp16.onnx").exists()
-    assert "Mul 'square', which reads 2 to 300" in result.output
+    assert "Mul 'square', whose inputs range from 2 to 300" in result.output
     assert "--keep-full square" in result.output
 
 
@@ -346,7 +346,7 @@ def test_a_failure_on_made_up_inputs_says_so(model):
     made = run(model, "--level", "unsafe-force-all", "--tolerance", "relative_l2=0", "--seed", "5")
     assert made.exit_code == 1
     assert "on 1 synthetic sample (seed 5); CPU" in made.output
-    assert "--data FILE.npz   # these inputs were made up" in made.output.splitlines()[-1]
+    assert "--data FILE.npz   # these inputs were synthetic" in made.output.splitlines()[-1]
     given = run(model, *FORCED, *data(model, "large"))
     assert f"on 1 sample from {model.with_name('large.npz')}; CPU" in given.output
     assert "made up" not in given.output

@@ -28,11 +28,11 @@ SUGGESTS = {
     "explanation.py",
     "explaining/suggestions.py",
     "explaining/causes.py",
-    "reporting/explained.py",
+    "reporting/terminal_explain.py",
     "explaining/sentences.py",
-    "reporting/terminal.py",
-    "reporting/verdicts.py",
-    "advice/words.py",
+    "reporting/terminal_rewrite.py",
+    "reporting/verdict_text.py",
+    "advice/advice_text.py",
     "coverage/assumptions.py",
 }
 LIBRARY = [

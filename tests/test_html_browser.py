@@ -154,7 +154,7 @@ def test_search_says_when_nothing_is_found(browser, demo_report):
         results = shown.page.locator("#results [role=option]")
         shown.page.fill("#search", "no such thing")
         assert results.count() == 0
-        assert "Nothing" in shown.page.text_content("#results")
+        assert "No match" in shown.page.text_content("#results")
         shown.page.fill("#search", "softmax")
         assert results.count() == 2
         shown.page.fill("#search", "score_scale")

@@ -127,7 +127,7 @@ def test_a_failed_verdict_is_mended(path):
     """On failure the values are observed, and the second result passes."""
     result = run(path, "--json", path.with_name("report.json"))
     assert result.exit_code == 0, result.output
-    assert "observed 4 units in float32 for values that a run showed to be too large" in result.output
+    assert "observed 4 units in float32 because a run showed values too large" in result.output
     assert f"explain {path.with_name('model_fp16.onnx')}" in result.output
     report = json.loads(path.with_name("report.json").read_text())
     assert (report["observed"], report["nodes"]["half"], report["verification"]["ok"]) == (4, 1, True)

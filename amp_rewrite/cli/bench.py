@@ -15,7 +15,7 @@ from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import writing
 from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.reporting import charts, picture_files, timings
+from amp_rewrite.reporting import latency_chart, picture_files, terminal_bench
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -79,8 +79,8 @@ def bench(
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))
             made = latency.measure(subjects, samples, device, TimingBudget(rounds, warmup, seconds))
-    timings.print_bench(Console(), made)
+    terminal_bench.print_bench(Console(), made)
     if json_ is not None:
         writing.write_json(made.to_json(), json_)
     if chart is not None:
-        picture_files.write(charts.chart(made), chart)
+        picture_files.write(latency_chart.chart(made), chart)

@@ -13,14 +13,14 @@ from amp_rewrite.cli.rule_flags import AskedRules, rule_flags
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
-from amp_rewrite.coverage import baselines, checks
-from amp_rewrite.coverage.annotations import commands
+from amp_rewrite.coverage import baselines, rule_checks
+from amp_rewrite.coverage.ci_rules import RuleResult
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.coverage.junit import junit
+from amp_rewrite.coverage.github_annotations import commands
+from amp_rewrite.coverage.junit_xml import junit
 from amp_rewrite.coverage.markdown import markdown
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import Check
-from amp_rewrite.coverage.table import print_checks, print_coverage
+from amp_rewrite.coverage.terminal_table import print_checks, print_coverage
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 
@@ -59,7 +59,7 @@ def coverage(
     Exit code 1 when a rule is broken; the files are written all the same.
     """
     found = measure(model, asked.dims)
-    checked = Checked(model, found, checks.check(found, asked.rules))
+    checked = Checked(model, found, rule_checks.check(found, asked.rules))
     if json_ is not None:
         writing.write_json(checked.to_json(), json_)
     if markdown_ is not None:
@@ -79,7 +79,7 @@ class Checked:
 
     model: Path
     coverage: Coverage
-    checks: Sequence[Check]
+    checks: Sequence[RuleResult]
 
     @property
     def ok(self) -> bool:

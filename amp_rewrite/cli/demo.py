@@ -14,7 +14,7 @@ from amp_rewrite.console import Console
 from amp_rewrite.errors import MissingPackageError, ModelError, OptionError
 from amp_rewrite.files import destination, staging
 from amp_rewrite.model import loading
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running import verification
 from amp_rewrite.running.inputs.input_source import InputSource
 from amp_rewrite.running.verification import Verdict
@@ -44,13 +44,13 @@ def demo(output: Path) -> None:
         result = pipeline.rewrite(original, progress=progress)
         tell(progress, "verify")
         verdict = _verdict(original, result.model)
-    terminal.print_summary(console, result.report, str(result.model))
+    terminal_rewrite.print_summary(console, result.report, str(result.model))
     if isinstance(verdict, MissingPackageError):
         console.print(f"not compared with the original: {in_flags(verdict)}")
     else:
-        terminal.print_verdict(console, verdict)
+        terminal_rewrite.print_verdict(console, verdict)
     if not isinstance(verdict, Verdict) or verdict.ok:
-        terminal.print_next(console, [f"amp-rewrite explain {as_argument(original)}"])
+        terminal_rewrite.print_hints(console, [f"amp-rewrite explain {as_argument(original)}"])
     if not result.report.ok or (isinstance(verdict, Verdict) and not verdict.ok):
         raise click.exceptions.Exit(1)
 

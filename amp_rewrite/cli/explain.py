@@ -18,11 +18,11 @@ from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explanation import DecisionSource, Explanation
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
-from amp_rewrite.reporting.page import Page
-from amp_rewrite.reporting.terminal import print_lines
+from amp_rewrite.reporting.html_report import HtmlReport
+from amp_rewrite.reporting.terminal_rewrite import print_lines
 from amp_rewrite.rewriting import checking
 
 PLAN = ".json"
@@ -70,7 +70,7 @@ def explain(
         for warning in found.warnings:
             Console(stderr=True).print(f"warning  {in_flags(warning)}")
         unmatched = (matched for matched in found.matched if not matched.nodes)
-        print_lines(Console(stderr=True), summary.matches(unmatched))
+        print_lines(Console(stderr=True), summary.match_lines(unmatched))
         told = question.tell(Console(), found)
     if json_ is not None:
         writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
@@ -96,7 +96,7 @@ def _show(showing: Showing, model: Path, asked: Asked, found: Explanation, dims:
         showing.write(_page(model, asked, found, dims))
 
 
-def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> Page:
+def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> HtmlReport:
     if found.source is DecisionSource.METADATA:
         return of_rewritten(model, found, dims)
     if model.suffix == PLAN:

@@ -31,7 +31,7 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Options
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.reporting.page import Evidence
+from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import latency
@@ -108,7 +108,7 @@ class Job:
         bench = self._time(proof.result) if timed else None
         if not isinstance(proof.verification, Verdict):
             return Evidence(unverified=self._untold(proof.verification), bench=bench)
-        return Evidence(proof.verification, seen=self._observe_if_possible(), bench=bench)
+        return Evidence(proof.verification, observed=self._observe_if_possible(), bench=bench)
 
     def not_verified(self, judged: Verification) -> str:
         """Why the result is not known to do what the model does; empty where it is."""

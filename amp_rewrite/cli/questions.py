@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from amp_rewrite.advice import words
-from amp_rewrite.advice.capability import of_this_machine, parse
+from amp_rewrite.advice import advice_text
+from amp_rewrite.advice.compute_capability import of_this_machine, parse
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
@@ -16,7 +16,7 @@ from amp_rewrite.explaining import cast_explanations
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explanation import DecisionSource, Explanation
 from amp_rewrite.model.traversal import graphs
-from amp_rewrite.reporting import explained
+from amp_rewrite.reporting import terminal_explain
 
 Told = dict[str, Any]
 """What was told, as plain data."""
@@ -56,13 +56,13 @@ class Question:
 
 
 def _tell_all(console: Console, found: Explanation) -> Told:
-    explained.print_units(console, found.decisions)
+    terminal_explain.print_units(console, found.decisions)
     units = range(len(found.decisions.all))
     return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
 
 
 def _tell_causes(console: Console, found: Explanation) -> Told:
-    explained.print_causes(console, found.causes)
+    terminal_explain.print_causes(console, found.causes)
     rests = list(found.assumptions)
     untried = any(not cause.suggestion.is_tried for cause in found.causes)
     about_flags = [_UNTRIED[found.source]] if untried else []
@@ -83,7 +83,7 @@ _UNTRIED = {
 def _tell_advice(console: Console, found: Explanation, asked: str | None) -> Told:
     capability = parse(asked) if asked is not None else of_this_machine()
     given = found.advice(capability)
-    for line in words.lines(given):
+    for line in advice_text.lines(given):
         console.print(line)
     return {"advice": given.to_json()}
 
@@ -93,7 +93,7 @@ def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
     if not stories:
         raise _no_cast(found, name)
     for story in stories:
-        explained.print_story(console, story)
+        terminal_explain.print_cast(console, story)
     return {"casts": [story.to_json() for story in stories]}
 
 
@@ -112,7 +112,7 @@ def _tell_node(console: Console, found: Explanation, name: str) -> Told:
         raise _no_node(found, name)
     chains = [chain(found.decisions, unit) for unit in units]
     for steps in chains:
-        explained.print_chain(console, steps)
+        terminal_explain.print_chain(console, steps)
     told = [{"unit": steps[0].unit, "chain": [step.to_json() for step in steps]} for steps in chains]
     return {"node": name, "units": told}
 
@@ -134,7 +134,7 @@ def _no_node(found: Explanation, name: str) -> OptionError:
 
 
 def _without_units(found: Explanation) -> Iterator[str | None]:
-    for graph in graphs(found.measured.model.graph) if found.measured is not None else ():
+    for graph in graphs(found.counted.model.graph) if found.counted is not None else ():
         for node in graph:
             yield node.name
             yield from (value.name for value in node.outputs)

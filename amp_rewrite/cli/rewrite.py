@@ -29,12 +29,12 @@ from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.reporting import summary, terminal
+from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome, Verification
 from amp_rewrite.rewriting import checking, plan_files
 from amp_rewrite.rewriting.report import Report
@@ -198,14 +198,14 @@ def _tell(console: Console, job: Job, proof: Outcome, json_: Path | None, judgin
     reason = job.not_verified(judged)
     if json_ is not None:
         _write_json(json_, report, judged, reason, explanation.advise(proof.result.model, report.half))
-    terminal.print_summary(console, report, str(proof.result.model))
+    terminal_rewrite.print_summary(console, report, str(proof.result.model))
     if judged is None and reason == NOTHING_CHANGED:
         console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
     _print_verdict(console, judged, judging)
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     if not (isinstance(judged, Verdict) and reason):  # else the verdict has said what to do next
-        terminal.print_next(console, _hints(job.model, proof.result))
+        terminal_rewrite.print_hints(console, _hints(job.model, proof.result))
     if not report.ok or (reason and (job.required or isinstance(judged, Verdict))):
         raise click.exceptions.Exit(1)
 
@@ -225,15 +225,15 @@ def _print_verdict(console: Console, verdict: Verification, judging: Judging) ->
     if isinstance(verdict, AmpRewriteError):
         loud.print(f"not compared with the original: {in_flags(verdict)}")
     elif verdict is not None:
-        terminal.print_verdict(console if verdict.ok else loud, verdict, per_node=judging.per_node)
+        terminal_rewrite.print_verdict(console if verdict.ok else loud, verdict, per_node=judging.per_node)
 
 
 def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
     """Reports on a plan that is not carried out."""
     if json_ is not None:
         _write_json(json_, made.report(), None, "--dry-run was given", explanation.advise_planned(made))
-    terminal.print_plan(console, made.plan)
-    terminal.print_lines(console, summary.matches(made.matched))
+    terminal_rewrite.print_plan(console, made.plan)
+    terminal_rewrite.print_lines(console, summary.match_lines(made.matched))
     halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
     console.print(
         f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "

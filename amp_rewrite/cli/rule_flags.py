@@ -12,9 +12,9 @@ import click
 from amp_rewrite.cli import feed_flags
 from amp_rewrite.cli.grouping import Flag, grouped
 from amp_rewrite.coverage import baselines, rule_files
-from amp_rewrite.coverage.rules import SHARE, SHARES, TOLERANCE, Rules
+from amp_rewrite.coverage.ci_rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 
 
 def _share(name: str, help_: str) -> Flag:
@@ -61,7 +61,7 @@ _NAMES = (
 class AskedRules:
     """What the flags and the file ask for; `update` is where to write a baseline, or None."""
 
-    rules: Rules
+    rules: CoverageRules
     dims: Dims
     update: Path | None
 
@@ -69,14 +69,14 @@ class AskedRules:
 def _asked(flags: Mapping[str, Any]) -> AskedRules:
     """Flags before the file; requirements and dimensions of both."""
     path = flags["file"]
-    held = rule_files.load(path) if path is not None else rule_files.Asked()
+    held = rule_files.load(path) if path is not None else rule_files.RuleFile()
     baseline: Path | None = flags["baseline"] or held.baseline
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
     bounds = {name: _first(_checked(name, flags[name]), getattr(held, name)) for name in SHARES}
     if flags["tolerance"] is not None and baseline is None:
         raise OptionError("--tolerance is for --baseline", remedy="add --baseline FILE, or leave it out")
-    rules = Rules(
+    rules = CoverageRules(
         **{name: bounds[name] for name in SHARES if name != "tolerance"},
         require={**held.require, **_requirements(flags["require"])},
         forbid_half=tuple(dict.fromkeys((*held.forbid_half, *flags["forbid_half"]))),
@@ -94,7 +94,7 @@ def _first(flag: Any, held: Any) -> Any:
 
 def _checked(name: str, share: float | None) -> float | None:
     if share is not None and not 0 <= share <= 1:
-        raise OptionError(f"--{name.replace('_', '-')} {share:g} is no share", remedy=SHARE)
+        raise OptionError(f"--{name.replace('_', '-')} {share:g} is not a share", remedy=SHARE)
     return share
 
 

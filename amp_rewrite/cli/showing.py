@@ -12,7 +12,6 @@ import click
 import onnx_ir as ir
 
 from amp_rewrite import explanation, pipeline
-from amp_rewrite.advice.measured import Measured
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.cli.touched_files import WRITTEN
 from amp_rewrite.coverage import measuring
@@ -21,13 +20,14 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.explanation import Explanation
 from amp_rewrite.files import destination, staging
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.reporting import drawing, html_page, page, picture_files, plots
-from amp_rewrite.reporting.drawing import Changes
-from amp_rewrite.reporting.page import Decided, Evidence, Page
+from amp_rewrite.reporting import graph_drawing, html_file, html_report, picture_files, plots
+from amp_rewrite.reporting.graph_drawing import PlannedChanges
+from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.report import Report
 
@@ -59,15 +59,15 @@ class Showing:
         """Whether there is anything to show."""
         return self.html is not None or self.plots is not None
 
-    def write(self, shown: Page) -> None:
+    def write(self, shown: HtmlReport) -> None:
         """Writes what was asked for; raises OutputError."""
         if self.html is not None:
-            staging.write(html_page.render(shown), self.html)
+            staging.write(html_file.render(shown), self.html)
         if self.plots is not None:
             _write_plots(shown, self.plots)
 
 
-def _write_plots(shown: Page, folder: Path) -> None:
+def _write_plots(shown: HtmlReport, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -94,21 +94,21 @@ class Sketch:
 
     def __init__(self, dims: Dims) -> None:
         self.dims = dims
-        self.decided: Decided | None = None
+        self.decided: DecisionView | None = None
 
     def draw(self, made: Analysis) -> None:
         """Notes what the page shows of an analysis, before its model is changed."""
         found = explanation.of_analysis(made, self.dims)
-        planned = drawing.changes(made.graph, found.decisions, made.plan)
+        planned = graph_drawing.changes(made.graph, found.decisions, made.plan)
         self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
 
-    def page(self, model: Path, report: Report, evidence: Evidence, coverage: Coverage) -> Page:
+    def page(self, model: Path, report: Report, evidence: Evidence, coverage: Coverage) -> HtmlReport:
         """The page of what was decided last."""
         assert self.decided is not None, "a page is made after the decisions"
-        return Page(str(model), report, self.decided, evidence, coverage)
+        return HtmlReport(str(model), report, self.decided, evidence, coverage)
 
 
-def of_plan(model: Path, made: Analysis, dims: Dims) -> Page:
+def of_plan(model: Path, made: Analysis, dims: Dims) -> HtmlReport:
     """The page of what is decided and not written; its coverage is that of a result that is thrown away."""
     sketch = Sketch(dims)
     sketch.draw(made)
@@ -126,19 +126,19 @@ def _coverage(model: Path, made: Analysis, dims: Dims) -> Coverage:
         return measuring.measure(result, dims)
 
 
-def of_rewritten(model: Path, found: Explanation, dims: Dims) -> Page:
+def of_rewritten(model: Path, found: Explanation, dims: Dims) -> HtmlReport:
     """The page of a model that was rewritten before, from the decisions that it carries."""
-    decided = _decided(found, _measured(found).model, Changes(), half.named(found.half))
-    return Page(str(model), None, decided, Evidence(), measuring.measure(model, dims))
+    decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
+    return HtmlReport(str(model), None, decided, Evidence(), measuring.measure(model, dims))
 
 
-def _decided(found: Explanation, model: ir.Model, planned: Changes, to: Half) -> Decided:
-    measured = _measured(found)
-    drawn = drawing.build(model.graph, measured.types, found.decisions, planned, measured.work.flops)
+def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: Half) -> DecisionView:
+    counted = _measured(found)
+    drawn = graph_drawing.build(model.graph, counted.types, found.decisions, planned, counted.flops)
     binades = plots.binades_of_stored(constants.find(model).values())
-    return page.decided(drawn, found.decisions, found.causes, binades, to)
+    return html_report.decision_view(drawn, found.decisions, found.causes, binades, to)
 
 
-def _measured(found: Explanation) -> Measured:
-    assert found.measured is not None, "only a plan has no model"
-    return found.measured
+def _measured(found: Explanation) -> FlopCount:
+    assert found.counted is not None, "only a plan has no model"
+    return found.counted

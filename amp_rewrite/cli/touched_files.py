@@ -16,7 +16,7 @@ from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.model import obsolete_data_files, output_paths
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.reporting.page import PICTURES
+from amp_rewrite.reporting.html_report import PICTURES
 
 
 class WrittenFile(click.Path):

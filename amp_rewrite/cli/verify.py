@@ -15,7 +15,7 @@ from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -52,7 +52,7 @@ def verify(
     with shown_progress(quiet=False), limit.running():
         verdict = judging.judge(original, rewritten, data, IOTypes(io))
         verdict = judging.with_blame(verdict, original, rewritten, data)
-    terminal.print_verdict(Console(), verdict, per_node=judging.per_node)
+    terminal_rewrite.print_verdict(Console(), verdict, per_node=judging.per_node)
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
     if not verdict.ok:
