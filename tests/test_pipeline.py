@@ -130,9 +130,9 @@ def test_in_place(path, model):
 
 
 def test_in_place_and_elsewhere(path):
-    """Who asks for both is asked back, and nothing is written."""
+    """Both together are refused, and nothing is written."""
     before = path.read_bytes()
-    with pytest.raises(OptionError, match="two places"):
+    with pytest.raises(OptionError, match="contradict each other"):
         rewrite(path, output=path.with_name("out.onnx"), in_place=True)
     assert path.read_bytes() == before
     assert not path.with_name("out.onnx").exists()

@@ -118,7 +118,7 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
     # the worker may have been started in another folder
     relative = isinstance(model, str) and bool(model) and not Path(model).is_absolute()
     known = str(Path.cwd() / str(model)) if relative else model
-    found = worker.ask(worker_process.complaint, known, full=full)
+    found = worker.call(worker_process.complaint, known, full=full)
     return _CRASHES if found is None else found[:300]
 
 
