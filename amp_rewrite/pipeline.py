@@ -21,6 +21,7 @@ from amp_rewrite import arguments, refusals
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.colouring import classification, rules
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.explaining.analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
@@ -194,7 +195,7 @@ def _classify(facts: Facts, options: Options, replay: plan_files.SavedPlan | Non
 
 def _colour(
     facts: Facts, entries: tuple[Entry, ...], options: Options, replay: plan_files.SavedPlan | None
-) -> rules.Painting:
+) -> Painting:
     if replay is not None:
         return replay.painting(facts.graph, entries)
     return rules.paint(facts.graph, entries, follow=options.follow, level=options.level)

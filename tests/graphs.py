@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use
 from amp_rewrite.colouring import classification
-from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.onnx_types.schema import TypeVar
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind

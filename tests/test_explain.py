@@ -352,7 +352,7 @@ def test_names_are_printed_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("operator", "said"), [("MatMul", "fault of amp-rewrite's own"), ("MatMule", "is no valid model")]
+    ("operator", "said"), [("MatMul", "fault of amp-rewrite's own"), ("MatMule", "is not a valid model")]
 )
 def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
     """What fails in no way of ours is blamed on the model where onnx's checker refuses that as well."""

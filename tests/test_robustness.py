@@ -284,5 +284,5 @@ def test_a_name_that_is_no_utf8(model):
     process = start(model, "-o", target, "--no-verify", env={**os.environ, "PYTHONIOENCODING": "latin1"})
     said, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    assert "it takes no path that is no UTF-8" in said
+    assert "it takes only paths in UTF-8" in said
     assert target.exists()

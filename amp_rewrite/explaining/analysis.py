@@ -9,6 +9,7 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification, matching, rules
 from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
@@ -42,7 +43,7 @@ class Analysis:
 
     loaded: Loaded
     graph: UnitGraph
-    painting: rules.Painting
+    painting: Painting
     plan: Plan
     options: Options
     findings: Mapping[int, Evidence]
@@ -77,7 +78,7 @@ class Analysis:
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(found, again))
 
-    def painted(self, options: Options) -> rules.Painting:
+    def painted(self, options: Options) -> Painting:
         """How the same model would be coloured with other lists, pins, level and `follow`.
 
         Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
@@ -99,7 +100,7 @@ class Analysis:
 class Decided:
     """What was decided, and the options by which; `replayed` holds where a saved plan decided."""
 
-    painting: rules.Painting
+    painting: Painting
     plan: Plan
     options: Options
     replayed: bool

@@ -25,7 +25,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.rules import Paint, Painting
+from amp_rewrite.colouring.painting import Paint, Painting
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.operator_lists import Entry

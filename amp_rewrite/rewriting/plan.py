@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
-from amp_rewrite.colouring.rules import Colour, Painting
+from amp_rewrite.colouring.painting import Colour, Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics import half as halves
@@ -34,7 +34,7 @@ class Storage(enum.Enum):
     """How a stored tensor is kept.
 
     HALF: converted where it stands. BOTH: as it is, and a half tensor beside it for some readers.
-    SATURATED: in float32, with what half cannot hold brought into its range.
+    SATURATED: in float32, with what half cannot hold clamped to its range.
     """
 
     HALF = "half"
@@ -46,7 +46,7 @@ class Storage(enum.Enum):
 class TensorChange:
     """What becomes of a stored tensor; `reads` are those of the second tensor of BOTH.
 
-    `saturates` and `flushes` count the values that are brought into range, and that become zero; `nan` says
+    `saturates` and `flushes` count the values that are clamped, and that become zero; `nan` says
     whether there may be a NaN among all.
     """
 
@@ -62,7 +62,7 @@ class TensorChange:
 class Retyped:
     """A node whose attribute is to name `dtype` as its output's type; None where that is its input's, unsaid.
 
-    The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is brought into range,
+    The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is clamped,
     or becomes zero.
     """
 
@@ -208,7 +208,7 @@ class _Planner:
         return halves, fulls
 
     def _leaves_half(self, value: ir.Value) -> bool:
-        """Whether an output is to be half; one that is no tensor, or also an input, is as it is made."""
+        """Whether an output is to be half; one that is not a tensor, or is also an input, is as produced."""
         if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
             return self._is_made_half(value)
         return self._is_half_border(value)

@@ -1,4 +1,4 @@
-"""Cleans up behind a rewrite: Casts that do nothing or cancel each other, and what nobody reads then."""
+"""Cleans up after a rewrite: Casts that do nothing or cancel each other, and what is unused then."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _remove(node: ir.Node) -> None:
 
 
 def _remove_if_unread(value: ir.Value | None) -> int:
-    """Removes the Cast that makes a value which nobody reads any more."""
+    """Removes the Cast that produces a value without uses."""
     maker = value.producer() if value is not None else None
     if value is None or maker is None or maker.op_type != "Cast" or _is_read(value):
         return 0
