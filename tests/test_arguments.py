@@ -131,7 +131,7 @@ def test_options_name_the_field_that_is_wrong(given, line):
         (
             Tolerances,
             {"relative_l2": "0.01"},
-            "Tolerances.relative_l2: '0.01' is no number; give a number, or",
+            "Tolerances.relative_l2: '0.01' is not a number; give a number, or",
         ),
         (Tolerances, {"relative_l2": -1}, "Tolerances.relative_l2: -1 is not from 0 to inf"),
         (Tolerances, {"max_abs": float("nan")}, "Tolerances.max_abs: nan is not from 0 to inf"),
@@ -342,14 +342,14 @@ class TestRunning:
     @pytest.mark.parametrize(
         ("samples", "line"),
         [
-            (IMAGE, "samples: ndarray is no sample; give arrays by the names of the inputs"),
-            ([IMAGE], "samples[0]: ndarray is no sample"),
-            ([demo.feeds(), "x"], "samples[1]: 'x' is no sample"),
-            ((iter([IMAGE])), "samples[0]: ndarray is no sample"),
-            ([{1: IMAGE}], "samples[0]: 1 names no input"),
-            (None, "samples: None is no sample"),
-            ("in.npz", "samples: 'in.npz' is no sample"),
-            (Data(), "samples: Data is no sample"),
+            (IMAGE, "samples: ndarray is not a sample; give arrays by the names of the inputs"),
+            ([IMAGE], "samples[0]: ndarray is not a sample"),
+            ([demo.feeds(), "x"], "samples[1]: 'x' is not a sample"),
+            ((iter([IMAGE])), "samples[0]: ndarray is not a sample"),
+            ([{1: IMAGE}], "samples[0]: 1 is not the name of an input"),
+            (None, "samples: None is not a sample"),
+            ("in.npz", "samples: 'in.npz' is not a sample"),
+            (Data(), "samples: Data is not a sample"),
             ([], "there is no sample"),
             ([{"x": IMAGE}], "the run failed"),
             ([{"image": "hello"}], "the run failed"),
@@ -365,7 +365,7 @@ class TestRunning:
 
     def test_observe_says_the_same_of_samples(self):
         """`observe` takes the samples that `verify` takes."""
-        assert refusal(amp_rewrite.observe, MODEL, [IMAGE]).startswith("samples[0]: ndarray is no sample")
+        assert refusal(amp_rewrite.observe, MODEL, [IMAGE]).startswith("samples[0]: ndarray is not a sample")
 
     @pytest.mark.parametrize(
         ("given", "line"),
@@ -389,7 +389,7 @@ class TestRunning:
     )
     def test_verify_and_observe_name_the_model(self, model):
         """Which of two models is none, or which file is not there, is said."""
-        named = "missing.onnx: there is no such file" if isinstance(model, str) else " is no model"
+        named = "missing.onnx: there is no such file" if isinstance(model, str) else " is not a model"
         for place, models in (("original", (model, MODEL)), ("rewritten", (MODEL, model))):
             line = refusal(amp_rewrite.verify, *models, demo.feeds())
             assert named in line

@@ -147,7 +147,9 @@ def test_assert_coverage_refuses_what_is_no_share(model, asked):
 
 def test_assert_coverage_refuses_a_tolerance_of_nothing(model):
     """Who gives one expects a comparison, as with the command's flag."""
-    with pytest.raises(OptionError, match="tolerance is for a baseline; give a baseline, or leave it out"):
+    with pytest.raises(
+        OptionError, match="tolerance applies to a baseline only; give a baseline, or omit it"
+    ):
         assert_coverage(model, tolerance=0.02)
 
 

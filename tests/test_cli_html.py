@@ -132,7 +132,7 @@ def test_plots_are_files_of_their_own(model, tmp_path):
 @needs_runs
 def test_latency_is_a_plot_too(model, tmp_path, monkeypatch):
     """Both models are timed, in the order before and after."""
-    monkeypatch.setattr("amp_rewrite.running.latency.Effort.__init__.__defaults__", (5, 0, 0.0))
+    monkeypatch.setattr("amp_rewrite.running.latency.TimingBudget.__init__.__defaults__", (5, 0, 0.0))
     result = run(model, "-o", tmp_path / "a.onnx", "--latency", "--html", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     (chart,) = [p for p in data_of(tmp_path / "r.html")["pictures"] if p["title"].startswith("Latency")]

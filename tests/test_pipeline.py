@@ -227,7 +227,7 @@ def test_what_a_checker_refuses_before_is_a_warning(model):
     model.graph.node[1].attribute.append(helper.make_attribute("odd", 1))
     report = rewrite(model).report
     assert report.ok
-    assert "onnx's checker refuses this model" in report.warnings[0]
+    assert "onnx's checker rejects this model" in report.warnings[0]
 
 
 def test_no_check_when_not_asked(model):

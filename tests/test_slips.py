@@ -103,7 +103,7 @@ def test_what_was_seen_of_another_model_is_refused(model):
 def test_where_inputs_come_from_is_no_text(model):
     """`inputs` of verify is an Origin: a path is refused before anything runs."""
     line = refusal(amp_rewrite.verify, model, model, SAMPLE, inputs="my.npz")
-    assert line == "inputs: 'my.npz' is no Origin; leave it out"
+    assert line == "inputs: 'my.npz' is no InputSource; omit it"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_coverage_is_not_asserted_without_a_rule(model):
     """An assertion that asserts nothing would always hold; a tolerance or sizes alone are no rule."""
     for fields in ({}, {"require": {}}, {"forbid_half": ()}, {"dims": {}}):
         line = refusal(assert_coverage, model, **fields)
-        assert line == "there is no rule to keep; give one, such as min_flops=0.95"
+        assert line == "no rule was given; give one, such as min_flops=0.95"
 
 
 def test_numbers_of_numpy_are_shown_as_numbers():
@@ -252,7 +252,7 @@ def test_looking_at_nothing_but_nan_shows_nothing(model, tmp_path):
     """What was seen would hold nothing in float32, as if all were small enough; --data is named."""
     sample = {"x": np.full((2, 3), np.nan, np.float32)}
     line = refusal(amp_rewrite.observe, model, sample)
-    assert line == "no float of a run is finite and not zero; give other inputs with `samples`"
+    assert line == "no floating-point value of a run is finite and non-zero; give other inputs with `samples`"
     onnx.save(model, tmp_path / "m.onnx")
     np.savez(tmp_path / "nan.npz", **sample)
     flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "nan.npz")]

@@ -57,7 +57,7 @@ def test_a_model_that_crashes_the_checker_is_rewritten_with_a_warning(body):
     result = rewrite(model(body))
     assert result.report.changed
     (warning,) = result.report.warnings
-    assert warning.startswith("onnx's checker refuses this model: ")
+    assert warning.startswith("onnx's checker rejects this model: ")
     assert not result.report.broken
 
 

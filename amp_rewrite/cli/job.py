@@ -32,14 +32,14 @@ from amp_rewrite.policy.options import ExternalData, Options
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.page import Evidence
-from amp_rewrite.rewrite_and_verify import Judged, Looking, Proof, Steps, prove
+from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
-from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
 
@@ -70,7 +70,7 @@ class Job:
     on_plan: Callable[[Analysis], None] | None
     progress: Progress | None
 
-    def run(self, looking: Looking) -> Proof:
+    def run(self, looking: ObservePolicy) -> Outcome:
         """Does it; raises what `pipeline.rewrite` raises, and what `observe` does where that is asked for.
 
         What keeps a comparison from being made that is required, and is known before, is raised as well.
@@ -78,9 +78,9 @@ class Job:
         if self.required and isinstance(self.original, AmpRewriteError):
             raise self.original
         self._refuse_bad_data()
-        look = self._observe if looking is Looking.ALWAYS else self._observe_if_possible
-        proof = prove(Steps(self._rewrite, self._judge, look), self.options.half, looking)
-        return replace(proof, judged=self._with_blame(proof))
+        look = self._observe if looking is ObservePolicy.ALWAYS else self._observe_if_possible
+        proof = rewrite_and_verify(Callbacks(self._rewrite, self._judge, look), self.options.half, looking)
+        return replace(proof, verification=self._with_blame(proof))
 
     def _refuse_bad_data(self) -> None:
         """FeedError, before anything is written, for inputs that were asked for and cannot be had.
@@ -93,9 +93,9 @@ class Job:
         for _ in samples if self.data.paths else itertools.islice(samples, 1):
             pass
 
-    def plan(self, looking: Looking) -> Analysis:
+    def plan(self, looking: ObservePolicy) -> Analysis:
         """Decides, and stops there; raises what `pipeline.analyze` and, where it looks, `observe` raise."""
-        seen = self._observe() if looking is Looking.ALWAYS else {}
+        seen = self._observe() if looking is ObservePolicy.ALWAYS else {}
         made = pipeline.analyze(
             self.model, self.options, replay=self.replay, seen=seen, progress=self.progress
         )
@@ -103,14 +103,14 @@ class Job:
             self.on_plan(made)
         return made
 
-    def evidence(self, proof: Proof, *, timed: bool) -> Evidence:
+    def evidence(self, proof: Outcome, *, timed: bool) -> Evidence:
         """What the runs have shown, and the magnitudes of the original's values."""
         bench = self._time(proof.result) if timed else None
-        if not isinstance(proof.judged, Verdict):
-            return Evidence(unverified=self._untold(proof.judged), bench=bench)
-        return Evidence(proof.judged, seen=self._observe_if_possible(), bench=bench)
+        if not isinstance(proof.verification, Verdict):
+            return Evidence(unverified=self._untold(proof.verification), bench=bench)
+        return Evidence(proof.verification, seen=self._observe_if_possible(), bench=bench)
 
-    def not_verified(self, judged: Judged) -> str:
+    def not_verified(self, judged: Verification) -> str:
         """Why the result is not known to do what the model does; empty where it is."""
         if isinstance(judged, Verdict):
             return "; ".join(judged.faults)
@@ -125,7 +125,7 @@ class Job:
     def _time(self, result: Result[Any]) -> Bench | None:
         """Both models as `bench` times them at its defaults; None where they cannot be run."""
         tell(self.progress, "measure")
-        subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
+        subjects = [TimedModel(str(path), path) for path in (self.model, Path(result.model))]
         try:
             with self.limit.running():
                 samples = list(feeds.feeds(self.model, self.data))
@@ -184,7 +184,7 @@ class Job:
         options = self.replay.over(self.options) if self.replay else self.options
         return output_paths.default(self.model, options.half)
 
-    def _judge(self, result: Result[Any]) -> Judged:
+    def _judge(self, result: Result[Any]) -> Verification:
         if self.original is None or not (result.report.changed or self.required):
             return None
         if isinstance(self.original, AmpRewriteError):
@@ -196,14 +196,16 @@ class Job:
         except _UNRUN as error:
             return error
 
-    def _with_blame(self, proof: Proof) -> Judged:
-        if not isinstance(proof.judged, Verdict) or not isinstance(self.original, Runnable):
-            return proof.judged
+    def _with_blame(self, proof: Outcome) -> Verification:
+        if not isinstance(proof.verification, Verdict) or not isinstance(self.original, Runnable):
+            return proof.verification
         try:
             with self.limit.running():
-                return self.judging.with_blame(proof.judged, self.original, proof.result.model, self.data)
+                return self.judging.with_blame(
+                    proof.verification, self.original, proof.result.model, self.data
+                )
         except _UNRUN:
-            return proof.judged
+            return proof.verification
 
 
 def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:

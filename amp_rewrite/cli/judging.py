@@ -12,7 +12,7 @@ from amp_rewrite.cli.feed_flags import naming_sizes
 from amp_rewrite.cli.flag_words import in_flags
 from amp_rewrite.cli.grouping import grouped
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.rewrite_and_verify import Proof
+from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.running import metrics, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
@@ -49,7 +49,7 @@ class Judging:
         with naming_sizes(original, data):
             samples = feeds.feeds(original, data)
             verdict = verification.verify(
-                original, rewritten, samples, self.bounds, io=io, inputs=feeds.origin(data)
+                original, rewritten, samples, self.bounds, io=io, inputs=feeds.input_source(data)
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -63,16 +63,16 @@ class Judging:
         first = next(iter(feeds.feeds(original, data)))
         return replace(verdict, blame=blame(original, rewritten, first))
 
-    def without_unasked_blame(self, proof: Proof) -> Proof:
+    def without_unasked_blame(self, proof: Outcome) -> Outcome:
         """The proof as it is told: where no output is too far off, nodes are named only on request."""
-        verdict = proof.judged
+        verdict = proof.verification
         if self.per_node or not isinstance(verdict, Verdict) or verdict.is_far:
             return proof
-        return replace(proof, judged=replace(verdict, blame=None))
+        return replace(proof, verification=replace(verdict, blame=None))
 
 
 def _judging(flags: Mapping[str, Any]) -> Judging:
-    return Judging(metrics.tolerances(tuple(flags["tolerance"])), flags["per_node"])
+    return Judging(metrics.parse_tolerances(tuple(flags["tolerance"])), flags["per_node"])
 
 
 judging_flags = grouped(_FLAGS, ("tolerance", "per_node"), "judging", _judging)

@@ -35,7 +35,7 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.stoppable import Limit
 from amp_rewrite.reporting import summary, terminal
-from amp_rewrite.rewrite_and_verify import Judged, Looking, Proof
+from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome, Verification
 from amp_rewrite.rewriting import checking, plan_files
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
@@ -65,8 +65,8 @@ from amp_rewrite.running.verification import Verdict
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
 @click.option(
     "--observe",
-    type=click.Choice([looking.value for looking in Looking]),
-    default=Looking.ON_FAILURE.value,
+    type=click.Choice([looking.value for looking in ObservePolicy]),
+    default=ObservePolicy.ON_FAILURE.value,
     show_default=True,
     help="When to look at all values of a float32 run, and keep in float32 what comes near half's limits.",
 )
@@ -107,15 +107,15 @@ def rewrite(
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the result with it.
 
-    Exit code 1 when the result is not valid or not close, or the comparison proves nothing; it is written all
-    the same.
+    Exit code 1 when the result is not valid, the verdict is FAIL, or the comparison proves nothing; it is
+    written all the same.
     """
     console = Console(quiet=quiet)
     looking = _looking(asked, observe)
     _refuse_latency(latency, showing, in_place=in_place, dry_run=dry_run)
     with checking.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         counts = showing.asked or save_plan is not None
-        dims = feeds.sizes(model, data) if counts else {}
+        dims = feeds.known_sizes(model, data) if counts else {}
         sketch = Sketch(dims)
         job = Job(
             model=model,
@@ -142,13 +142,13 @@ def rewrite(
         _tell(console, job, judging.without_unasked_blame(done), json_, judging)
 
 
-def _looking(asked: Asked, observe: str) -> Looking:
+def _looking(asked: Asked, observe: str) -> ObservePolicy:
     """When to look at values; OptionError where they have no say."""
     settled = asked.replay is not None or asked.options.level is Level.UNSAFE_FORCE_ALL
-    if settled and observe == Looking.ALWAYS.value:
+    if settled and observe == ObservePolicy.ALWAYS.value:
         flag = "--plan" if asked.replay else f"--level {asked.options.level.value}"
         raise OptionError(f"{flag} decides all, whatever is observed", remedy="leave out --observe")
-    return Looking.NEVER if settled else Looking(observe)
+    return ObservePolicy.NEVER if settled else ObservePolicy(observe)
 
 
 def _refuse_latency(latency: bool, showing: Showing, *, in_place: bool, dry_run: bool) -> None:
@@ -168,7 +168,7 @@ def _on_plan(save_plan: Path | None, dims: Dims, sketch: Sketch | None, made: An
         sketch.draw(made)
 
 
-def _show(showing: Showing, job: Job, done: Analysis | Proof, sketch: Sketch, *, latency: bool) -> None:
+def _show(showing: Showing, job: Job, done: Analysis | Outcome, sketch: Sketch, *, latency: bool) -> None:
     """Writes the report and the plots of what was done, or is to be done."""
     if isinstance(done, Analysis):
         showing.write(of_plan(job.model, done, sketch.dims))
@@ -192,9 +192,9 @@ def _save(path: Path, made: Analysis, dims: Dims) -> None:
     staging.write(text.encode(), path)
 
 
-def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging: Judging) -> None:
-    """Reports on a result; exit code 1 where it is not valid, not close, or not compared as it had to be."""
-    report, judged = proof.result.report, proof.judged
+def _tell(console: Console, job: Job, proof: Outcome, json_: Path | None, judging: Judging) -> None:
+    """Reports on a result; exit code 1 if it is invalid, fails, or was not compared as required."""
+    report, judged = proof.result.report, proof.verification
     reason = job.not_verified(judged)
     if json_ is not None:
         _write_json(json_, report, judged, reason, explanation.advise(proof.result.model, report.half))
@@ -210,7 +210,7 @@ def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging:
         raise click.exceptions.Exit(1)
 
 
-def _write_json(path: Path, report: Report, judged: Judged, reason: str, advice: Advice) -> None:
+def _write_json(path: Path, report: Report, judged: Verification, reason: str, advice: Advice) -> None:
     verdict = judged.to_json() if isinstance(judged, Verdict) else None
     if isinstance(judged, AmpRewriteError):
         verdict = {"not_compared": in_flags(judged)}
@@ -219,7 +219,7 @@ def _write_json(path: Path, report: Report, judged: Judged, reason: str, advice:
     writing.write_json({**report.to_json(), **verified, **told}, path)
 
 
-def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
+def _print_verdict(console: Console, verdict: Verification, judging: Judging) -> None:
     """A verdict is printed; one that is bad, and why there is none, also when all else is quiet."""
     loud = Console(stderr=console.quiet)
     if isinstance(verdict, AmpRewriteError):

@@ -1,4 +1,4 @@
-"""Which stage is running, and how long each took."""
+"""The wall time of each stage, and progress reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Progress = Callable[[str], None]
-"""Is told the name of each stage as it begins."""
+"""Called with the name of each stage when it begins."""
 
 
 class Stopwatch:
@@ -23,7 +23,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Generator[None]:
-        """Times what runs inside; a stage that comes twice adds up."""
+        """Times the block; the times of blocks of the same name are added."""
         if self._progress is not None:
             self._progress(name)
         start = time.perf_counter()
