@@ -71,7 +71,7 @@ def _is_truth(given: object) -> TypeGuard[bool]:
 def instance(name: str, given: object, kind: type[T], remedy: str = "") -> T:
     """What is of that class already."""
     if not isinstance(given, kind):
-        raise refused(name, f"{shown(given)} is no {kind.__name__}", remedy)
+        raise refused(name, f"{shown(given)} is not of type {kind.__name__}", remedy)
     return given
 
 
@@ -100,7 +100,7 @@ def flag(name: str, given: object) -> bool:
 def whole(name: str, given: Any, least: int = 0) -> int:
     """A whole number of at least so much."""
     if not isinstance(given, Integral) or _is_truth(given) or int(given) < least:
-        raise refused(name, f"{shown(given)} is no whole number from {least} up")
+        raise refused(name, f"{shown(given)} is not an integer of at least {least}")
     return int(given)
 
 
@@ -109,14 +109,14 @@ def texts(name: str, given: Texts) -> tuple[str, ...]:
     found = _several(name, given, (str,), "a text, or a list of texts")
     for text in found:
         if not isinstance(text, str):
-            raise refused(name, f"{shown(text)} is no text")
+            raise refused(name, f"{shown(text)} is not a string")
     return found
 
 
 def path(name: str, given: object) -> Path:
     """A path, of something that is there or may be."""
     if not is_path(given):
-        raise refused(name, f"{shown(given)} is no path")
+        raise refused(name, f"{shown(given)} is not a path")
     if flaw := flaw_of(given):
         raise refused(name, f"{shown(os.fspath(given))} {flaw}", "check the path")
     return Path(given)
@@ -140,11 +140,11 @@ def mapping(name: str, given: object, example: str) -> dict[str, Any]:
     """Something by name; the `example` says how that is written."""
     remedy = f"write it as in {example}"
     if not isinstance(given, Mapping):
-        raise refused(name, f"{shown(given)} is no mapping", remedy)
+        raise refused(name, f"{shown(given)} is not a mapping", remedy)
     found: dict[Any, Any] = dict(given)
     for key in found:
         if not isinstance(key, str):
-            raise refused(name, f"the key {shown(key)} is no text", remedy)
+            raise refused(name, f"the key {shown(key)} is not a string", remedy)
     return found
 
 
@@ -168,4 +168,4 @@ _TOO_MANY = 1 << 63
 def function(name: str, given: object) -> None:
     """Refuses what is neither None nor can be called."""
     if given is not None and not callable(given):
-        raise refused(name, f"{shown(given)} is no function")
+        raise refused(name, f"{shown(given)} is not callable")

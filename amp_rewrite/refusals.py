@@ -15,7 +15,7 @@ def refuse(source: object, options: object, replay: object, seen: object) -> Non
     """An error that names the argument, for what is of another type than the argument takes."""
     if isinstance(source, (str, os.PathLike)) and not _names_a_file(source):
         raise ModelError(
-            f"{arguments.shown(os.fspath(source))} is no model", remedy="give the path of a file"
+            f"{arguments.shown(os.fspath(source))} is not a model", remedy="give the path of a file"
         )
     if options is not None:
         arguments.instance("options", options, Options, "write Options(...)")

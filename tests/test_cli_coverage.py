@@ -101,9 +101,9 @@ def test_a_baseline_is_written_and_then_held(model, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--min-flops", "95"], "--min-flops 95 is no share; write a share from 0 to 1"),
-        (["--tolerance", "-1"], "--tolerance -1 is no share"),
-        (["--min-flops", "nan"], "--min-flops nan is no share"),
+        (["--min-flops", "95"], "--min-flops 95 is not a share; write a share from 0 to 1"),
+        (["--tolerance", "-1"], "--tolerance -1 is not a share"),
+        (["--min-flops", "nan"], "--min-flops nan is not a share"),
         (["--require", "MatMul"], "--require MatMul is not OP=SHARE"),
         (["--require", "MatMul=x"], "--require MatMul=x is not OP=SHARE"),
         (["--forbid-half", "Sofmax"], "no operator is called Sofmax; did you mean Softmax?"),
@@ -129,7 +129,7 @@ def test_a_bad_model_is_one_line(tmp_path):
     """One that is not there, one that is none."""
     assert "there is no such file" in failure("coverage", tmp_path / "none.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    assert "is no ONNX model" in failure("coverage", tmp_path / "bad.onnx")
+    assert "is not an ONNX model" in failure("coverage", tmp_path / "bad.onnx")
 
 
 def test_assert_coverage_returns_what_it_found(model):
@@ -141,7 +141,7 @@ def test_assert_coverage_returns_what_it_found(model):
 @pytest.mark.parametrize("asked", [{"min_flops": 95}, {"tolerance": -1}, {"require": {"MatMul": 1.5}}])
 def test_assert_coverage_refuses_what_is_no_share(model, asked):
     """A percentage in the place of a share is a slip, not a model that fails."""
-    with pytest.raises(OptionError, match="is no share"):
+    with pytest.raises(OptionError, match="is not a share"):
         assert_coverage(model, **asked)
 
 

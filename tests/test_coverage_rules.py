@@ -215,14 +215,14 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
     [
         ("min-flops: 95", r":1: min-flops is 95; write a share from 0 to 1"),
         ("min-flops: .nan", r":1: min-flops is .*; write a share"),
-        ("min-flops: much", r":1: min-flops is no number"),
+        ("min-flops: much", r":1: min-flops is not a number"),
         ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
         ("require: MatMul", r":1: require is not a mapping"),
         ("require:\n  MatMul: 2", r":2: MatMul is 2"),
-        ("forbid-half: {a: 1}", r":1: forbid-half is no list of operators"),
-        ("max-casts: -1", r":1: max-casts is no whole number"),
-        ("max-casts: 1.5", r":1: max-casts is no whole number"),
+        ("forbid-half: {a: 1}", r":1: forbid-half is not a list of operators"),
+        ("max-casts: -1", r":1: max-casts is not a whole number"),
+        ("max-casts: 1.5", r":1: max-casts is not a whole number"),
         ("- a", "the top level is not a mapping"),
         ("min-flops: 1\nmin-flops: 1", "min-flops is here and on line 1"),
         ("a: [", "is not YAML"),
@@ -263,14 +263,17 @@ def test_whatever_stands_in_a_baseline(tmp_path):
             baselines.load(path)
         except OptionError as error:
             said.append(str(error))
-    assert any("is no coverage (operators.MatMul.nodes.share is of the wrong type)" in one for one in said)
-    assert any("is no coverage (it has no 'flops.share')" in one for one in said)
-    assert any("is no coverage (nodes.share is not between 0 and 1)" in one for one in said)
+    assert any(
+        "is not a coverage baseline (operators.MatMul.nodes.share is of the wrong type)" in one
+        for one in said
+    )
+    assert any("is not a coverage baseline (it has no 'flops.share')" in one for one in said)
+    assert any("is not a coverage baseline (nodes.share is not between 0 and 1)" in one for one in said)
 
 
 def test_a_number_of_too_many_digits(tmp_path):
     """Python itself refuses to read more than 4,300 of them."""
     path = tmp_path / "rules.yaml"
     path.write_text(f"max-casts: {'9' * 5000}")
-    with pytest.raises(ListError, match="max-casts is no whole number of at most 18 digits"):
+    with pytest.raises(ListError, match="max-casts is not a whole number of at most 18 digits"):
         rule_files.load(path)

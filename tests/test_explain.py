@@ -324,7 +324,10 @@ def test_metadata_of_somebody_else(tmp_path):
         (("root", "--all"), "NODE and --all are two questions; ask one at a time"),
         (("--advice", "--why-cast", "e"), "--why-cast and --advice are two questions"),
         (("--device-capability", "7.0"), "--device-capability is for --advice; add --advice"),
-        (("--advice", "--device-capability", "seven"), "seven is no compute capability; write it as in 7.5"),
+        (
+            ("--advice", "--device-capability", "seven"),
+            "seven is not a compute capability; write it as in 7.5",
+        ),
         (("--dim", "m=3"), "the model has no open dimension 'm'"),
         (("--dim", "n"), "--dim n is not NAME=SIZE"),
     ],
@@ -339,7 +342,7 @@ def test_what_is_wrong_is_one_line(model, arguments, words):
     [
         (("--deny", "Exp"), "a plan alone has decided everything; leave the other flags out"),
         (("--dim", "n=3"), "a plan alone has decided everything; leave the other flags out"),
-        (("--advice",), "a plan alone says nothing of shapes; ask for advice on the model, with --plan"),
+        (("--advice",), "a plan alone has no shapes; ask for advice on the model, with --plan"),
         (("rot",), "no node is called 'rot'; did you mean root"),
     ],
 )
@@ -370,7 +373,7 @@ def test_names_are_printed_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("operator", "said"), [("MatMul", "fault of amp-rewrite's own"), ("MatMule", "is no valid model")]
+    ("operator", "said"), [("MatMul", "fault of amp-rewrite's own"), ("MatMule", "is not a valid model")]
 )
 def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
     """What fails in no way of ours is blamed on the model where onnx's checker refuses that as well."""

@@ -37,7 +37,7 @@ def test_a_type_by_its_name():
     """Names are ONNX's; any other is refused with the two that there are."""
     assert half.named("float16") is FLOAT16
     assert half.named("bfloat16") is BFLOAT16
-    with pytest.raises(OptionError, match=r"^fp8 is no half-precision type; choose one of float16, bf"):
+    with pytest.raises(OptionError, match=r"^fp8 is not a half-precision type; choose one of float16, bf"):
         half.named("fp8")
 
 

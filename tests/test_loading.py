@@ -211,8 +211,8 @@ def test_an_unreadable_file(model, tmp_path, monkeypatch):
 def test_what_is_no_onnx(data, tmp_path):
     """An empty file, text and other formats are refused, as files and as bytes."""
     (tmp_path / "m.onnx").write_bytes(data)
-    assert "is no ONNX model" in refused(tmp_path / "m.onnx")
-    assert "is no ONNX model" in refused(data)
+    assert "is not an ONNX model" in refused(tmp_path / "m.onnx")
+    assert "is not an ONNX model" in refused(data)
 
 
 def test_truncated_bytes(model):

@@ -248,7 +248,7 @@ def test_a_damaged_model_is_to_blame(model):
     model.graph.node[0].output.append("too_many")
     with pytest.raises(ModelError) as caught:
         rewrite(model)
-    assert str(caught.value).startswith("the given model: is no valid model")
+    assert str(caught.value).startswith("the given model: is not a valid model")
     assert "\n" not in str(caught.value)
 
 

@@ -55,7 +55,7 @@ def test_names_that_are_no_utf_8(place):
     data.opset_import.add(domain="domain", version=1)
     raw = data.SerializeToString().replace(place.encode(), place.encode()[:-1] + b"\xe9")
     result = rewrite(raw, Options(metadata=False))
-    assert result.report.warnings == ("names that are no UTF-8 were read as Latin-1",)
+    assert result.report.warnings == ("names that are not UTF-8 were read as Latin-1",)
     assert place[:-1] + "é" in str(onnx.ModelProto.FromString(result.model))
     assert result.report.nodes.half == 2
 

@@ -186,7 +186,7 @@ def test_a_model_that_is_nested_too_deeply(tmp_path, depth):
     """Protobuf stops at a hundred messages in each other, and so do we, in one line."""
     path = tmp_path / "model.onnx"
     path.write_bytes(nested(depth))
-    assert "is no ONNX model, or only a part of one" in refusal(path, *FLAGS)
+    assert "is not an ONNX model, or only a part of one" in refusal(path, *FLAGS)
 
 
 @pytest.mark.slow
@@ -286,5 +286,5 @@ def test_a_name_that_is_no_utf8(model):
     process = start(model, "-o", target, "--no-verify", env={**os.environ, "PYTHONIOENCODING": "latin1"})
     said, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    assert "it takes no path that is no UTF-8" in said
+    assert "it only accepts UTF-8 paths" in said
     assert target.exists()

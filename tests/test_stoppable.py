@@ -153,7 +153,7 @@ def test_what_is_no_time_limit(endless, seconds):
     """A limit is a number above zero; at the command line it goes by the name of its flag."""
     done = run("verify", endless, endless, f"--timeout={seconds}")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "--timeout is no number of seconds above 0" in done.stderr
+    assert "--timeout is not a number of seconds above 0" in done.stderr
 
 
 SAMPLES = [{"x": np.ones((4, 4), np.float32)}]
@@ -180,7 +180,7 @@ def test_python_has_limits_too(endless):
 @pytest.mark.parametrize("seconds", [0, float("nan"), "ten", 10**400])
 def test_a_limit_is_a_number_above_zero(endless, seconds):
     """What is none is an OptionError, before anything runs."""
-    with pytest.raises(OptionError, match="timeout is no number of seconds above 0"):
+    with pytest.raises(OptionError, match="timeout is not a number of seconds above 0"):
         verify(endless, endless, SAMPLES, timeout=seconds)
 
 

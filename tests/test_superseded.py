@@ -98,7 +98,7 @@ def test_a_link_in_the_place_of_data_stays(out):
     data = out.with_name("out.onnx.data")
     data.rename(out.with_name("elsewhere"))
     data.symlink_to("elsewhere")
-    assert stays(out, "it is no plain file")
+    assert stays(out, "it is not a regular file")
 
 
 def test_data_in_another_folder_stays(out):

@@ -396,7 +396,7 @@ def test_what_cannot_be_made_up_says_how_to_give_it():
     with pytest.raises(FeedError, match=r"input 'x' has no shape .*; give it with `Data.paths`"):
         next(feeds(proto, Data()))
     proto.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
-    with pytest.raises(FeedError, match=r"input 'x' is no tensor.*; give it with `Data.paths`"):
+    with pytest.raises(FeedError, match=r"input 'x' is not a tensor.*; give it with `Data.paths`"):
         next(feeds(proto, Data()))
 
 

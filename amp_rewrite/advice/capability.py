@@ -24,7 +24,7 @@ def parse(text: str) -> Capability:
     """A compute capability as people write it; OptionError for anything else."""
     found = re.fullmatch(r"(\d{1,2})\.(\d)", text, re.ASCII)
     if found is None:
-        raise OptionError(f"{text} is no compute capability", remedy="write it as in 7.5")
+        raise OptionError(f"{text} is not a compute capability", remedy="write it as in 7.5")
     return Capability(int(found[1]), int(found[2]))
 
 

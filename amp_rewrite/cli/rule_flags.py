@@ -94,7 +94,7 @@ def _first(flag: Any, held: Any) -> Any:
 
 def _checked(name: str, share: float | None) -> float | None:
     if share is not None and not 0 <= share <= 1:
-        raise OptionError(f"--{name.replace('_', '-')} {share:g} is no share", remedy=SHARE)
+        raise OptionError(f"--{name.replace('_', '-')} {share:g} is not a share", remedy=SHARE)
     return share
 
 

@@ -56,7 +56,7 @@ def _share(held: Field) -> float:
     try:
         number = float(_scalar(held))
     except ValueError:
-        raise held.error(f"{held.name} is no number", SHARE) from None
+        raise held.error(f"{held.name} is not a number", SHARE) from None
     if not 0 <= number <= 1:
         raise held.error(f"{held.name} is {number:g}", SHARE)
     return number
@@ -65,7 +65,9 @@ def _share(held: Field) -> float:
 def _count(held: Field) -> int:
     text = _scalar(held)
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        raise held.error(f"{held.name} is no whole number of at most {_DIGITS} digits", "write it as in 12")
+        raise held.error(
+            f"{held.name} is not a whole number of at most {_DIGITS} digits", "write it as in 12"
+        )
     return int(text)
 
 
@@ -91,7 +93,7 @@ def _names(held: Field) -> tuple[str, ...]:
         return (yaml_fields.text(held),)
     rows = held.value.value if isinstance(held.value, yaml.SequenceNode) else ()
     if not rows or not all(map(yaml_fields.is_text, rows)):
-        raise held.error(f"{held.name} is no list of operators", f"write {held.name}: [Softmax]")
+        raise held.error(f"{held.name} is not a list of operators", f"write {held.name}: [Softmax]")
     return tuple(row.value for row in rows)
 
 

@@ -55,7 +55,7 @@ class Rules:
         named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
         for name, share in (*named.items(), *self.require.items()):
             if not is_share(share):
-                raise OptionError(f"{name} {_number(share)} is no share", remedy=SHARE)
+                raise OptionError(f"{name} {_number(share)} is not a share", remedy=SHARE)
         if self.max_casts is not None:
             arguments.whole("max_casts", self.max_casts)
 

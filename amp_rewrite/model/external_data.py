@@ -93,7 +93,7 @@ def _placed(
         raise ModelError(
             f"{what} would lie outside the model's folder",
             where=where,
-            remedy="keep the file beside the model, and let it be no link to elsewhere",
+            remedy="keep the file beside the model, and not as a link to another folder",
         )
     _check_extent(tensor, what, _size(place, tensor, what, where), where)
     return ir.ExternalTensor(

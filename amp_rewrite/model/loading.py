@@ -66,7 +66,7 @@ def load(source: ModelSource) -> Loaded:
         proto = exported(source)
         return _complete(_from_proto(proto, proto.ByteSize()))
     raise ModelError(
-        f"{type(source).__name__} is no model",
+        f"{type(source).__name__} is not a model",
         remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
     )
 
@@ -183,9 +183,9 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except (DecodeError, ValueError) as error:
-        raise _no_model(data, "is no ONNX model, or only a part of one", where) from error
+        raise _no_model(data, "is not an ONNX model, or only a part of one", where) from error
     if not (proto.HasField("ir_version") and proto.HasField("graph")):
-        raise _no_model(data, "is no ONNX model", where)
+        raise _no_model(data, "is not an ONNX model", where)
     return proto
 
 
@@ -211,7 +211,7 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the give
     return Loaded(model, size, kept=kept, warnings=warnings)
 
 
-_ILLEGIBLE = "names that are no UTF-8 were read as Latin-1"
+_ILLEGIBLE = "names that are not UTF-8 were read as Latin-1"
 
 
 def root_cause(error: BaseException) -> str:

@@ -96,7 +96,7 @@ _WITHOUT_TENSORS = {"ValueInfoProto", "StringStringEntryProto", "OperatorSetIdPr
 def _reason_to_stay(file: Path, target: Path, in_use: frozenset[Path]) -> str:
     """Why a file is not ours to remove; nothing where it is."""
     if file.is_symlink() or (file.exists() and not file.is_file()):
-        return "it is no plain file"
+        return "it is not a regular file"
     if file.resolve() in in_use:
         return "the input needs it"
     try:

@@ -64,7 +64,9 @@ HALF_TYPES = frozenset(half.dtype for half in BY_NAME.values())
 def named(name: str) -> Half:
     """The half type of that name; OptionError for any other."""
     if name not in BY_NAME:
-        raise OptionError(f"{name} is no half-precision type", remedy=f"choose one of {', '.join(BY_NAME)}")
+        raise OptionError(
+            f"{name} is not a half-precision type", remedy=f"choose one of {', '.join(BY_NAME)}"
+        )
     return BY_NAME[name]
 
 

@@ -113,7 +113,7 @@ def _checked(seconds: Any, name: str) -> float:
     with contextlib.suppress(OverflowError):  # of a whole number that is too large for a float
         if isinstance(seconds, Real) and seconds is not True and 0 < float(seconds) < math.inf:
             return float(seconds)
-    raise OptionError(f"{name} is no number of seconds above 0", remedy="leave it out for no limit")
+    raise OptionError(f"{name} is not a number of seconds above 0", remedy="leave it out for no limit")
 
 
 @dataclass(frozen=True, slots=True)

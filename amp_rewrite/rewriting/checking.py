@@ -83,7 +83,7 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-_NOT_ASKED = "onnx's checker did not see the result: it takes no path that is no UTF-8"
+_NOT_ASKED = "onnx's checker was not run on the result: it only accepts UTF-8 paths"
 _NOT_IN_FULL = f"onnx's checker saw the structure only: the model has over {FULL_UP_TO:,} nodes"
 
 
@@ -103,7 +103,7 @@ def blaming(model: Callable[[], Checkable]) -> Generator[None]:
         if not complaint:
             raise
         raise ModelError(
-            f"is no valid model: {complaint}",
+            f"is not a valid model: {complaint}",
             where=given if isinstance(given, str) else "the given model",
             remedy=EXPORT_AGAIN,
         ) from error

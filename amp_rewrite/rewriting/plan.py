@@ -91,7 +91,7 @@ def check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None
     """Raises OptionError for a name that no float32 input or output has, or that says nothing."""
     if keep_io and io is IOTypes.KEEP:
         raise OptionError(
-            "`Options.keep_io` says nothing where all inputs and outputs are kept",
+            "`Options.keep_io` has no effect where all inputs and outputs keep their types",
             remedy="ask for `Options.io=HALF`",
         )
     float32 = ir.DataType.FLOAT

@@ -66,7 +66,7 @@ def _refuse_bound(name: str, bound: object) -> None:
     if bound is None:
         return
     if not arguments.is_number(bound):
-        raise arguments.refused(where, f"{shown} is no number", "give a number, or None for no bound")
+        raise arguments.refused(where, f"{shown} is not a number", "give a number, or None for no bound")
     if name == "non_finite":
         arguments.whole(where, bound)
     low, high = _range(name)
@@ -85,7 +85,7 @@ def tolerances(asked: tuple[str, ...]) -> Tolerances:
             raise OptionError(f"the tolerance {name} has two bounds", remedy="give it once")
     made = Tolerances(**bounds)
     if all(getattr(made, field.name) is None for field in fields(made)):
-        raise OptionError("no tolerance is left: whatever comes would be close", remedy="keep one")
+        raise OptionError("no tolerance is left: every result would pass", remedy="keep one")
     return made
 
 
@@ -100,11 +100,13 @@ def _bound(text: str) -> tuple[str, Any]:
         number = int(bound) if name == "non_finite" else float(bound)
     except ValueError as error:
         raise OptionError(
-            f"the tolerance {text} is no number", remedy=f"write {name}=0.01, or {name}=none"
+            f"the tolerance {text} is not a number", remedy=f"write {name}=0.01, or {name}=none"
         ) from error
     low, high = _range(name)
     if not low <= number <= high:
-        raise OptionError(f"the tolerance {text} means nothing", remedy=f"give {name} {low:g} to {high:g}")
+        raise OptionError(
+            f"the tolerance {text} is out of range", remedy=f"give {name} a value from {low:g} to {high:g}"
+        )
     return name, number
 
 

@@ -116,7 +116,7 @@ def _in_utf8(path: str | Path) -> str:
         str(path).encode()
     except UnicodeEncodeError as error:
         raise ModelError(
-            "has a name that is no UTF-8, which onnxruntime does not take", where=path, remedy="rename it"
+            "has a path that is not UTF-8, which onnxruntime does not accept", where=path, remedy="rename it"
         ) from error
     return str(path)
 

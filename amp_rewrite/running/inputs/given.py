@@ -30,7 +30,7 @@ def model(name: str, given: loading.ModelSource) -> Runnable:
         return _file(Path(given))
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
         return writing.to_proto(loading.load(given))
-    raise ModelError(f"{arguments.shown(given)} is no model", where=name, remedy=_MODELS)
+    raise ModelError(f"{arguments.shown(given)} is not a model", where=name, remedy=_MODELS)
 
 
 _MODELS = "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
@@ -48,18 +48,20 @@ def samples(given: Samples) -> Iterator[Feeds]:
     several: Any = (given,) if isinstance(given, Mapping) else given
     # an array can be iterated over, and so can a text: neither holds samples
     if not isinstance(several, Iterable) or isinstance(several, (str, bytes)) or hasattr(several, "dtype"):
-        raise FeedError(f"{arguments.shown(given)} is no sample", where="samples", remedy=_ARRAYS)
+        raise FeedError(f"{arguments.shown(given)} is not a sample", where="samples", remedy=_ARRAYS)
     return (_sample(at, sample) for at, sample in enumerate(several))
 
 
 def _sample(at: int, given: object) -> Feeds:
     where = f"samples[{at}]"
     if not isinstance(given, Mapping):
-        raise FeedError(f"{arguments.shown(given)} is no sample", where=where, remedy=_ARRAYS)
+        raise FeedError(f"{arguments.shown(given)} is not a sample", where=where, remedy=_ARRAYS)
     held = dict(given)  # once: an npz file reads an array whenever it is asked for it
     for name, array in held.items():
         if not isinstance(name, str):
-            raise FeedError(f"{arguments.shown(name)} names no input", where=where, remedy=_ARRAYS)
+            raise FeedError(
+                f"{arguments.shown(name)} is not the name of an input", where=where, remedy=_ARRAYS
+            )
         if _hides_something(array):
             raise FeedError(
                 "is an array with a mask or with fields, which no model takes",

@@ -64,7 +64,7 @@ def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
 
 def _refuse(given: Input) -> None:
     if given.holds is Holds.OTHER or given.dtype is None:
-        raise given.error("is no tensor, and cannot be made up", remedy=_GIVE)
+        raise given.error("is not a tensor, so no synthetic input can be generated", remedy=_GIVE)
     if given.dims is None:
         raise given.error("has no shape in the model, not even a rank", remedy=_GIVE)
     if len(given.dims) > _MOST_DIMENSIONS:
