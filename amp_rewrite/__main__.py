@@ -10,6 +10,7 @@ from amp_rewrite.process import starting, stoppable
 
 def main() -> None:
     """Runs the command that the process was started with, and ends the process with its exit code."""
+    starting.tolerate_full_stderr()
     command = starting.load("amp_rewrite.cli").main
     try:
         command()

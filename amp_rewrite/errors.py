@@ -8,6 +8,7 @@
     ├── FeedError             the inputs given for a run do not fit the model
     │   └── RunError          and it was the run that failed
     ├── TimeLimitError        running models took longer than it may
+    ├── ThreadError           the system starts no thread for a run
     ├── OutputError           the result cannot be written
     └── MissingPackageError   an optional package is needed and not installed
 
@@ -84,6 +85,10 @@ class RunError(FeedError):
 
 class TimeLimitError(AmpRewriteError):
     """Running the models took longer than the user allowed."""
+
+
+class ThreadError(AmpRewriteError):
+    """The system does not start another thread, on which a model would run."""
 
 
 class OutputError(AmpRewriteError):

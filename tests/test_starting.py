@@ -181,6 +181,32 @@ def ended(folder, text, start):
     return done.returncode, done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("own.onnx", "-q"), 0),  # where a line says that nothing was compared
+        (("explain", "own.onnx", "--keep-full", ".*"), 0),
+        (("missing.onnx",), 2),
+        (("own.onnx", "--nonsense"), 2),
+        (("--nonsense",), 2),
+    ],
+    ids=str,
+)
+def test_a_full_standard_error_changes_no_exit_code(tmp_path, arguments, code):
+    """What cannot be printed there is lost; what was asked for is done, or refused, all the same."""
+    save(parse_model(OWN), tmp_path / "own.onnx")
+    command = [sys.executable, ROOT / "cli.py", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stderr=full, stdout=subprocess.PIPE, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "own_fp16.onnx").is_file() == (arguments[-1] == "-q")
+
+
+OWN = """<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2,2] x) => (float[2,2] y) {
+    a = MatMul (x, x) y = own.Op (a) }"""
+"""A model that onnxruntime does not run."""
+
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
 named (float[batch, 2] x) => (float[batch, 2] y) <float[2, 2] w = {1, 2, 3, 4}>

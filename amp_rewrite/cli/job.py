@@ -24,6 +24,7 @@ from amp_rewrite.errors import (
     MissingPackageError,
     ModelError,
     OutputError,
+    ThreadError,
     TimeLimitError,
 )
 from amp_rewrite.model import loading, output_paths, writing
@@ -45,7 +46,7 @@ from amp_rewrite.running.verification import Verdict
 
 NOTHING_CHANGED = "nothing changed"
 
-_UNRUN = (MissingPackageError, ModelError, FeedError, OutputError, TimeLimitError)
+_UNRUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
 """What can keep a model from being run here; that is told, and the rewrite stands."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from amp_rewrite.errors import TRACEBACK
 from amp_rewrite.process import collector
@@ -27,6 +28,21 @@ def load(name: str) -> ModuleType:
         if os.environ.get(TRACEBACK):
             raise
         _refuse_to_start(error)
+
+
+def tolerate_full_stderr() -> None:
+    """Drops what cannot be written to standard error, such as on a full disk: it changes no exit code."""
+    if sys.stderr is not None and sys.stderr is sys.__stderr__:
+        raw = io.BufferedWriter(_Lossy(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
+
+
+class _Lossy(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        """Writes what the system accepts, and claims to have written all of it."""
+        with contextlib.suppress(OSError):
+            return super().write(data) or len(data)
+        return len(data)
 
 
 def _refuse_to_start(error: Exception) -> NoReturn:

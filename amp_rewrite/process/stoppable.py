@@ -20,7 +20,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
-from amp_rewrite.errors import OptionError, RunError, TimeLimitError
+from amp_rewrite.errors import OptionError, ThreadError, TimeLimitError
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ GRACE = 1.0
 
 def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     """What `work` returns; raises what it raises, TimeLimitError where a `Limit` is reached, and
-    RunError where no thread can be started.
+    ThreadError where no thread can be started.
 
     `stop` is called from another thread to have the work end early.
     """
@@ -52,7 +52,7 @@ def _start(work: Callable[[], object]) -> None:
     try:
         threading.Thread(target=work, daemon=True).start()
     except RuntimeError as error:
-        raise RunError(
+        raise ThreadError(
             f"the system starts no further thread ({error})",
             remedy="allow this process more memory and more threads (ulimit -v, ulimit -u)",
         ) from error

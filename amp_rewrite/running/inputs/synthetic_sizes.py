@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from amp_rewrite.errors import FeedError
+from amp_rewrite.flops.opened import refuse_wrong_sizes
 from amp_rewrite.running.inputs import formulas
 from amp_rewrite.running.inputs.destinations import Destinations
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
@@ -74,10 +74,11 @@ def _key(given: Input, axis: int) -> Key:
 def shapes(inputs: Sequence[Input], dims: Mapping[str, int], destinations: Destinations) -> dict[str, Shape]:
     """The shape of every input whose rank is known, by name; a symbol has one size everywhere.
 
-    `dims` gives sizes by symbol or as `input:axis`. Raises FeedError when it names what is not open.
+    `dims` gives sizes by symbol or as `input:axis`. Raises FeedError when it names what is not open, or gives
+    one axis two sizes.
     """
     places = list(_places(inputs, destinations))
-    _refuse_unknown(dims, places)
+    refuse_wrong_sizes(dims, {p.spot: p.symbol for p in places}, FeedError)
     spots = {(p.given.name, p.axis): dims[p.spot] for p in places if p.spot in dims}
     found: dict[Key, int] = {p.key: dims[p.spot] for p in places if p.spot in dims}
     found |= {symbol: dims[symbol] for p in places if (symbol := p.symbol) and symbol in dims}
@@ -108,16 +109,6 @@ def _places(inputs: Sequence[Input], destinations: Destinations) -> Iterator[Pla
         for axis, dim in enumerate(given.dims or ()):
             if not isinstance(dim, int):
                 yield Place(given, axis, dim, inputs, destinations)
-
-
-def _refuse_unknown(dims: Mapping[str, int], places: Sequence[Place]) -> None:
-    known = dict.fromkeys(p.symbol for p in places if p.symbol)
-    known |= dict.fromkeys(p.spot for p in places)
-    for name in dims:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            offer = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(known) or 'nothing'}"
-            raise FeedError(f"the model has no open dimension '{name}'", remedy=offer)
 
 
 Found = Mapping[Key, int]
