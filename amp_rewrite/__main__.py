@@ -5,17 +5,17 @@ import gc
 import os
 import sys
 
-from amp_rewrite.process import starting, stoppable
+from amp_rewrite.process import interruptible, startup
 
 
 def main() -> None:
     """Runs the command that the process was started with, and ends the process with its exit code."""
-    starting.tolerate_full_stderr()
-    command = starting.load("amp_rewrite.cli").main
+    startup.tolerate_full_stderr()
+    command = startup.load("amp_rewrite.cli").main
     try:
         command()
     except SystemExit as ended:
-        if stoppable.is_left_behind():
+        if interruptible.is_left_behind():
             _end_at_once(ended)
         raise
     finally:

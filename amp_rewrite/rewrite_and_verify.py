@@ -1,4 +1,4 @@
-"""Rewrite, compare, and where the two are too far apart look at the values and rewrite again."""
+"""Rewrite, compare, and where the outputs are too far apart observe the values and rewrite again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.pipeline import Result
 from amp_rewrite.running.verification import Verdict
 
-Judged = Verdict | AmpRewriteError | None
-"""A verdict, or why there is none; None when none was asked for."""
+VerdictOrError = Verdict | AmpRewriteError | None
+"""A verdict, or why there is none; None when no comparison was asked for."""
 
 
-class Looking(enum.Enum):
-    """When the float32 model is run to look at its values: first, on a failure, never."""
+class ObservePolicy(enum.Enum):
+    """When the float32 model is run to observe its values: before the rewrite, on a failure, or never."""
 
     ALWAYS = "always"
     ON_FAILURE = "on-failure"
@@ -27,34 +27,34 @@ class Looking(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What there is to do; `rewrite` and `judge` are done again when `observe` saw what half cannot hold."""
+    """The three steps; `rewrite` and `compare` are repeated when `observe` finds values beyond half."""
 
     rewrite: Callable[[Observed], Result[Any]]
-    judge: Callable[[Result[Any]], Judged]
+    compare: Callable[[Result[Any]], VerdictOrError]
     observe: Callable[[], Observed]
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """The result that counts, and the verdict on it."""
+class Outcome:
+    """The final result, and the verdict on it."""
 
     result: Result[Any]
-    judged: Judged
+    verdict: VerdictOrError
 
 
-def prove(steps: Steps, half: Half, looking: Looking) -> Proof:
-    """Rewrites and judges a model, a second time where the first failed and looking at its values can help.
+def run(steps: Steps, half: Half, policy: ObservePolicy) -> Outcome:
+    """Rewrites and compares a model, a second time where the first failed and observed values can help.
 
     Raises what the steps raise.
     """
-    seen = steps.observe() if looking is Looking.ALWAYS else {}
-    proof = _once(steps, seen)
-    if looking is not Looking.ON_FAILURE or not (isinstance(proof.judged, Verdict) and proof.judged.is_far):
-        return proof
+    outcome = _once(steps, steps.observe() if policy is ObservePolicy.ALWAYS else {})
+    failed = isinstance(outcome.verdict, Verdict) and outcome.verdict.is_far
+    if policy is not ObservePolicy.ON_FAILURE or not failed:
+        return outcome
     seen = steps.observe()
-    return _once(steps, seen) if any(value.is_beyond(half) for value in seen.values()) else proof
+    return _once(steps, seen) if any(value.is_beyond(half) for value in seen.values()) else outcome
 
 
-def _once(steps: Steps, seen: Observed) -> Proof:
+def _once(steps: Steps, seen: Observed) -> Outcome:
     result = steps.rewrite(seen)
-    return Proof(result, steps.judge(result))
+    return Outcome(result, steps.compare(result))

@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import pipeline
+from amp_rewrite import pipeline, rewrite_and_verify
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import IOTypes, Level, Options
-from amp_rewrite.rewrite_and_verify import Looking, Steps, prove
+from amp_rewrite.rewrite_and_verify import ObservePolicy, Steps
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Device
@@ -176,13 +176,13 @@ def test_nothing_finite_is_lost_under_emulation(entry, tmp_path):
     source, given = MODELS / entry["file"], feeds(entry)
     steps = Steps(
         rewrite=lambda seen: pipeline.rewrite(source, output=tmp_path / "half.onnx", seen=seen),
-        judge=lambda result: verify(source, result.model, [given], device=Device.CPU),
+        compare=lambda result: verify(source, result.model, [given], device=Device.CPU),
         observe=lambda: observe(source, [given], device=Device.CPU),
     )
-    proof = prove(steps, FLOAT16, Looking.ON_FAILURE)
-    assert not proof.judged.signature
-    assert [output.name for output in proof.judged.outputs if output.metrics.non_finite] == []
-    assert proof.judged.ok or blame(source, proof.result.model, given, device=Device.CPU).worst.node
+    outcome = rewrite_and_verify.run(steps, FLOAT16, ObservePolicy.ON_FAILURE)
+    assert not outcome.verdict.signature
+    assert [output.name for output in outcome.verdict.outputs if output.metrics.non_finite] == []
+    assert outcome.verdict.ok or blame(source, outcome.result.model, given, device=Device.CPU).worst.node
 
 
 def errors(before, after):

@@ -16,7 +16,7 @@ from amp_rewrite.cli import main
 from amp_rewrite.errors import ThreadError
 from amp_rewrite.files import destination
 from amp_rewrite.model import blocks
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from tests import text
 
 _ONES = ", ".join("1" * 16)
@@ -169,7 +169,7 @@ def test_no_further_thread(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ThreadError, match="ulimit"):
-        stoppable.call(int, int)
+        interruptible.call(int, int)
 
 
 @pytest.mark.parametrize("started", [0, 3, 4])

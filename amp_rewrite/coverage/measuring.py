@@ -20,7 +20,7 @@ from amp_rewrite.flops.opened import Dims
 from amp_rewrite.model import inlining, loading, names, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_name
-from amp_rewrite.process import collector
+from amp_rewrite.process import garbage_collection
 from amp_rewrite.rewriting import checking
 
 
@@ -31,7 +31,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
     Raises ModelError, and OptionError for a dimension that is not open or a size that is none.
     """
     sizes = arguments.sizes("dims", dims)
-    with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter puts its Casts last
         warning = inlining.inline(model)

@@ -66,6 +66,14 @@ def _refuse_other_than_file(path: Path, target: Path) -> None:
         raise OutputError("is write-protected", where=path, remedy="choose another place, or allow it")
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder and its parents, unless it is there; raises OutputError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def unwritable(path: Path, error: OSError | ValueError) -> OutputError:
     """The error for a file that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
-from amp_rewrite.files import destination, locking, source_files, staging
-from amp_rewrite.files.source_files import SourceFile
+from amp_rewrite.files import destination, file_identity, locking, staging
+from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import data_files, preserved_fields, superseded, trailing_outputs
 from amp_rewrite.model import external_data as external
@@ -199,7 +199,7 @@ def _publish(
 ) -> Saved:
     """Has a model and its data files take their places, once all that was read is seen to be what it was."""
     (stage.files / stage.target.name).write_bytes(data)
-    source_files.check(read)
+    file_identity.check(read)
     with locking.held(stage.target.parent):
         old = superseded.by(stage.target, in_use)
         stage.publish(names, next((file.path for file in read), None))

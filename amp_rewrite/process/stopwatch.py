@@ -1,4 +1,4 @@
-"""Which stage is running, and how long each took."""
+"""Names the stage in progress, and times each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Generator
 
 Progress = Callable[[str], None]
-"""Is told the name of each stage as it begins."""
+"""Is called with the name of each stage as it begins."""
 
 
 class Stopwatch:
-    """Times stages; `seconds` holds (stage, wall seconds) in the order in which they began."""
+    """Times stages, and passes their names to a progress callback."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -19,7 +19,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Generator[None]:
-        """Times what runs inside; a stage that comes twice adds up."""
+        """Times what runs inside; the times of a stage that occurs twice add up."""
         if self._progress is not None:
             self._progress(name)
         start = time.perf_counter()

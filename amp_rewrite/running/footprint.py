@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from amp_rewrite.errors import ModelError
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from amp_rewrite.running import devices, profiles, runners, sessions
 from amp_rewrite.running.profiles import Profile
 from amp_rewrite.running.runners import Subject
@@ -50,7 +50,7 @@ def take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
         child.start()
         theirs.close()
         try:
-            found = stoppable.call(ours.recv, child.kill)
+            found = interruptible.call(ours.recv, child.kill)
         except EOFError as error:
             raise ModelError("the run crashes onnxruntime", where=subject.path) from error
         finally:

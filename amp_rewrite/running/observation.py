@@ -11,7 +11,7 @@ import numpy as np
 from amp_rewrite.analysis.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import metrics
 from amp_rewrite.running.inputs import given
 from amp_rewrite.running.inputs.given import Samples
@@ -38,7 +38,7 @@ def observe(
     TimeLimitError after `timeout` seconds.
     """
     runnable, runs = given.model("model", model), given.samples(samples)
-    with Limit(timeout).running():
+    with TimeLimit(timeout).running():
         return _observe(runnable, runs, given.device(device))
 
 

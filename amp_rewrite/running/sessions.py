@@ -14,7 +14,7 @@ from onnx import parser
 
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.model import loading
-from amp_rewrite.process import fork_safe, stoppable
+from amp_rewrite.process import fork_safe, interruptible
 from amp_rewrite.running import values
 
 T = TypeVar("T")
@@ -51,10 +51,10 @@ def onnxruntime() -> Any:
 
 def stopping(work: Callable[[Any], T]) -> T:
     """What `work` returns, which gets RunOptions for the runs that it makes: all that onnxruntime does of a
-    user's model goes through here, so that signals and limits end it (see `stoppable`).
+    user's model goes through here, so that signals and limits end it (see `interruptible`).
     """
     options = onnxruntime().RunOptions()
-    return stoppable.call(partial(work, options), partial(setattr, options, "terminate", True))
+    return interruptible.call(partial(work, options), partial(setattr, options, "terminate", True))
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from amp_rewrite import arguments
 from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import comparison, metrics, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import FailedError, Measured
@@ -130,7 +130,7 @@ def verify(
     arguments.instance("inputs", inputs, Origin, "leave it out")
     models = given.model("original", original), given.model("rewritten", rewritten)
     feeds, where = given.samples(samples), given.device(device)
-    with Limit(timeout).running():
+    with TimeLimit(timeout).running():
         return _verify(models, feeds, bounds, io, where, inputs)
 
 

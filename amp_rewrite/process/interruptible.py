@@ -82,7 +82,7 @@ def is_left_behind() -> bool:
     return not all(done.done() for done in _LEFT)
 
 
-class Limit:
+class TimeLimit:
     """The seconds that running models may take in all; None for no limit. `name` is how the user knows it.
 
     Raises OptionError for what is no number above zero.
@@ -121,7 +121,7 @@ class _End:
     """When the time of a limit is up."""
 
     at: float
-    limit: Limit
+    limit: TimeLimit
 
     def slice(self) -> float:
         """How long to wait now; TimeLimitError when there is no time left."""

@@ -11,7 +11,7 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
-def refuse(source: object, options: object, replay: object, seen: object) -> None:
+def check_types(source: object, options: object, replay: object, seen: object) -> None:
     """An error that names the argument, for what is of another type than the argument takes."""
     if isinstance(source, (str, os.PathLike)) and not _names_a_file(source):
         raise ModelError(
@@ -34,7 +34,7 @@ def _names_a_file(path: object) -> bool:
     return arguments.is_path(path) and bool(os.fspath(path)) and not arguments.flaw_of(path)
 
 
-def refuse_output(source: object, output: object, *, in_place: object) -> None:
+def check_output(source: object, output: object, *, in_place: object) -> None:
     """OptionError for a place to write that is none, or where nothing is written."""
     is_path = isinstance(source, (str, os.PathLike))
     if arguments.flag("in_place", in_place) and not is_path:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import amp_rewrite
 from amp_rewrite import demo, errors
 from amp_rewrite.cli import main
-from amp_rewrite.cli.flag_words import FLAGS, in_flags
+from amp_rewrite.cli.fields_as_flags import FLAGS, in_flags
 from amp_rewrite.coverage import baselines
 from amp_rewrite.policy.options import ExternalData, Options, Pins
 from amp_rewrite.rewriting import plan_files

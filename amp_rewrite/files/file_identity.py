@@ -11,7 +11,7 @@ from amp_rewrite.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class FileIdentity:
     """What a file system knows a file by, and by what it knows that somebody has written to it."""
 
     device: int
@@ -21,7 +21,7 @@ class Identity:
     changed: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> Identity:
+    def of(cls, found: os.stat_result) -> FileIdentity:
         """That of a file, open or by its path; times are in nanoseconds."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
@@ -31,17 +31,17 @@ class SourceFile:
     """A file, and what it was when it was first looked at."""
 
     path: Path
-    identity: Identity
+    identity: FileIdentity
 
     @classmethod
     def at(cls, path: Path) -> SourceFile:
         """The file at a path as it is now; raises OSError."""
-        return cls(path, Identity.of(path.stat()))
+        return cls(path, FileIdentity.of(path.stat()))
 
     def check(self) -> None:
         """ModelError when the file is no longer what it was: a mixture of two files is no model."""
         try:
-            same = Identity.of(self.path.stat()) == self.identity
+            same = FileIdentity.of(self.path.stat()) == self.identity
         except OSError:
             same = False
         if not same:
