@@ -246,6 +246,6 @@ print(len(sys.meta_path) - before)
 
 def test_only_modules_that_are_there_wait(monkeypatch):
     """A later onnx-ir may have no such module, or need no sympy."""
-    monkeypatch.setattr(startup, "_SELDOM", frozenset({"no_such_module"}))
+    monkeypatch.setattr(startup, "SELDOM", frozenset({"no_such_module"}))
     with startup.lazy_imports(), pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module")

@@ -79,7 +79,7 @@ def lazy_imports() -> Generator[None]:
         sys.meta_path.remove(finder)
 
 
-_SELDOM = frozenset({"sympy", "onnx_ir._symbolic_shapes", "re2"})
+SELDOM = frozenset({"sympy", "onnx_ir._symbolic_shapes", "re2"})
 """What onnx-ir uses to compute with symbolic dimensions, which nothing here does, and regular expressions."""
 
 
@@ -90,7 +90,7 @@ class _LazyFinder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The specification of such a module; None for any other."""
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in _SELDOM else None
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in SELDOM else None
         if spec and spec.loader:
             spec.loader = LazyLoader(spec.loader)
         return spec
