@@ -16,7 +16,7 @@ from amp_rewrite.process import fork_safe
 if TYPE_CHECKING:
     from amp_rewrite.coverage.counts import Coverage
     from amp_rewrite.coverage.measuring import measure as measure_coverage
-    from amp_rewrite.deciding import Analysis
+    from amp_rewrite.explaining.analysis import Analysis
     from amp_rewrite.passes import AmpPass
     from amp_rewrite.pipeline import Result, analyze, rewrite
     from amp_rewrite.policy.options import Options, Pins

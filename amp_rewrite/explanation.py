@@ -13,9 +13,9 @@ from amp_rewrite.advice.capability import Capability, of_this_machine
 from amp_rewrite.advice.measured import Measured, measure
 from amp_rewrite.colouring.matching import Matched
 from amp_rewrite.coverage.assumptions import assumptions
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import causes, suggestions
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import reading
 from amp_rewrite.flops.opened import Dims

@@ -1,4 +1,10 @@
-"""The story in one function: load, analyse, classify, colour, plan, rewrite, tidy, check, report."""
+"""The story in one place: `_decide` has the stages up to the first edit, `rewrite` those from there.
+
+    load, prepare, analyse, classify, colour, plan, freeze       what the model computes does not change
+    edit, tidy, annotate, write, check                           what was decided is carried out
+
+Each stage is a function of the room that it is named for; here stands only the order.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +18,17 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import argument_checks, arguments
+from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
-from amp_rewrite.deciding import Analysis, Given, decide
-from amp_rewrite.errors import ModelError
+from amp_rewrite.colouring import classification, rules
+from amp_rewrite.explaining.analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
-from amp_rewrite.onnx_types import function_calls, worker
+from amp_rewrite.onnx_types import inlined_size, worker
+from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rewriting import annotations, cast_sites, checking, decisions, editing, plan_files, tidy
+from amp_rewrite.rewriting import annotations, checking, editing, plan, plan_files, preparing, tidy
 from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
@@ -57,7 +65,7 @@ def analyze(
     argument_checks.check_types(source, options, replay, seen)
     arguments.function("progress", progress)
     with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
-        return _analyze(source, Given(_settled(options, replay), replay, seen or {}), Stopwatch(progress))
+        return _decide(source, _settled(options, replay), replay, seen or {}, Stopwatch(progress))
 
 
 @overload
@@ -127,31 +135,48 @@ def rewrite(
     arguments.function("progress", progress)
     options = _settled(options, replay)
     target = output_paths.choose(source, output, options, in_place=in_place)
-    clock = Stopwatch(progress)
+    stages = Stopwatch(progress)
     if options.check:
         worker.start()
     with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
-        analysis = _analyze(source, Given(options, replay, seen or {}), clock)
+        analysis = _decide(source, options, replay, seen or {}, stages)
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
-        planned = analysis.report()
         if on_plan is not None:
             on_plan(analysis)
-        carried_out = _carry_out(analysis, planned, clock)
-        with clock.stage("write"):
-            made = writing.hand_back(
-                source,
-                analysis.loaded,
-                target,
-                changed=planned.changed,
-                external_data=options.external_data,
-            )
-        with clock.stage("check"):
-            told = replace(carried_out, warnings=(*carried_out.warnings, *made.warnings))
-            model = analysis.loaded.model
-            nodes = function_calls.total(model) if model.functions else told.nodes.total
-            checked = _check(source, made, told, nodes, options)
-    return Result(made.model, replace(checked, size_after=made.size, seconds=clock.seconds))
+        placed = stages.run("edit", _edit, analysis)
+        removed = stages.run("tidy", _tidy, analysis)
+        warnings = stages.run("annotate", _annotate, analysis, placed)
+        made = stages.run("write", _write, analysis, source, target)
+        checked = stages.run("check", _check, analysis, source, made)
+    report = replace(
+        analysis.report(),
+        casts_removed=removed,
+        warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings),
+        broken=checked.broken,
+        size_after=made.size,
+        seconds=stages.seconds,
+    )
+    return Result(made.model, report)
+
+
+def _decide(
+    source: loading.ModelSource,
+    options: Options,
+    replay: plan_files.SavedPlan | None,
+    seen: Observed,
+    stages: Stopwatch,
+) -> Analysis:
+    """All that comes before the first edit."""
+    loaded = stages.run("load", loading.load, source)
+    prepared = stages.run("prepare", preparing.prepare, loaded.model, options)
+    facts = stages.run("analyse", gather, prepared.model, prepared.types, options, seen)
+    entries = stages.run("classify", _classify, facts, options, replay)
+    painting = stages.run("colour", _colour, facts, entries, options, replay)
+    planned = stages.run("plan", plan.make, facts, painting, options)
+    warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
+    decided = Decided(painting, planned, options, replayed=replay is not None)
+    return stages.run("freeze", freeze, loaded, facts, decided, warnings)
 
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
@@ -160,61 +185,60 @@ def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Op
     return replay.over(asked) if replay else asked
 
 
-def _analyze(source: loading.ModelSource, given: Given, clock: Stopwatch) -> Analysis:
-    with clock.stage("load"):
-        loaded = loading.load(source)
-    return decide(loaded, given, clock)
+def _classify(facts: Facts, options: Options, replay: plan_files.SavedPlan | None) -> tuple[Entry, ...]:
+    if replay is not None:
+        return replay.entries(facts.graph)
+    return classification.classify(facts.graph, facts.findings, options)
 
 
-def _carry_out(analysis: Analysis, planned: Report, clock: Stopwatch) -> Report:
-    """Edits the model; the report says how many Casts tidying removed, and which inputs and outputs broke."""
-    if not analysis.plan:
-        return planned
-    model, held, types = analysis.loaded.model, analysis.graph.graphs, analysis.graph.types
-    before = checking.io_types(model, types)
-    analysis.form.is_edited = True
-    with clock.stage("rewrite"):
-        placed = editing.apply(analysis.plan, model, held, types)
-    with clock.stage("tidy"):
-        removed = tidy.run(model.graph, held, types)
-    with clock.stage("annotate"):
-        warnings = (*planned.warnings, *_annotate(analysis, placed))
-    carried_out = replace(planned, casts_removed=removed, warnings=warnings)
-    if analysis.options.io is IOTypes.HALF:
-        return carried_out
-    broken = checking.broken_io(before, checking.io_types(model, types))
-    return replace(carried_out, broken=broken)
+def _colour(
+    facts: Facts, entries: tuple[Entry, ...], options: Options, replay: plan_files.SavedPlan | None
+) -> rules.Painting:
+    if replay is not None:
+        return replay.painting(facts.graph, entries)
+    return rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
+
+
+def _edit(analysis: Analysis) -> tuple[ir.Node, ...]:
+    """Carries out the plan; returns a node for each of its Casts."""
+    analysis.state.is_edited = bool(analysis.plan)
+    graph = analysis.graph
+    return editing.apply(analysis.plan, analysis.loaded.model, graph.graphs, graph.types)
+
+
+def _tidy(analysis: Analysis) -> int:
+    """How many Casts were superfluous, and are gone."""
+    graph = analysis.graph
+    return tidy.run(graph.root, graph.graphs, graph.types) if analysis.plan else 0
 
 
 def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
-    """Leaves the decisions in the result, if that is asked for; returns what there is to warn of."""
+    """Leaves the decisions in a result that changed, if that is asked for; returns what to warn of."""
+    if not analysis.plan:
+        return ()
     model = analysis.loaded.model
     if not analysis.options.metadata:
         annotations.remove(model)
         return ()
-    warnings: tuple[str, ...] = ()
-    try:
-        before = annotations.read(model)
-    except ModelError as error:
-        before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
-    graph, painting, plan = analysis.graph, analysis.painting, analysis.plan
-    if before is None:
-        annotations.write_first(model, graph, painting, cast_sites.of(graph, plan.casts, placed))
-    else:
-        after = decisions.of(graph, painting, plan, placed)
-        annotations.write(model, annotations.merged(before, after))
-    return warnings
+    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, placed)
 
 
-def _check(
-    source: loading.ModelSource, made: writing.Made, found: Report, nodes: int, options: Options
-) -> Report:
-    """The report with onnx's verdict on the result; a model that came as it was has none."""
-    if not (found.changed and options.check):
-        return found
-    verdict = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
-    return replace(
-        found,
-        warnings=(*found.warnings, *verdict.warnings),
-        broken=(*found.broken, *verdict.broken),
+def _write(analysis: Analysis, source: loading.ModelSource, target: Path | None) -> writing.WrittenResult:
+    changed, options = bool(analysis.plan), analysis.options
+    return writing.write_result(
+        source, analysis.loaded, target, changed=changed, external_data=options.external_data
     )
+
+
+def _check(analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult) -> checking.Validity:
+    """What is wrong with a result that changed."""
+    if not analysis.plan:
+        return checking.Validity()
+    model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
+    keeps_io = options.io is IOTypes.KEEP
+    broken = checking.broken_io(analysis.io, checking.io_types(model, types)) if keeps_io else ()
+    if not options.check:
+        return checking.Validity(broken=broken)
+    nodes = inlined_size.total(model) if model.functions else analysis.report().nodes.total
+    found = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
+    return replace(found, broken=(*broken, *found.broken))

@@ -13,6 +13,7 @@ from amp_rewrite.analysis.units import Unit, UnitGraph, Use
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring.rules import Painting
 from amp_rewrite.onnx_types.schema import TypeVar
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
 FOLLOW = "FOLLOW"
@@ -22,11 +23,12 @@ Edge = tuple[int, int]
 """From the unit that makes a value to one that reads it."""
 
 
-def entry(word: str, source: str = "test") -> Entry:
+def entry(word: str, authority: Authority = Authority.LIST) -> Entry:
     """The entry that a word stands for: a kind, or FOLLOW; in small letters, one that is held in float32."""
     kind = Kind.INFER if word.upper() == FOLLOW else Kind[word.upper()]
-    found = Entry(kind, "as the test says", word == FOLLOW, source)
-    return found if word.isupper() else classification.kept(found, "held", source)
+    evidence = Evidence(authority, Reason.LISTED, text="as the test says")
+    found = Entry(kind, evidence, word == FOLLOW)
+    return found if word.isupper() else classification.kept(found, evidence)
 
 
 def entries(words: str) -> tuple[Entry, ...]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
 from amp_rewrite.policy.options import Level, Options
 
@@ -483,7 +484,9 @@ def lists(draw, operators=OPERATORS, kinds=tuple(Kind)):
     for operator in operators:
         kind = draw(st.sampled_from(kinds))
         follow = kind is Kind.INFER and draw(st.booleans())
-        entries["", operator] = Entry(kind, "drawn", follow, "random")
+        entries["", operator] = Entry(
+            kind, Evidence(Authority.LIST, Reason.LISTED, subject="random", text="drawn"), follow
+        )
     return OpLists("random", "drawn", entries)
 
 

@@ -119,7 +119,7 @@ def test_products_in_float32_are_left_alone():
     """Advice is for what is half."""
     source = "g (float[12, 12] x) => (float[12, 12] y) { y = MatMul(x, x) }"
     assert len(paddings(source)) == 1
-    kept = Options(lists=Options().operator_lists().override(Kind.DENY, ["MatMul"], "--deny"))
+    kept = Options(lists=Options().operator_lists().override(Kind.DENY, ["MatMul"]))
     assert paddings(source, options=kept) == []
 
 

@@ -13,14 +13,15 @@ from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.colouring import patterns
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.explaining import suggestions
-from amp_rewrite.explaining.causes import Suggestion
+from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.explaining.causes import Change, Suggestion
 from amp_rewrite.explaining.sentences import of_cause
 from amp_rewrite.flops import flop_count
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.rewriting.decisions import about, made_by
@@ -95,7 +96,7 @@ def test_a_flag_that_frees_a_part_says_how_much():
     """What ends in nothing allowed stays float32 with --infer, and that is counted."""
     source = CHAINS.replace("MatMul(f, w)", "Sigmoid(f)")
     (cause,) = analyze(text.model(source.replace("Sqrt(b)", "MatMul(b, w)"))).causes()
-    assert cause.suggestion == Suggestion(("--infer Exp",), 3)
+    assert cause.suggestion == Suggestion((Change("infer", "Exp"),), 3)
     assert of_cause(cause).suggestion == "to allow: --infer Exp (frees 3 nodes)"
 
 
@@ -144,7 +145,7 @@ def test_a_finding_in_several_places_is_one_cause():
 
 def moved(kind, operator):
     """Options with one operator moved by a flag."""
-    return Options(lists=operator_lists.load("default").override(kind, [operator], f"--{kind.value}"))
+    return Options(lists=operator_lists.load("default").override(kind, [operator]))
 
 
 LOOSE = "g (float[4, 4] x) => (float[4, 4] y) { a = Sigmoid(x)  b = Tanh(a)  y = Add(a, b) }"
@@ -257,7 +258,7 @@ def test_names_that_a_shell_or_a_pattern_would_misread(names):
     """Names that are empty, that repeat, or that mean something to a shell or a pattern are named rightly."""
     model = text.model(ODD, {"e": np.array([1e-12], np.float32)})
     model.graph.node[1].name, model.graph.node[2].name = names
-    cause = next(cause for cause in analyze(model).causes() if cause.first.entry.source == "range")
+    cause = next(cause for cause in analyze(model).causes() if cause.first.entry.authority is Authority.RANGE)
     assert cause.suggestion.flags[0].startswith("--force-half ")
     holds(model, Options(), cause)
 
@@ -348,9 +349,9 @@ def flagged(options, remedy):
     """Options with flags as the command line takes them, and without those that are to be left out."""
     pins, moves = options.pins, {}
     for key, entry in (options.lists.entries if options.lists else {}).items():
-        if entry.source.startswith("--"):
+        if entry.authority is Authority.OVERRIDE:
             moves[schema.written(*key)] = entry.kind
-    for name, value in map(shlex.split, remedy.drops):
+    for name, value in map(shlex.split, remedy.dropped_flags):
         if name == "--keep-full":
             pins = replace(pins, keep_full=tuple(p for p in pins.keep_full if p != value))
         else:
@@ -363,5 +364,5 @@ def flagged(options, remedy):
             moves[value] = Kind(name[2:])
     found = operator_lists.load(options.lists.name if options.lists else SHIPPED_FOR[options.half.name])
     for operator, kind in moves.items():
-        found = found.override(kind, [operator], f"--{kind.value}")
+        found = found.override(kind, [operator])
     return replace(options, lists=found, pins=pins)

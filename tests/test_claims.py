@@ -10,7 +10,7 @@ from amp_rewrite import rewrite
 from amp_rewrite.analysis.units import value_of
 from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.model import loading
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics.half import BFLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.policy import operator_lists

@@ -9,14 +9,14 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import demo
-from amp_rewrite.analysis import findings
-from amp_rewrite.colouring import classification
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy import operator_lists, targets
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.policy.reasons import authority_in_words, in_words
 
 PLAIN = "(float[4,4] x) => (float[4,4] y)"
 HUGE = "1e6"
@@ -42,11 +42,11 @@ def _entries(body: str, borders: str = PLAIN, opset: int = 22, **options: Any) -
 def _said(body: str, borders: str = PLAIN, opset: int = 22, **options: Any) -> dict[str, str]:
     """Kind and source of every unit, as words, by `node.variable`."""
     found = _entries(body, borders, opset, **options)
-    return {unit: f"{entry.kind.name} {entry.source}" for unit, entry in found.items()}
+    return {unit: f"{entry.kind.name} {authority_in_words(entry)}" for unit, entry in found.items()}
 
 
 def _asked(kind: Kind, operator: str) -> operator_lists.OpLists:
-    return operator_lists.load("default").override(kind, [operator], f"--{kind.value}")
+    return operator_lists.load("default").override(kind, [operator])
 
 
 # ---- the order of authority
@@ -61,7 +61,7 @@ TAN = "[tan] y = Tan(x)"
 def test_the_lists_speak_when_nobody_else_does() -> None:
     """A unit is what the shipped list says of its operator, for the list's reason."""
     entry = _entries("[product] y = MatMul(x, x)")["product.T"]
-    assert (entry.kind, entry.source) == (Kind.ALLOW, "default")
+    assert (entry.kind, authority_in_words(entry)) == (Kind.ALLOW, "default")
     assert entry == operator_lists.load("default").find("", "MatMul")
 
 
@@ -99,7 +99,7 @@ def test_keeping_a_denied_node_does_not_free_what_it_feeds() -> None:
     body = "[a] a = MatMul(x, x) [d] d = Exp(x) [c] c = Add(a, d) [e] y = MatMul(c, c)"
     plain, pinned = _entries(body), _entries(body, pins=Pins(keep_full=("d",)))
     assert {unit: entry.kind for unit, entry in plain.items()} == {u: e.kind for u, e in pinned.items()}
-    assert "kept by" in pinned["d.T"].reason
+    assert "kept by" in in_words(pinned["d.T"].evidence)
 
 
 def test_keeping_nodes_makes_no_others_half() -> None:
@@ -180,7 +180,7 @@ def test_nobody_can_force_what_the_schema_forbids(
     body: str, borders: str, variable: str, kept: tuple[str, ...]
 ) -> None:
     """`--force-half` is refused with the reason, also for a node that is kept at the same time."""
-    reason = _entries(body, borders)[f"n.{variable}"].reason
+    reason = in_words(_entries(body, borders)[f"n.{variable}"].evidence)
     with pytest.raises(OptionError, match=r"`Pins.force_half` n: ") as caught:
         _said(body, borders, pins=Pins(keep_full=kept, force_half=("n",)))
     assert reason in str(caught.value)
@@ -201,14 +201,14 @@ def test_an_unknown_operator_is_one_opaque_unit() -> None:
     (unit,) = analysis.graph.units
     assert [site.port for site in unit.uses] == [0, 2]
     assert len(unit.defs) == 2
-    assert "unknown" in analysis.painting.entries[0].reason
+    assert "unknown" in in_words(analysis.painting.entries[0].evidence)
 
 
 def test_an_operator_on_no_list_is_fixed() -> None:
     """A known operator that the lists leave out stays float32, and they are named."""
     entry = _entries("[n] y = Sin(x)", lists=operator_lists.load("tensorflow"))["n.T"]
-    assert (entry.kind, entry.source) == (Kind.FIXED, "tensorflow")
-    assert entry.reason == "the operator is on no list of tensorflow"
+    assert (entry.kind, authority_in_words(entry)) == (Kind.FIXED, "tensorflow")
+    assert in_words(entry.evidence) == "the operator is on no list of tensorflow"
 
 
 def test_the_statistics_of_layer_normalization_are_fixed() -> None:
@@ -229,15 +229,15 @@ def test_bfloat16_comes_later_than_float16() -> None:
     assert _said(body, borders, 22, half=BFLOAT16) == {"n.T": "ALLOW default"}
     assert _said(body, borders, 21, half=BFLOAT16) == {"n.T": "FIXED schema"}
     entry = _entries(body, borders, 21, half=BFLOAT16)["n.T"]
-    assert entry.reason == "the schema has no bfloat16 here"
+    assert in_words(entry.evidence) == "the schema has no bfloat16 here"
 
 
 def test_a_sequence_at_the_border_keeps_its_type() -> None:
     """No Cast turns a sequence, so one that enters or leaves the model stays as it is."""
     borders = "(float[4] x) => (seq(float[4]) y)"
     found = _entries("[n] y = SequenceConstruct(x)", borders)
-    assert found["n.S"].source == classification.BY_SCHEMA
-    assert "border of the model" in found["n.S"].reason
+    assert found["n.S"].authority is Authority.SCHEMA
+    assert "input or output of the model" in in_words(found["n.S"].evidence)
 
 
 def test_an_optional_whose_type_is_spelled_out_is_fixed() -> None:
@@ -251,7 +251,7 @@ def test_an_optional_whose_type_is_spelled_out_is_fixed() -> None:
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("type", kind))
     analysis = amp_rewrite.analyze(model)
     reasons = {
-        entry.reason
+        in_words(entry.evidence)
         for unit, entry in zip(analysis.graph.units, analysis.painting.entries, strict=True)
         if unit.node.op_type == "Optional" and not unit.dense
     }
@@ -284,7 +284,7 @@ def test_levels(level: Level) -> None:
     model = _model(EVERY_KIND)
     chosen = Options(lists=operator_lists.load("tensorflow"), level=level)
     without_ranges = [
-        entry.kind.name if entry.source != findings.BY_RANGE else "FIXED"
+        entry.kind.name if entry.authority is not Authority.RANGE else "FIXED"
         for entry in amp_rewrite.analyze(model, chosen).painting.entries
     ]
     assert " ".join(without_ranges) == LEVELS[level]
@@ -293,22 +293,22 @@ def test_levels(level: Level) -> None:
 def test_a_level_says_so() -> None:
     """What a level changes has the level for its source, and keeps the list's reason where it says more."""
     denied = _entries("[n] y = Add(x, x)", level=Level.TREAT_INFER_AS_DENY)["n.T"]
-    assert denied.source == classification.BY_LEVEL
+    assert denied.authority is Authority.LEVEL
     listed = operator_lists.load("default").find("", "Add")
     assert listed is not None
-    assert listed.reason in denied.reason
+    assert listed.evidence.text in in_words(denied.evidence)
 
 
 def test_a_level_leaves_the_reason_of_what_is_fixed_anyway() -> None:
     """At `tensor-cores-only` an operator on no list says that, and one on a list that it is not allowed."""
     tensorflow = operator_lists.load("tensorflow")
     chosen = _entries("[a] t = Sin(x) [b] y = Relu(t)", lists=tensorflow, level=Level.TENSOR_CORES_ONLY)
-    assert [entry.source for entry in chosen.values()] == ["tensorflow", classification.BY_LEVEL]
+    assert [entry.authority for entry in chosen.values()] == [Authority.LIST, Authority.LEVEL]
 
 
 def test_forcing_all_does_not_listen_to_ranges() -> None:
     """`unsafe-force-all` means what it says: a value that becomes infinite is no obstacle."""
-    assert _said(ADD_HUGE, level=Level.UNSAFE_FORCE_ALL) == {"add.T": "ALLOW level"}
+    assert _said(ADD_HUGE, level=Level.UNSAFE_FORCE_ALL) == {"add.T": "ALLOW force-all"}
 
 
 # ---- pins
@@ -337,7 +337,7 @@ def test_a_name_may_look_like_a_regular_expression() -> None:
     for name in ("a(b", "a+b", "a[0]", "*"):
         model.graph.node[0].name = name
         analysis = amp_rewrite.analyze(model, Options(pins=Pins(keep_full=(name,))))
-        assert analysis.painting.entries[0].source == classification.BY_PIN
+        assert analysis.painting.entries[0].authority is Authority.PIN
 
 
 def test_a_pin_that_matches_nothing_is_refused() -> None:
@@ -403,7 +403,7 @@ def test_names_that_are_no_unicode() -> None:
     next(iter(model.graph)).name = "\udcff"
     for pattern, count in (("\udcff", 1), ("m", 1), (".*", 2)):
         entries = amp_rewrite.analyze(model, Options(pins=Pins(keep_full=(pattern,)))).painting.entries
-        assert sum(entry.source == classification.BY_PIN for entry in entries) == count
+        assert sum(entry.authority is Authority.PIN for entry in entries) == count
 
 
 def test_a_node_without_float32_cannot_be_pinned() -> None:

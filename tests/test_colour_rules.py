@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from amp_rewrite.analysis import findings
-from amp_rewrite.colouring import classification
 from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule, paint, reach
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level
 from tests import graphs
@@ -278,12 +277,12 @@ def test_a_cause_is_a_neighbour(words: str, ties: list[tuple[int, int]]) -> None
 # ---- Casts that the model has: unit 0 is what a Cast to float32 gives, or what feeds one
 
 
-def _cast_colour(words: str, *, leaving: Sequence[int] = (), source: str = "test") -> str:
+def _cast_colour(words: str, *, leaving: Sequence[int] = (), authority: Authority = Authority.LIST) -> str:
     """The colour of a Cast's output side, unit 0, that all the others read."""
     first, *others = words.split()
     edges = [(0, i + 1) for i in range(len(others))]
     readers = graph(len(others) + 1, edges, casts=[0], leaving=leaving)
-    found = (entry(first, source), *map(entry, others))
+    found = (entry(first, authority), *map(entry, others))
     return paint(readers, found, follow=False).paints[0].colour.name
 
 
@@ -306,12 +305,12 @@ def test_a_cast_that_is_an_output_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    [findings.BY_RANGE, findings.BY_OBSERVATION, classification.BY_SCHEMA, classification.BY_PIN, "--fixed"],
+    "authority",
+    [Authority.RANGE, Authority.OBSERVATION, Authority.SCHEMA, Authority.PIN, Authority.OVERRIDE],
 )
-def test_a_cast_that_must_stay_stays(source: str) -> None:
-    """A range, the schema, a pin or a flag holds a Cast in float32 among half readers."""
-    assert _cast_colour("FIXED ALLOW", source=source) == "FULL"
+def test_a_cast_that_must_stay_stays(authority: Authority) -> None:
+    """A range, the schema, a pin or an override holds a Cast in float32 among half readers."""
+    assert _cast_colour("FIXED ALLOW", authority=authority) == "FULL"
 
 
 def test_a_denied_cast_stays() -> None:

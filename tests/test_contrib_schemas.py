@@ -54,7 +54,7 @@ def test_an_onnxruntime_that_does_not_work_is_none(error, monkeypatch):
         raise error(name)
 
     monkeypatch.setattr(contrib_schemas.fork_safe, "import_module", broken)
-    assert contrib_schemas._from_onnxruntime() == {}
+    assert contrib_schemas.from_onnxruntime() == {}
 
 
 def test_what_the_installed_onnxruntime_is_too_old_for_is_in_the_table(monkeypatch):
@@ -74,7 +74,7 @@ def test_what_the_installed_onnxruntime_is_too_old_for_is_in_the_table(monkeypat
 
 def test_the_table_holds_versions_oldest_first():
     """Every operator has at least one version, the oldest first, with types that ONNX can name."""
-    table = contrib_schemas._stored()
+    table = contrib_schemas.stored()
     assert {domain for domain, _ in table} == {"", "com.microsoft"}
     for versions in table.values():
         since = [version["since"] for version in versions]

@@ -257,21 +257,9 @@ def test_a_plan_beside_its_model(model):
     assert told(plan, "root")[1].endswith("changed by hand in the saved plan")
 
 
-def test_an_old_plan(plan):
-    """A plan without what only readers need is read as before; why a Cast stands it does not say."""
-    content = json.loads(plan.read_text())
-    for row in content["units"]:
-        del row["makes"], row["flops"]
-    content["casts"] = [{key: row[key] for key in ("value", "to", "reads")} for row in content["casts"]]
-    plan.write_text(json.dumps(content))
-    assert told(plan)[0] == "2 nodes: downstream of Exp 'exponential'"
-    assert told(plan, "root") == CHAIN
-    assert "no Cast of 'r'" in failure(plan, "--why-cast", "r")
-
-
 @pytest.mark.parametrize(
     "damage",
-    [{"maker": 99}, {"maker": "a"}, {"readers": 7}, {"readers": [-1]}, {"origin": "nowhere"}],
+    [{"producer": 99}, {"producer": "a"}, {"consumers": 7}, {"consumers": [-1]}, {"origin": "nowhere"}],
     ids=str,
 )
 def test_a_damaged_plan(plan, damage):
@@ -280,7 +268,7 @@ def test_a_damaged_plan(plan, damage):
     content["casts"][0].update(damage)
     plan.write_text(json.dumps(content))
     line = failure(plan)
-    assert f"{plan}: is no plan" in line
+    assert f"{plan}: is not a valid plan" in line
     assert "make it again with --save-plan" in line
 
 
@@ -358,9 +346,9 @@ def test_a_plan_that_is_not_there(tmp_path):
     """A missing or foreign file is one line."""
     assert "cannot be read" in failure(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("[]")
-    assert "is no plan" in failure(tmp_path / "other.json")
+    assert "is not a valid plan" in failure(tmp_path / "other.json")
     (tmp_path / "other.json").write_text("{}")
-    assert "is no plan (it has no 'format')" in failure(tmp_path / "other.json")
+    assert "is not a valid plan (it has no 'format')" in failure(tmp_path / "other.json")
 
 
 def test_names_are_printed_as_they_are(tmp_path):

@@ -194,7 +194,7 @@ def test_a_tensor_without_a_folder_may_lie_anywhere(external):
 
 def test_data_that_shrinks_meanwhile(external, monkeypatch):
     """A file that is cut off after it was looked at is an error in one line, not the end of the process."""
-    settle = external_module.settle
+    settle = external_module.resolve
 
     def cut(model, path):
         found = settle(model, path)

@@ -34,7 +34,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import amp_rewrite
-from amp_rewrite.deciding import Analysis
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind, OpLists
@@ -610,7 +610,7 @@ def test_convolutions(name: str) -> None:
 
 def _bfloat16_lists() -> OpLists:
     """TensorFlow's lists for bfloat16: every INFER follows, and sums and means are INFER."""
-    base = operator_lists.load("tensorflow").override(Kind.INFER, ["ReduceSum", "ReduceMean"], "bfloat16")
+    base = operator_lists.load("tensorflow").override(Kind.INFER, ["ReduceSum", "ReduceMean"])
     entries = {key: replace(entry, follow=entry.kind is Kind.INFER) for key, entry in base.entries.items()}
     return replace(base, entries=MappingProxyType(entries))
 

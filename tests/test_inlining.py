@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass, inliner
 from amp_rewrite import analyze, emulate, measure_coverage, rewrite
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining
-from amp_rewrite.onnx_types import function_calls
+from amp_rewrite.onnx_types import inlined_size
 from amp_rewrite.policy.options import Level, Options
 from tests import text
 
@@ -275,13 +275,13 @@ def test_counted_as_they_are_inlined(monkeypatch):
     """
     model = ir.from_proto(text.model(graph + PRODUCT))
     kept = [("com.microsoft", "Gelu", "")]
-    counted = function_calls._counted(model, kept)
+    counted = inlined_size.count(model, kept)
     inlining.inline(model)
     holders = (model.graph, *model.functions.values())
     assert counted.nodes == sum(1 for holder in holders for _ in holder.all_nodes())
-    monkeypatch.setattr(function_calls, "MOST_NODES", counted.nodes - 1)
+    monkeypatch.setattr(inlined_size, "MOST_NODES", counted.nodes - 1)
     with pytest.raises(ModelError):
-        function_calls.refuse_too_many(ir.from_proto(text.model(graph + PRODUCT)), kept)
+        inlined_size.refuse_too_many(ir.from_proto(text.model(graph + PRODUCT)), kept)
 
 
 def test_functions_that_call_themselves():
@@ -293,7 +293,7 @@ def test_functions_that_call_themselves():
 
 def test_large_models_are_their_own_measure(monkeypatch):
     """Calls that stand for one node each add nothing: no number of them is too many."""
-    monkeypatch.setattr(function_calls, "MOST_NODES", 3)
+    monkeypatch.setattr(inlined_size, "MOST_NODES", 3)
     one = '<domain: "my", opset_import: ["" : 17]> one (a) => (c) { c = Relu (a) }'
     body = "v0 = Relu (x)" + "".join(f" v{i + 1} = my.one (v{i})" for i in range(8)) + " y = Neg (v8)"
     assert len(operators(rewrite(text.model(GRAPH % body + one)).model)) == 10

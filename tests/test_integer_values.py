@@ -5,9 +5,10 @@ import pytest
 
 from amp_rewrite import analyze
 from amp_rewrite.analysis import integer_values
-from amp_rewrite.analysis.findings import effective_op
+from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.reasons import in_words
 from tests.text import agree, becomes, in_half, kept, model, rewritten
 
 BF16 = Options(half=BFLOAT16)
@@ -281,7 +282,7 @@ def test_rotary_angles_stay_float32_however_the_frequencies_come(name):
     found = analyze(onnx.parser.parse_model(ROPE.format(ROPES[name])))
     (unit,) = [unit for unit in found.graph.units if unit.node.name == "product"]
     assert not found.painting.is_half(unit.index)
-    assert "may exceed" in found.painting.entries[unit.index].reason
+    assert "may exceed" in in_words(found.painting.entries[unit.index].evidence)
 
 
 def test_a_range_that_goes_down_is_as_large_as_one_that_goes_up():
@@ -291,7 +292,7 @@ def test_a_range_that_goes_down_is_as_large_as_one_that_goes_up():
         d = Constant <value = float {{-1.0}}> () r = Range (s, e, d) [scale] y = Mul (r, d) }}"""
     large, small = (analyze(onnx.parser.parse_model(body.format(n))) for n in (5000, 50))
     reasons = [
-        {unit.node.name: found.painting.entries[unit.index].reason for unit in found.graph.units}
+        {unit.node.name: in_words(found.painting.entries[unit.index].evidence) for unit in found.graph.units}
         for found in (large, small)
     ]
     assert "may exceed" in reasons[0]["scale"]

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from amp_rewrite import pipeline
-from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.colouring import patterns
 from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.rewriting import annotations
@@ -154,7 +154,7 @@ def test_a_result_carries_its_reasons(model, asked):
 def told(decision):
     """What a decision says of itself."""
     entry, paint = decision.entry, decision.paint
-    said = decision.operator, decision.name, decision.variable, entry.kind, entry.reason, entry.source
+    said = decision.operator, decision.name, decision.variable, entry.kind, entry.evidence
     return (*said, paint.colour, paint.rule)
 
 
@@ -295,9 +295,10 @@ def test_more_in_float32_makes_nothing_half(model, asked, data):
     before = halves(analysis.painting)
     kept = Pins(keep_full=patterns.pattern_for(patterns.pinned_as(unit.node), ()))
     assert halves(analysis.painted(replace(asked, pins=kept))) <= before
-    found = {unit.index: Finding("drawn"), **analysis.findings}
+    drawn = Evidence(Authority.RANGE, Reason.OVERFLOW, number=1e6, limit=65504.0)
+    found = {unit.index: drawn, **analysis.findings}
     assert halves(replace(analysis, findings=found).painted(asked)) <= before
-    lists = asked.operator_lists().override(Kind.DENY, [unit.node.op_type], "--deny")
+    lists = asked.operator_lists().override(Kind.DENY, [unit.node.op_type])
     assert halves(analysis.painted(replace(asked, lists=lists))) <= before
 
 

@@ -12,7 +12,7 @@ ORDER = """
     escaping version errors console process arguments files
     numerics onnx_types policy model flops
     analysis colouring rewriting explaining
-    running coverage advice deciding reporting
+    running coverage advice reporting
     argument_checks pipeline explanation rewrite_and_verify
     testing passes demo options half cli __init__ __main__
 """.split()

@@ -29,7 +29,7 @@ def matched(pins=None, **asked):
     """What is counted for pins and lists."""
     chosen = operator_lists.load("default")
     for kind, operators in asked.items():
-        chosen = chosen.override(Kind(kind), operators, f"--{kind}")
+        chosen = chosen.override(Kind(kind), operators)
     options = Options(lists=chosen, pins=pins or Pins())
     return amp_rewrite.rewrite(text.unchecked(BODY), options).report.matched
 

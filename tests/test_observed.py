@@ -13,7 +13,9 @@ from amp_rewrite.analysis.observed import Magnitudes
 from amp_rewrite.cli import main
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import BFLOAT16
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.running.sessions import Device
 from tests.text import model
 
@@ -31,9 +33,9 @@ def held(seen, options=None, text=GROWS):
     made = amp_rewrite.analyze(model(text), options, seen=seen)
     entries = made.painting.entries
     return {
-        unit.node.name: entries[unit.index].reason
+        unit.node.name: in_words(entries[unit.index].evidence)
         for unit in made.graph.units
-        if entries[unit.index].source == "observation"
+        if entries[unit.index].authority is Authority.OBSERVATION
     }
 
 

@@ -8,12 +8,17 @@ import pytest
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.policy.operator_lists import ASKED, Kind
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.yaml_fields import LARGEST
 
 LONGEST_REASON = 90  # one line of `explain`
 
 MODULE = "amp_rewrite/policy/operator_lists.py"
+
+
+def _listed(text: str, source: str) -> Evidence:
+    return Evidence(Authority.LIST, Reason.LISTED, subject=source, text=text)
 
 
 def _written(folder: Path, text: str, name: str = "mine.yaml") -> Path:
@@ -91,17 +96,17 @@ def test_no_shipped_name_is_misspelt(name: str) -> None:
 def test_reasons_are_short(name: str) -> None:
     """A reason fits on a line of a report and ends without a full stop."""
     for operator, entry in operator_lists.load(name).entries.items():
-        assert len(entry.reason) <= LONGEST_REASON, operator
-        assert not entry.reason.endswith("."), operator
+        assert len(entry.evidence.text) <= LONGEST_REASON, operator
+        assert not entry.evidence.text.endswith("."), operator
 
 
 def test_bfloat16_inherits_no_float16_figure() -> None:
     """A reason that quotes a figure of float16 is written anew; 0, 1, 2 and bits are neutral."""
     figure = re.compile(r"(?<![\w.-])(?:[3-9]|\d{2,}|\d+\.\d+|\d+e-?\d+)(?![\w-]| bits)")
     inherited = [
-        f"{operator}: {entry.reason}"
+        f"{operator}: {entry.evidence.text}"
         for operator, entry in operator_lists.load("bfloat16").entries.items()
-        if entry.source == "default" and figure.search(entry.reason)
+        if entry.evidence.subject == "default" and figure.search(entry.evidence.text)
     ]
     assert inherited == []
 
@@ -203,10 +208,10 @@ def test_a_list_is_read(tmp_path: Path) -> None:
     found = operator_lists.load(_written(tmp_path, text))
     assert (found.name, found.description) == ("mine", "two operators")
     assert found.entries == {
-        ("", "MatMul"): operator_lists.Entry(Kind.ALLOW, "tensor cores", source="mine"),
-        ("", "Add"): operator_lists.Entry(Kind.INFER, "one rounding", follow=True, source="mine"),
-        ("com.microsoft", "BiasGelu"): operator_lists.Entry(Kind.INFER, "fused", source="mine"),
-        ("my.domain", "Anything"): operator_lists.Entry(Kind.INFER, "ours", source="mine"),
+        ("", "MatMul"): operator_lists.Entry(Kind.ALLOW, _listed("tensor cores", "mine")),
+        ("", "Add"): operator_lists.Entry(Kind.INFER, _listed("one rounding", "mine"), follow=True),
+        ("com.microsoft", "BiasGelu"): operator_lists.Entry(Kind.INFER, _listed("fused", "mine")),
+        ("my.domain", "Anything"): operator_lists.Entry(Kind.INFER, _listed("ours", "mine")),
     }
 
 
@@ -229,7 +234,7 @@ def test_an_extending_list_says_what_differs(tmp_path: Path) -> None:
         _written(tmp_path, "name: mine\nextends: default\nallow:\n  Exp: ours is safe\n")
     )
     base = operator_lists.load("default")
-    assert found.find("", "Exp") == operator_lists.Entry(Kind.ALLOW, "ours is safe", source="mine")
+    assert found.find("", "Exp") == operator_lists.Entry(Kind.ALLOW, _listed("ours is safe", "mine"))
     assert found.find("", "Pow") == base.find("", "Pow")
     assert found.entries.keys() == base.entries.keys()
     assert base.entries["", "Exp"].kind is Kind.DENY
@@ -384,8 +389,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_override_moves_operators() -> None:
     """Named operators move, others and the original stay; the entry says that a user asked."""
     base = operator_lists.load("default")
-    found = base.override(Kind.ALLOW, ["Exp", "com.microsoft:BiasGelu", "my:Own"], "--allow")
-    asked = operator_lists.Entry(Kind.ALLOW, ASKED, source="--allow")
+    found = base.override(Kind.ALLOW, ["Exp", "com.microsoft:BiasGelu", "my:Own"])
+    asked = operator_lists.Entry(Kind.ALLOW, Evidence(Authority.OVERRIDE, Reason.ASKED))
     assert found.find("", "Exp") == asked
     assert found.find("com.microsoft", "BiasGelu") == asked
     assert found.find("my", "Own") == asked
@@ -398,15 +403,15 @@ def test_override_moves_operators() -> None:
 def test_override_keeps_follow(operator: str, follow: bool) -> None:
     """An operator asked onto infer follows if it did; on another list nothing follows."""
     base = operator_lists.load("default")
-    assert base.override(Kind.INFER, [operator], "--infer").entries["", operator].follow is follow
-    assert not base.override(Kind.DENY, [operator], "--deny").entries["", operator].follow
+    assert base.override(Kind.INFER, [operator]).entries["", operator].follow is follow
+    assert not base.override(Kind.DENY, [operator]).entries["", operator].follow
 
 
 def test_override_refuses_what_does_not_exist() -> None:
-    """A misspelt operator is refused by the name of the flag, with a suggestion."""
+    """A misspelt operator is refused by the name of the list, with a suggestion."""
     with pytest.raises(ListError) as caught:
-        operator_lists.load("default").override(Kind.DENY, ["Softmx"], "--deny")
-    assert str(caught.value) == "--deny: there is no operator Softmx; did you mean Softmax?"
+        operator_lists.load("default").override(Kind.DENY, ["Softmx"])
+    assert str(caught.value) == "`OpLists.override(deny)`: there is no operator Softmx; did you mean Softmax?"
 
 
 # ---- an older onnx
@@ -418,7 +423,7 @@ def test_shipped_lists_load_with_an_older_onnx(monkeypatch: pytest.MonkeyPatch) 
     operator_lists._load_shipped.cache_clear()
     operator_lists._known.cache_clear()
     try:
-        found = operator_lists.load("default").override(Kind.FIXED, ["LinearAttention"], "--fixed")
+        found = operator_lists.load("default").override(Kind.FIXED, ["LinearAttention"])
     finally:
         operator_lists._known.cache_clear()
     assert found.entries["", "LinearAttention"].kind is Kind.FIXED

@@ -29,11 +29,15 @@ def path(model, tmp_path):
     return tmp_path / "m.onnx"
 
 
+BEFORE = ["load", "prepare", "analyse", "classify", "colour", "plan", "freeze"]
+"""The stages up to the first edit."""
+
+
 def test_the_story(model):
     """The stages come in the order of the design, each is timed, and progress hears of each."""
     told = []
     report = rewrite(model, progress=told.append).report
-    assert told == ["load", "analyse", "colour", "plan", "rewrite", "tidy", "annotate", "write", "check"]
+    assert told == [*BEFORE, "edit", "tidy", "annotate", "write", "check"]
     assert [stage for stage, _ in report.seconds] == told
     assert all(seconds >= 0 for _, seconds in report.seconds)
 
@@ -239,7 +243,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("amp_rewrite.deciding.units.build", fail)
+    monkeypatch.setattr("amp_rewrite.analysis.facts.units.build", fail)
 
 
 @pytest.mark.usefixtures("failing")

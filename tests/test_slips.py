@@ -245,7 +245,7 @@ def test_a_plan_and_a_list_are_read_from_paths():
 
 def test_options_go_to_another_process():
     """Lists are pickled with the options that hold them, also those that flags have changed."""
-    options = Options(lists=lists.load("tensorflow").override(lists.Kind.DENY, ["Conv"], "--deny"))
+    options = Options(lists=lists.load("tensorflow").override(lists.Kind.DENY, ["Conv"]))
     assert pickle.loads(pickle.dumps(options)) == options == copy.deepcopy(options)
 
 

@@ -14,6 +14,7 @@ from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import kernel_table, targets
 from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.policy.reasons import in_words
 
 BETWEEN = """<ir_version: 10, opset_import: ["": 22]>
   g (float[1,4,4,4] x, float[4,4] w) => (float[1,4,4,4] y) {{
@@ -24,7 +25,7 @@ def halves(operator, **options):
     """Whether the operator between two matrix products is half."""
     found = analyze(parser.parse_model(BETWEEN.format(operator)), Options(**options))
     (unit,) = [unit for unit in found.graph.units if unit.node.name == "op"]
-    return found.painting.is_half(unit.index), found.painting.entries[unit.index].reason
+    return found.painting.is_half(unit.index), in_words(found.painting.entries[unit.index].evidence)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_any_target_has_every_kernel():
 def test_what_the_user_says_beats_the_target():
     """A pin, a list of the user's and force-all ask for half all the same."""
     assert halves("Hardmax", pins=Pins(force_half=("op",)))[0]
-    assert halves("Hardmax", lists=Options().operator_lists().override(_infer(), ["Hardmax"], "--infer"))[0]
+    assert halves("Hardmax", lists=Options().operator_lists().override(_infer(), ["Hardmax"]))[0]
     assert halves("Hardmax", level=Level.UNSAFE_FORCE_ALL)[0]
 
 

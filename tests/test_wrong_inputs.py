@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from amp_rewrite.cli import main
 from amp_rewrite.errors import ThreadError
 from amp_rewrite.files import destination
-from amp_rewrite.model import blocks
+from amp_rewrite.model import tensor_blocks
 from amp_rewrite.process import interruptible
 from tests import text
 
@@ -211,7 +211,7 @@ def test_data_that_may_not_be_read(model, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(blocks, "open", refuse, raising=False)
+    monkeypatch.setattr(tensor_blocks, "open", refuse, raising=False)
     assert "that you may read" in refusal(place)
 
 

@@ -20,9 +20,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from amp_rewrite.analysis.findings import BY_RANGE
 from amp_rewrite.pipeline import Result, analyze, rewrite
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.reasons import in_words
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 FUNCTIONS = """
@@ -139,9 +140,9 @@ def kept(text: str, options: Options | None = None, *, weights: Weights | None =
     analysis = analyze(model(text, weights), options)
     entries = analysis.painting.entries
     return {
-        str(unit.node.outputs[0].name): entries[unit.index].reason
+        str(unit.node.outputs[0].name): in_words(entries[unit.index].evidence)
         for unit in analysis.graph.units
-        if entries[unit.index].source == BY_RANGE
+        if entries[unit.index].authority in (Authority.RANGE, Authority.RUNTIME_BUG, Authority.QUANTISED)
     }
 
 

@@ -15,7 +15,7 @@ from amp_rewrite.advice.measured import Measured
 from amp_rewrite.advice.padding import Padding
 from amp_rewrite.coverage import precision
 from amp_rewrite.coverage.precision import Precision
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting.decisions import Decisions
 

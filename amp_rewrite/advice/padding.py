@@ -20,7 +20,7 @@ from amp_rewrite.advice.products import Shape, ShapeOf, Size
 from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.flops import shapes
 from amp_rewrite.flops.flop_count import Work
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import schema
 
 STEP = 8

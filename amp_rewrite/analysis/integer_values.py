@@ -1,4 +1,4 @@
-"""Integers in float clothes: lengths, positions and indices that float32 carries and half would round."""
+"""Integer-valued floats: lengths, positions and indices that float32 carries and half would round."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.analysis.findings import MOVERS, Finding, effective_op
+from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.constants import constant, numbers
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _TRIGONOMETRY = frozenset(("Sin", "Cos"))
 _BOUNDED = _TRIGONOMETRY | frozenset("Tanh Sigmoid HardSigmoid Softmax Sign Erf".split())
@@ -39,12 +40,9 @@ _CARRY_ANGLE = MOVERS | _ARITHMETIC | _PRODUCTS | {"Cast"}
 _INTEGER_SIZES = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 255, ir.DataType.INT8: 128}
 _COUNTED = 2**24
 """Up to here float32 holds every integer; beyond, every float32 is whole, and counts nothing."""
-_TO_PLACES = "ends as places in an image, and half is exact for integers to {} only"
-_TO_INTEGER = "ends as an integer, and half is exact for integers to {} only"
-_FROM_INTEGER = "comes from an integer that may exceed {}, where half is no longer exact"
 
 
-def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Finding]:
+def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
     """Which units carry integers that `half` cannot hold exactly, or that become integers again."""
     check_ = _Check(graph, fits, half)
     return {**check_.forward(), **check_.backward()}
@@ -57,28 +55,31 @@ class _Check:
         self._limit = half.integers
         self._varying: set[ir.Value] = set()
 
-    def forward(self) -> Mapping[int, Finding]:
+    def forward(self) -> Mapping[int, Evidence]:
         """The units that compute from large integers and constants alone, up to a bounded result."""
-        finding = Finding(_FROM_INTEGER.format(self._limit))
+        evidence = self._evidence(Reason.FROM_INTEGER)
         carried: set[int] = set()
-        found = dict.fromkeys(self._sources(), finding)
+        found = dict.fromkeys(self._sources(), evidence)
         todo = list(found)
         while todo:
             unit = todo.pop()
             carried.add(unit)
             for reader in self._graph.successors[unit]:
                 if reader not in found and self._integral(reader, carried):
-                    found[reader] = finding
+                    found[reader] = evidence
                     if self._operator(reader) not in _BOUNDED:
                         todo.append(reader)
         return found
 
-    def backward(self) -> Mapping[int, Finding]:
+    def backward(self) -> Mapping[int, Evidence]:
         """The units whose result goes back to an integer, or to places, through arithmetic alone."""
         units = self._graph.units
         casts = [u.index for u in units if u.node.op_type == "Cast" and _casts_to_integer(u.node)]
-        to_places = self._before(list(self._places()), Finding(_TO_PLACES.format(self._limit)))
-        return {**to_places, **self._before(casts, Finding(_TO_INTEGER.format(self._limit)))}
+        to_places = self._before(list(self._places()), self._evidence(Reason.TO_PIXEL_COORDINATES))
+        return {**to_places, **self._before(casts, self._evidence(Reason.TO_INTEGER))}
+
+    def _evidence(self, reason: Reason) -> Evidence:
+        return Evidence(Authority.RANGE, reason, limit=self._limit)
 
     def _places(self) -> Iterator[int]:
         """The units that make what is read as places."""
@@ -90,11 +91,11 @@ class _Check:
                 if site.port in ports and maker is not None and self._carries(maker):
                     yield maker
 
-    def _before(self, todo: list[int], finding: Finding) -> dict[int, Finding]:
-        found: dict[int, Finding] = {}
+    def _before(self, todo: list[int], evidence: Evidence) -> dict[int, Evidence]:
+        found: dict[int, Evidence] = {}
         while todo:
             unit = todo.pop()
-            found[unit] = finding
+            found[unit] = evidence
             makers = self._graph.predecessors[unit]
             todo += [maker for maker in makers if maker not in found and self._carries(maker)]
         return found
@@ -169,7 +170,7 @@ def _is_integer(dtype: ir.DataType) -> bool:
 
 def _casts_to_integer(node: ir.Node) -> bool:
     typed = attribute_types.of(node)
-    to = attribute_types.said(node, typed) if typed is not None else None
+    to = attribute_types.declared(node, typed) if typed is not None else None
     return to is not None and to.is_integer()
 
 

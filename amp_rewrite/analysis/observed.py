@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis.findings import BY_OBSERVATION, Finding
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 HEADROOM = 2.0
 """What other inputs of the same kind may add to the largest number that was seen: one binade."""
@@ -55,25 +55,25 @@ def refuse_foreign(graph: ir.Graph, observed: Observed) -> None:
         )
 
 
-def check(graph: UnitGraph, observed: Observed, found: Ranges, half: Half) -> dict[int, Finding]:
+def check(graph: UnitGraph, observed: Observed, found: Ranges, half: Half) -> dict[int, Evidence]:
     """The units that read or make what half cannot hold; a mask on its way to a softmax may be huge."""
     if not observed:
         return {}
     masking = {unit for way in found.masks.values() for unit in way}
     return {
-        unit.index: finding
+        unit.index: evidence
         for unit in graph.units
-        if unit.index not in masking and (finding := _finding(unit, observed, half)) is not None
+        if unit.index not in masking and (evidence := _evidence(unit, observed, half)) is not None
     }
 
 
-def _finding(unit: Unit, observed: Observed, half: Half) -> Finding | None:
+def _evidence(unit: Unit, observed: Observed, half: Half) -> Evidence | None:
     beyond = ((name, observed[name]) for name in _names(unit) if name in observed)
     name, seen = max(beyond, key=lambda pair: pair[1].most, default=("", None))
     if seen is None or not seen.is_beyond(half):
         return None
-    reason = f"{seen.most:.3g} was seen in '{name}', and {half.name} ends at {half.largest:.6g}"
-    return Finding(reason, source=BY_OBSERVATION)
+    reason = Reason.OBSERVED_OVERFLOW
+    return Evidence(Authority.OBSERVATION, reason, name, seen.most, half.largest, half.name)
 
 
 def _names(unit: Unit) -> Iterator[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_REGION = "works on quantised data, between DequantizeLinear and QuantizeLinear"
+_REGION = Evidence(Authority.QUANTISED, Reason.QUANTISED_REGION)
+_ENCLOSED = Evidence(Authority.RUNTIME_BUG, Reason.QUANTISED_REGION)
 _BORDERS = ("DequantizeLinear", "QuantizeLinear")
 
 
-def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Finding]:
+def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence]:
     """The units whose first operand is dequantised, or whose result is quantised again.
 
     A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between
@@ -28,9 +29,9 @@ def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Finding]:
                 reads.update(reader for reader, site in readers if site.port == 0)
         elif unit.node.op_type == "QuantizeLinear":
             gives.update(graph.predecessors[unit.index])
-    found = dict.fromkeys(sorted(reads | gives), Finding(_REGION))
+    found = dict.fromkeys(sorted(reads | gives), _REGION)
     if fused:
-        found.update(dict.fromkeys(_enclosed(graph, reads, gives), Finding(_REGION, always=True)))
+        found.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
     return found
 
 

@@ -7,39 +7,31 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from amp_rewrite.analysis import transposes
-from amp_rewrite.analysis.findings import Finding, effective_op
+from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.onnx_types.element_types import Types
-
-_CRASH = "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
-_REDUCES = "it sums into its data, for which onnxruntime's CPU provider has no half kernel"
-_FUNCTION = "onnxruntime runs it as a function with float32 constants, and refuses half"
-_SHOWS_MASK = "it gives its masked scores away, and fills them with the lowest number of the type"
-_CLASHES = "onnxruntime's CPU provider puts a Cast in its way that clashes with its attribute output_datatype"
-_NO_KERNEL = "onnxruntime has no half kernel for it at all"
-_NO_CPU_KERNEL = "onnxruntime's CPU provider has no half kernel for it, and no input of it to cast"
-_ONE = "onnxruntime runs it as a function, which fails in half for a batch of one"
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
-def check(graph: UnitGraph) -> Mapping[int, Finding]:
+def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     """The units that stay float32 so that no runtime that we know of fails on the result."""
-    found: dict[int, Finding] = {}
+    found: dict[int, Evidence] = {}
     for unit in graph.units:
         fault = _FAULTS.get(unit.node.op_type)
         if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
-            found[unit.index] = Finding(reason, always=True)
+            found[unit.index] = Evidence(Authority.RUNTIME_BUG, reason)
     crashing = transposes.crashing(node for held in graph.graphs for node in held)
     crashes = (unit for unit in graph.units if unit.node in crashing) if crashing else ()
-    found.update({unit.index: Finding(_CRASH, always=True) for unit in crashes})
-    return found
+    crash = Evidence(Authority.RUNTIME_BUG, Reason.CRASHING_TRANSPOSE)
+    return {**found, **{unit.index: crash for unit in crashes}}
 
 
-def _attention(node: ir.Node, types: Types) -> str:
+def _attention(node: ir.Node, types: Types) -> Reason | None:
     """The fourth output may be the scores after masking: -3.4e38 in float32 would be -65504 in half."""
     outputs = node.outputs
     shown = len(outputs) > 3 and bool(outputs[3].uses() or outputs[3].is_graph_output())
     masked = _says(node, "qk_matmul_output_mode") not in _UNMASKED and _fills(node, types)
-    return _SHOWS_MASK if shown and masked else ""
+    return Reason.MASKED_SCORES if shown and masked else None
 
 
 _UNMASKED = (0, 3)
@@ -61,34 +53,34 @@ def _says(node: ir.Node, name: str) -> int:
     return -1 if attribute.is_ref() else attribute.as_int()
 
 
-def _affine_grid(node: ir.Node, _: Types) -> str:
+def _affine_grid(node: ir.Node, _: Types) -> Reason | None:
     """Seen with onnxruntime 1.31.1: a grid in the plane for theta of the shape [1, 2, 3]."""
     theta = node.inputs[0]
     shape = None if theta is None else theta.shape
     if shape is None or len(shape) != _MATRICES:
-        return _ONE
+        return Reason.BATCH_OF_ONE
     images, rows = shape[0], shape[1]
     several = isinstance(images, int) and images > 1
-    return "" if several or rows == _ROWS_IN_SPACE else _ONE
+    return None if several or rows == _ROWS_IN_SPACE else Reason.BATCH_OF_ONE
 
 
 _MATRICES, _ROWS_IN_SPACE = 3, 3
 """The rank of theta, and the rows of a matrix that places points in space; in the plane it has two."""
 
 
-def _scatter(node: ir.Node, _: Types) -> str:
-    return "" if effective_op(node) == node.op_type else _REDUCES
+def _scatter(node: ir.Node, _: Types) -> Reason | None:
+    return None if effective_op(node) == node.op_type else Reason.HALF_REDUCTION
 
 
-_FAULTS: Mapping[str, Callable[[ir.Node, Types], str]] = {
+_FAULTS: Mapping[str, Callable[[ir.Node, Types], Reason | None]] = {
     "AffineGrid": _affine_grid,
     "Attention": _attention,
-    "EyeLike": lambda *_: _NO_KERNEL,
-    "MeanVarianceNormalization": lambda *_: _FUNCTION,
-    "MelWeightMatrix": lambda *_: _CLASHES,
-    "RandomNormal": lambda *_: _NO_CPU_KERNEL,
-    "RandomUniform": lambda *_: _NO_CPU_KERNEL,
+    "EyeLike": lambda *_: Reason.NO_KERNEL_AT_ALL,
+    "MeanVarianceNormalization": lambda *_: Reason.FLOAT32_FUNCTION,
+    "MelWeightMatrix": lambda *_: Reason.CLASHING_CAST,
+    "RandomNormal": lambda *_: Reason.NO_CPU_KERNEL,
+    "RandomUniform": lambda *_: Reason.NO_CPU_KERNEL,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
 }
-"""What fails in half, by operator: a reason to stay float32, or nothing."""
+"""What fails in half, by operator: the reason to stay float32, or None."""

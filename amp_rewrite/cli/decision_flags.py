@@ -11,8 +11,8 @@ import click
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, written
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind
@@ -86,7 +86,7 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
     half = halves.named(flags["to"])
     chosen = operator_lists.load(flags["list_"] or SHIPPED_FOR[half.name])
     for kind in _KINDS:
-        chosen = chosen.override(Kind(kind), flags[kind], f"--{kind}")
+        chosen = chosen.override(Kind(kind), flags[kind])
     options = Options(
         half=half,
         lists=chosen,

@@ -12,6 +12,7 @@ from pathlib import Path
 FLAGS = {
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
+    **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "infer", "clear", "deny")},
     "Options.io=HALF": "--io half",
     "Options.external_data=NEVER": "--external-data never",
     "Options.keep_functions": "--keep-functions",

@@ -16,7 +16,7 @@ from amp_rewrite.cli.ineffective_flags import refuse_ineffective_flags
 from amp_rewrite.coverage import rule_files
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination
-from amp_rewrite.model import data_files, output_paths, superseded
+from amp_rewrite.model import external_data_writing, obsolete_data_files, output_paths
 from amp_rewrite.model.output_paths import is_same
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
@@ -65,7 +65,11 @@ def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
             raise _conflict(file, clash.by)
         for result in results:
             beside = file.path.parent.resolve() == result.path.parent.resolve()
-            if beside and file.by != result.by and data_files.may_be_of(file.path.name, result.path):
+            if (
+                beside
+                and file.by != result.by
+                and external_data_writing.is_file_name(file.path.name, result.path)
+            ):
                 raise _conflict(file, f"the weights of {result.by}")
 
 
@@ -139,7 +143,9 @@ def _behind(file: _File) -> Iterable[_File]:
 
 def _weights(model: _File) -> Iterable[_File]:
     """The files in which a model, if it is one, keeps weights."""
-    return (_File(f"the weights of {model.by}", path) for path in superseded.named_by(model.path))
+    return (
+        _File(f"the weights of {model.by}", path) for path in obsolete_data_files.referenced_by(model.path)
+    )
 
 
 def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:

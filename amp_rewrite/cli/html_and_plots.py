@@ -16,8 +16,8 @@ from amp_rewrite.advice.measured import Measured
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.explanation import Explanation
 from amp_rewrite.files import destination, staging
 from amp_rewrite.flops.opened import Dims
@@ -108,9 +108,7 @@ def of_plan(model: Path, analysis: Analysis, dims: Dims) -> Page:
 
 def _coverage(model: Path, analysis: Analysis, dims: Dims) -> Coverage:
     """How much is half once the decisions of an analysis are carried out."""
-    plan = plan_files.dump(
-        analysis.graph, analysis.painting, analysis.plan, analysis.loaded.model, analysis.options
-    )
+    plan = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
     options = replace(analysis.options, check=False, metadata=False)
     with tempfile.TemporaryDirectory() as scratch:
         saved, result = (Path(scratch) / name for name in ("plan.json", "result.onnx"))

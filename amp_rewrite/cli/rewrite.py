@@ -25,8 +25,8 @@ from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob, original
 from amp_rewrite.console import Console
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.assumptions import assumptions
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import AmpRewriteError, OptionError
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.opened import Dims
@@ -175,7 +175,6 @@ def _save(path: Path, analysis: Analysis, dims: Dims) -> None:
         analysis.graph,
         analysis.painting,
         analysis.plan,
-        analysis.loaded.model,
         analysis.options,
         counted.flops,
         tuple(assumptions(counted)),

@@ -16,7 +16,6 @@ from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.deciding import Analysis
 from amp_rewrite.errors import (
     AmpRewriteError,
     FeedError,
@@ -26,6 +25,7 @@ from amp_rewrite.errors import (
     ThreadError,
     TimeLimitError,
 )
+from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Options

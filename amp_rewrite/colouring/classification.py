@@ -1,4 +1,4 @@
-"""Unit -> Kind: what the user, the schema, the ranges and the lists say of it, in that order of authority."""
+"""Unit -> Entry: its kind, and the evidence of the highest authority that has something to say of it."""
 
 from __future__ import annotations
 
@@ -8,83 +8,64 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.pins import rulings
-from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attribute_types, element_types
-from amp_rewrite.policy import targets
+from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
-from amp_rewrite.policy.options import Level, Pins
-from amp_rewrite.policy.targets import Target
+from amp_rewrite.policy.options import Level, Options, Pins
 
-BY_SCHEMA = "schema"
-BY_PIN = "pin"
-BY_LEVEL = "level"
-BY_TARGET = "target"
-"""Where an entry comes from, besides a finding's source, a list's name and a flag such as `--allow`."""
+Findings = Mapping[int, Evidence]
+"""What analyses know of units, by position: why they must stay float32."""
 
 
-def classify(
-    graph: UnitGraph,
-    lists: OpLists,
-    half: Half,
-    findings: Mapping[int, Finding],
-    pins: Pins,
-    level: Level,
-    target: Target = targets.ANY,
-) -> tuple[Entry, ...]:
+def classify(graph: UnitGraph, findings: Findings, options: Options) -> tuple[Entry, ...]:
     """What holds of every unit: its kind, why, and who says so.
 
     Raises OptionError for a pin that matches no node, that asks for what no schema allows, or that another
     pin contradicts.
     """
-    listed = functools.cache(functools.partial(_listed, lists, half, level, target))
+    listed = functools.cache(functools.partial(_listed, options, options.operator_lists()))
     entries = [
         listed(unit.node.domain, listed_as(unit.node), unit.allowed, unit.runs) for unit in graph.units
     ]
-    for index, finding in findings.items():
-        if _yields(entries[index], finding, level):
-            entries[index] = kept(entries[index], finding.reason, finding.source)
-    old = _old(graph.root)
+    for index, evidence in findings.items():
+        if options.level is not Level.UNSAFE_FORCE_ALL or evidence.authority.outranks(Authority.FORCE_ALL):
+            _hold(entries, index, evidence)
     for unit in graph.units:
-        bound = old or _bound(unit, graph.root)
-        if bound:
-            entries[unit.index] = Entry(Kind.FIXED, bound, source=BY_SCHEMA)
-    _pin(graph, entries, pins)
+        if (evidence := _tied_to_float32(unit, graph.root)) is not None:
+            entries[unit.index] = Entry(Kind.FIXED, evidence)
+    _pin(graph, entries, options.pins)
     return tuple(entries)
 
 
 def _listed(
-    lists: OpLists,
-    half: Half,
-    level: Level,
-    target: Target,
-    domain: str,
-    op_type: str,
-    allowed: frozenset[str],
-    runs: bool,
+    options: Options, lists: OpLists, domain: str, op_type: str, allowed: frozenset[str], runs: bool
 ) -> Entry:
+    """What the schema, the target, the level and the lists say of an operator's variable."""
+    half = options.half
     if not allowed:
-        return Entry(Kind.FIXED, "the operator, or a part of it, is unknown here", source=BY_SCHEMA)
+        return Entry(Kind.FIXED, _UNKNOWN)
     if (domain, op_type) == ("", "Cast"):
-        return Entry(Kind.FIXED, "a Cast takes the types that are beside it", source=lists.name)
+        return Entry(Kind.FIXED, Evidence(Authority.LIST, Reason.CAST, subject=lists.name))
     entry = _entry(lists, domain, op_type)
     if entry is None:
-        entry = Entry(Kind.FIXED, f"the operator is on no list of {lists.name}", source=lists.name)
+        entry = Entry(Kind.FIXED, Evidence(Authority.LIST, Reason.NOT_LISTED, subject=lists.name))
     if not any(half.tensor in kind for kind in allowed):
-        return _held(entry, f"the schema has no {half.name} here", BY_SCHEMA)
-    if not runs and not entry.source.startswith("--"):
-        entry = _held(entry, f"{target.name} has no {half.name} kernel", BY_TARGET)
-    return _LEVELS[level](entry, op_type)
+        return _held(entry, Evidence(Authority.SCHEMA, Reason.NO_HALF_TYPE, half=half.name))
+    if not runs and Authority.TARGET.outranks(entry.authority):
+        evidence = Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=options.target.name, half=half.name)
+        entry = _held(entry, evidence)
+    return _LEVELS[options.level](entry, op_type)
 
 
+_UNKNOWN = Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR)
 SQUARE = "Mul(x,x)"
 """What lists call a Mul of a value with itself: it overflows as Pow does."""
 
 
 def listed_as(node: ir.Node) -> str:
-    """The name under which lists and flags speak of a node: its operator's, or that of a square."""
+    """The name under which lists and overrides speak of a node: its operator's, or that of a square."""
     square = node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
     return SQUARE if square and not node.domain else node.op_type
 
@@ -94,26 +75,27 @@ def _entry(lists: OpLists, domain: str, name: str) -> Entry | None:
     if name != SQUARE:
         return lists.find(domain, name)
     plain = lists.find(domain, "Mul")
-    asked = plain is not None and plain.source.startswith("--")
+    asked = plain is not None and plain.authority is Authority.OVERRIDE
     return plain if asked else lists.find(domain, SQUARE) or plain
 
 
 def _tensor_cores_only(entry: Entry, _: str) -> Entry:
     if entry.kind in (Kind.ALLOW, Kind.FIXED):
         return entry
-    return Entry(Kind.FIXED, "not on the allow list, and only that is asked for", source=BY_LEVEL)
+    return Entry(Kind.FIXED, Evidence(Authority.LEVEL, Reason.ALLOW_LIST_ONLY))
 
 
 def _infer_as_deny(entry: Entry, _: str) -> Entry:
     if entry.kind is not Kind.INFER:
         return entry
-    return Entry(Kind.DENY, f"infer is treated as deny ({entry.reason})", source=BY_LEVEL)
+    listed = entry.evidence
+    return Entry(Kind.DENY, replace(listed, authority=Authority.LEVEL, reason=Reason.INFER_AS_DENY))
 
 
 def _force_all(entry: Entry, op_type: str) -> Entry:
-    if op_type in _CASTS or entry.source.startswith("--"):
+    if op_type in _CASTS or not Authority.FORCE_ALL.outranks(entry.authority):
         return entry
-    return Entry(Kind.ALLOW, "everything that the types allow is forced", source=BY_LEVEL)
+    return Entry(Kind.ALLOW, Evidence(Authority.FORCE_ALL, Reason.EVERYTHING_FORCED))
 
 
 _CASTS = frozenset(("Cast", "CastLike", "BitCast"))
@@ -125,55 +107,44 @@ _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
 }
 
 
-def _held(entry: Entry, reason: str, source: str) -> Entry:
+def _held(entry: Entry, evidence: Evidence) -> Entry:
     """What holds a unit in float32. What is denied stays denied: what it feeds is no less suspect."""
-    kind = Kind.DENY if entry.kind is Kind.DENY else Kind.FIXED
-    return Entry(kind, reason, source=source)
+    return Entry(Kind.DENY if entry.kind is Kind.DENY else Kind.FIXED, evidence)
 
 
-def kept(entry: Entry, reason: str, source: str) -> Entry:
-    """What a pin or a finding holds in float32, with the kind that it had: half elsewhere goes by that."""
-    return replace(_held(entry, reason, source), held=entry.held or entry.kind)
+def kept(entry: Entry, evidence: Evidence) -> Entry:
+    """What a pin or a finding holds in float32, with the kind that it had: `deny` goes by that."""
+    return replace(_held(entry, evidence), unheld=entry.unheld or entry.kind)
 
 
-def _yields(entry: Entry, finding: Finding, level: Level) -> bool:
-    """Whether an entry gives way to a finding."""
-    asked = entry.source.startswith("--") and entry.kind is not Kind.FIXED
-    forced = level is Level.UNSAFE_FORCE_ALL and not finding.always
-    return not asked and entry.source != BY_SCHEMA and not forced
+def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
+    """Holds a unit in float32, unless a higher authority has decided."""
+    if evidence.authority.outranks(entries[unit].authority):
+        entries[unit] = kept(entries[unit], evidence)
 
 
-def _bound(unit: Unit, root: ir.Graph) -> str:
-    """Why the node itself ties this unit to float32, or nothing."""
+def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:
+    """Why the node itself ties this unit to float32; None where it does not."""
     typed = attribute_types.of(unit.node)
     if typed is not None and typed.var == unit.var.name and not typed.settable:
-        return f"the attribute {typed.attribute} sets this type, and means more than a type"
+        return Evidence(Authority.SCHEMA, Reason.TYPE_ATTRIBUTE, subject=typed.attribute)
     if unit.dense:
-        return ""
+        return None
     if unit.node.op_type == "Optional" and "type" in unit.node.attributes:
-        return "the attribute type spells the element type out"
+        return Evidence(Authority.SCHEMA, Reason.TYPE_PROTO_ATTRIBUTE)
     values = (*unit.defs, *map(value_of, unit.uses))
     if any(value in root.outputs or value in root.inputs for value in values):
-        return "a sequence or optional at the border of the model keeps its type"
-    return ""
-
-
-def _old(root: ir.Graph) -> str:
-    """Why nothing in a model can change, or nothing."""
-    version = element_types.newest(root.opset_imports)
-    return f"runtimes have no Cast for opset {version}" if version < attribute_types.FIRST_TYPED_CAST else ""
+        return Evidence(Authority.SCHEMA, Reason.CONTAINER_IO)
+    return None
 
 
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """A pin holds for the nodes that it names, and for all that stands in their bodies."""
-    free = [unit.index for unit in graph.units if entries[unit.index].source != BY_SCHEMA]
+    free = [unit for unit, entry in enumerate(entries) if Authority.PIN.outranks(entry.authority)]
     for unit, ruling in rulings(graph, pins, entries, free).items():
+        reason = Reason.FORCED if ruling.forces else Reason.KEPT
+        evidence = Evidence(Authority.PIN, reason, subject=ruling.pattern)
         if ruling.forces:
-            entries[unit] = Entry(Kind.ALLOW, f"forced by {ruling.pattern!r}", source=BY_PIN)
+            entries[unit] = Entry(Kind.ALLOW, evidence)
         else:
-            entries[unit] = kept(entries[unit], kept_by(ruling.pattern), BY_PIN)
-
-
-def kept_by(pattern: str) -> str:
-    """The reason of what a --keep-full holds in float32."""
-    return f"kept by {pattern!r}"
+            _hold(entries, unit, evidence)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import patterns as naming
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy.operator_lists import ASKED, OpLists
+from amp_rewrite.policy.evidence import Authority
+from amp_rewrite.policy.operator_lists import OpLists
 from amp_rewrite.policy.options import Pins
 
 
@@ -42,7 +43,7 @@ def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
 
 
 def _listed(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:
-    asked = {key: entry for key, entry in lists.entries.items() if entry.reason == ASKED}
+    asked = {key: entry for key, entry in lists.entries.items() if entry.authority is Authority.OVERRIDE}
     found = _operators(graph) if asked else Counter[str]()
     for (domain, name), entry in asked.items():
         operator = schema.written(domain, name)

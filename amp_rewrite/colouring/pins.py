@@ -14,6 +14,7 @@ from amp_rewrite.colouring.patterns import Around, around, matching, pinned_as, 
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import Pins
+from amp_rewrite.policy.reasons import in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ def _refuse_unable(claims: _Claims, entries: Sequence[Entry], free: Collection[i
     if claims.keys().isdisjoint(free):
         unit, claim = next(iter(claims.items()))
         raise OptionError(
-            f"`Pins.force_half` {claim.pattern}: {entries[unit].reason}", remedy="leave the node in float32"
+            f"`Pins.force_half` {claim.pattern}: {in_words(entries[unit].evidence)}",
+            remedy="leave the node in float32",
         )
 
 

@@ -16,7 +16,7 @@ A rule leaves alone what an earlier one has painted; only `settle` makes HALF un
 but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
 
 Keeping more in float32 never makes a unit HALF: `deny` goes by the kinds that the lists give, so a pin or a
-finding changes nothing of what it paints (Entry.held), and all other rules paint less where less is HALF.
+finding changes nothing of what it paints (Entry.unheld), and all other rules paint less where less is HALF.
 What the lists themselves say is no holding, nor is what no schema and no kernel of the target allows: a FIXED
 unit ends the paths of `deny`, as in Grappler, and `--fixed` may make what feeds a unit HALF.
 """
@@ -27,11 +27,10 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite.analysis import findings
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import weight_derived
-from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.policy.options import Level
 
@@ -119,7 +118,7 @@ class _Rules:
         self._graph = graph
         self._entries = entries
         self._kinds = [entry.kind for entry in entries]
-        self._listed = [entry.held or entry.kind for entry in entries]
+        self._listed = [entry.unheld or entry.kind for entry in entries]
         self._paints: dict[int, Paint] = {}
         self._tied = _Ties(graph.ties)
         self._leaving = frozenset(graph.root.outputs)
@@ -235,9 +234,8 @@ def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:
 
 
 def _is_held(entry: Entry) -> bool:
-    """Whether more than a list holds a unit in float32: a range, the schema, a pin or a flag."""
-    asked = entry.kind is Kind.FIXED and entry.source.startswith("--")
-    return asked or entry.source in (*findings.SOURCES, BY_SCHEMA, BY_PIN)
+    """Whether more than a list holds a unit in float32."""
+    return entry.kind is Kind.FIXED and entry.authority is not Authority.LIST
 
 
 class _Ties:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, value_of
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
 _OPEN = (Kind.CLEAR, Kind.INFER)

@@ -17,9 +17,9 @@ from amp_rewrite.coverage.precision import Precision
 from amp_rewrite.flops import flop_count as work
 from amp_rewrite.flops.flop_count import Work
 from amp_rewrite.flops.opened import Dims
-from amp_rewrite.model import inlining, loading, names, writing
+from amp_rewrite.model import inlining, loading, traversal, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
-from amp_rewrite.onnx_types.element_types import Types, element_name
+from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.rewriting import checking
 
@@ -66,7 +66,7 @@ class _Measured:
 
     def _parts(self) -> Iterator[Part]:
         version = element_types.versions(self.model.graph.opset_imports)
-        for graph in names.graphs(self.model.graph):
+        for graph in traversal.graphs(self.model.graph):
             for node in graph:
                 yield Part(
                     name=pinned_as(node),
@@ -77,7 +77,7 @@ class _Measured:
                 )
 
     def _casts(self) -> Iterator[Cast]:
-        for graph in names.graphs(self.model.graph):
+        for graph in traversal.graphs(self.model.graph):
             for node in graph:
                 if (node.domain, node.op_type) in precision.CASTS:
                     yield from self._cast(node, self.work.runs.get(graph, 1))
@@ -90,7 +90,7 @@ class _Measured:
         shape = self.work.shapes.of(node.inputs[0])
         size = int(before.itemsize + after.itemsize)
         moved = None if shape is None else runs * math.prod(shape) * size
-        yield Cast(pinned_as(node), element_name(before), element_name(after), moved)
+        yield Cast(pinned_as(node), element_type_name(before), element_type_name(after), moved)
 
     def _dtype(self, value: ir.Value | None) -> ir.DataType | None:
         kind = self.types.get(value) if value is not None else None

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_rewrite.coverage import precision
 from amp_rewrite.coverage.counts import Weight
 from amp_rewrite.coverage.precision import Precision
-from amp_rewrite.model import constants, names
+from amp_rewrite.model import constants, traversal
 from amp_rewrite.onnx_types.element_types import Types
 
 
@@ -24,7 +24,7 @@ def find(model: ir.Model, types: Types) -> Iterator[Weight]:
 
 
 def _tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    for graph in names.graphs(model.graph):
+    for graph in traversal.graphs(model.graph):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value, value.const_value

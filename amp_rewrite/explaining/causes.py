@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from amp_rewrite.analysis import findings
-from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
 from amp_rewrite.colouring.rules import Rule
+from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
-    """What would help, and was tried; or no flag, and in `why` that nothing does, or what does.
+class Change:
+    """One thing to say or no longer to say: a pin (`keep_full`, `force_half`), or a list for an operator.
 
-    `flags` of amp-rewrite, in place of the flags `drops`, which were given, bring more of `frees` nodes of
-    the model into half; `flop_share` is these nodes' share of its arithmetic, from 0 to 1, None where that
-    is not known.
+    `option` names the field of Pins, or is the value of a Kind; `subject` is the pattern or the operator.
     """
 
-    flags: tuple[str, ...] = ()
+    option: str
+    subject: str
+
+    @property
+    def flag(self) -> str:
+        """The same on the command line, quoted for a shell."""
+        return f"--{self.option.replace('_', '-')} {shlex.quote(self.subject)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What would help, and was tried; or no change, and in `why` that nothing does, or what does.
+
+    The changes `adds`, in place of `drops`, which were given, bring more of `frees` nodes of the model into
+    half; `flop_share` is these nodes' share of its arithmetic, from 0 to 1, None where that is not known.
+    """
+
+    adds: tuple[Change, ...] = ()
     frees: int = 0
     flop_share: float | None = None
-    drops: tuple[str, ...] = ()
+    drops: tuple[Change, ...] = ()
     why: str = ""
 
     @property
     def is_tried(self) -> bool:
-        """Whether it says anything: where there is no model to try flags on, it may not."""
-        return bool(self.flags or self.drops or self.why)
+        """Whether it says anything: where there is no model to try changes on, it may not."""
+        return bool(self.adds or self.drops or self.why)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What to add on the command line."""
+        return tuple(change.flag for change in self.adds)
+
+    @property
+    def dropped_flags(self) -> tuple[str, ...]:
+        """What to leave out on the command line."""
+        return tuple(change.flag for change in self.drops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +112,10 @@ class RootCause:
             "operators": list(self.operators),
             "rule": root.paint.rule.value,
             "kind": root.entry.kind.value,
-            "reason": root.entry.reason,
-            "source": root.entry.source,
+            "reason": in_words(root.entry.evidence),
+            "source": authority_in_words(root.entry),
             "flags": list(self.suggestion.flags),
-            "leave_out": list(self.suggestion.drops),
+            "leave_out": list(self.suggestion.dropped_flags),
             "frees": self.suggestion.frees,
             "frees_flop_share": self.suggestion.flop_share,
             "no_flag": self.suggestion.why,
@@ -135,11 +160,11 @@ def _held(decisions: Decisions) -> list[int]:
     found: dict[Hashable, int] = {}
     in_half = {decision.node for decision in decisions.all if decision.is_half}
     for unit, decision in enumerate(decisions.all):
-        bound = decision.entry.source == BY_SCHEMA
+        bound = decision.entry.authority is Authority.SCHEMA
         if decision.is_half or (bound and decision.node in in_half):
             continue
         before = found.setdefault(decision.node, unit)
-        if decisions.all[before].entry.source == BY_SCHEMA and not bound:
+        if decisions.all[before].entry.authority is Authority.SCHEMA and not bound:
             found[decision.node] = unit
     return sorted(found.values())
 
@@ -149,15 +174,10 @@ def _key(root: Decision) -> Hashable:
     entry = root.entry
     if root.by_hand:
         return "by hand"
-    if entry.source in findings.SOURCES:
-        return entry.source, _without_places(entry.reason)
-    if entry.source == BY_PIN:
-        return entry.source, entry.reason
+    if entry.authority in FOUND:
+        return entry.evidence.reason
+    if entry.authority is Authority.PIN:
+        return entry.evidence
     if root.paint.rule is Rule.LEFT and (entry.kind is Kind.CLEAR or root.operator == "Cast"):
         return Kind.CLEAR
-    return root.operator, entry.kind, entry.source, entry.reason
-
-
-def _without_places(reason: str) -> str:
-    """A finding without the names and numbers in which it differs from place to place."""
-    return re.sub(r"'[^']*'|\d[\d.e+-]*", "", reason)
+    return root.operator, entry.kind, entry.evidence

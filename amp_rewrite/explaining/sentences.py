@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from amp_rewrite.analysis import findings
-from amp_rewrite.colouring.classification import BY_TARGET
 from amp_rewrite.colouring.rules import Colour, Rule
 from amp_rewrite.explaining.causes import RootCause, Suggestion
+from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 
@@ -59,7 +59,7 @@ _GONE = "a node that is no longer in the model"
 
 def _because(decision: Decision, cause: str) -> str:
     rule, kind = decision.paint.rule, decision.entry.kind
-    own = f"{decision.entry.reason} ({decision.entry.source})"
+    own = f"{in_words(decision.entry.evidence)} ({authority_in_words(decision.entry)})"
     if rule is Rule.SETTLE:
         tied = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
         return f"{tied} {cause or _GONE}"
@@ -123,10 +123,10 @@ _NEARLY = 0.995
 
 def _remedy(cause: RootCause) -> str:
     remedy = cause.suggestion
-    flags, drops = " ".join(remedy.flags), " ".join(remedy.drops)
+    flags, drops = " ".join(remedy.flags), " ".join(remedy.dropped_flags)
     if not flags and not drops:
         return remedy.why
-    forced = cause.first.entry.source in (*findings.SOURCES, BY_TARGET)
+    forced = cause.first.entry.authority in FOUND | {Authority.TARGET}
     said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
     return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(remedy)})"
 

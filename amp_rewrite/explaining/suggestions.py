@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import findings
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import patterns as naming
-from amp_rewrite.colouring.classification import BY_PIN, BY_SCHEMA
 from amp_rewrite.colouring.rules import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.explaining.causes import RootCause, Suggestion
+from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rewriting.report import extents
@@ -72,29 +70,30 @@ def _without_trying(cause: RootCause) -> str:
     root = cause.first
     if root.by_hand:
         return 'set "colour" to "half" in the plan'
-    if root.entry.source == BY_SCHEMA:
+    if root.entry.authority is Authority.SCHEMA:
         alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
         return "nothing: it can only be float32 here" if alone else ""  # what is downstream might be freed
-    if root.paint.rule is not Rule.LEFT or root.entry.source in (*findings.SOURCES, *_BY_USER):
+    if root.paint.rule is not Rule.LEFT or root.entry.authority in FOUND | _BY_USER:
         return ""
     if root.operator == "Cast":
         return "nothing to gain: a Cast goes with what is beside it"
     return "nothing to gain: it goes with what is beside it" if root.entry.kind is Kind.CLEAR else ""
 
 
-_BY_USER = (BY_PIN, *(f"--{kind.value}" for kind in Kind))
+_BY_USER = frozenset((Authority.PIN, Authority.OVERRIDE))
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Options, the flags that ask for them, and the flags that are to be left out."""
+    """Options, the changes that ask for them, and the changes that are to be left out."""
 
     options: Options
-    flags: tuple[str, ...] = ()
-    drops: tuple[str, ...] = ()
+    adds: tuple[Change, ...] = ()
+    drops: tuple[Change, ...] = ()
 
     def __str__(self) -> str:
-        return " ".join(self.flags) or f"without {' '.join(self.drops)}"
+        added, dropped = ([change.flag for change in changes] for changes in (self.adds, self.drops))
+        return " ".join(added) or f"without {' '.join(dropped)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class _Trials:
                 return Suggestion(why=_exhausted(vain))
             outcome = self._outcome(trial)
             if outcome is not None and outcome.frees > 0 and not held.isdisjoint(outcome.risen):
-                return Suggestion(trial.flags, outcome.frees, outcome.flop_share, trial.drops)
+                return Suggestion(trial.adds, outcome.frees, outcome.flop_share, trial.drops)
             vain |= {} if outcome is None else {str(trial): None}
         return Suggestion(why=_in_vain(vain))
 
@@ -160,11 +159,11 @@ class _Trials:
         units = [self._subject.graph.units[unit] for unit in cause.roots]
         nodes = list(dict.fromkeys(unit.node for unit in units))
         operators = [operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast"]
-        is_found = entry.source in findings.SOURCES
-        if entry.source == BY_PIN:
-            yield from self._unpinned(entry.reason)
-        if entry.source in _BY_USER and operators:
-            yield from self._put_back(operators, entry.source)
+        is_found = entry.authority in FOUND
+        if entry.authority is Authority.PIN:
+            yield from self._unpinned(entry.evidence.subject)
+        if entry.authority is Authority.OVERRIDE and operators:
+            yield from self._put_back(operators, entry.kind)
         if entry.kind is Kind.DENY and not is_found and self._subject.options.level is Level.DEFAULT:
             yield from self._of_operators(operators, Kind.INFER)
         if is_found and len(nodes) <= PINNED:
@@ -172,24 +171,22 @@ class _Trials:
         yield from self._of_operators(operators, Kind.ALLOW)
         yield from self._of_nodes(nodes)
 
-    def _unpinned(self, reason: str) -> Iterator[_Trial]:
-        """Without the --keep-full that gives this reason."""
+    def _unpinned(self, pattern: str) -> Iterator[_Trial]:
+        """Without the pin that has this pattern."""
         options = self._subject.options
-        kept = tuple(p for p in options.pins.keep_full if classification.kept_by(p) != reason)
-        gone = tuple(p for p in options.pins.keep_full if classification.kept_by(p) == reason)
-        if gone:
+        kept = tuple(other for other in options.pins.keep_full if other != pattern)
+        if kept != options.pins.keep_full:
             pins = replace(options.pins, keep_full=kept)
-            drops = tuple(f"--keep-full {shlex.quote(pattern)}" for pattern in gone)
-            yield _Trial(replace(options, pins=pins), drops=drops)
+            yield _Trial(replace(options, pins=pins), drops=(Change("keep_full", pattern),))
 
-    def _put_back(self, operators: Sequence[str], flag: str) -> Iterator[_Trial]:
-        """Without the flag that moved these operators."""
+    def _put_back(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
+        """Without the override that moved these operators."""
         options = self._subject.options
         lists = options.operator_lists()
         plain = (operator.removesuffix("(x,x)") for operator in operators)
-        moved = [o for o in dict.fromkeys((*operators, *plain)) if lists.moved_by(o) == flag]
+        moved = [o for o in dict.fromkeys((*operators, *plain)) if lists.moved_to(o) is kind]
         if moved:
-            drops = tuple(f"{flag} {shlex.quote(operator)}" for operator in moved)
+            drops = tuple(Change(kind.value, operator) for operator in moved)
             yield _Trial(replace(options, lists=lists.put_back(moved)), drops=drops)
 
     def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
@@ -200,23 +197,21 @@ class _Trials:
         options = self._subject.options
         patterns = tuple(naming.pattern_for(name, self._names) for name in names)
         pins = replace(options.pins, force_half=(*options.pins.force_half, *patterns))
-        flags = tuple(f"--force-half {shlex.quote(pattern)}" for pattern in patterns)
-        yield _Trial(replace(options, pins=pins), flags)
+        yield _Trial(replace(options, pins=pins), tuple(Change("force_half", p) for p in patterns))
 
     def _of_operators(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
-        """A flag for each operator, in place of one that moved it; it holds for all of that operator."""
+        """An override for each operator, in place of one that moved it; it holds for all its nodes."""
         if not operators:  # no list moves a Cast
             return
-        options, flag = self._subject.options, f"--{kind.value}"
-        before = options.operator_lists()
+        before = self._subject.options.operator_lists()
         try:
-            lists = before.override(kind, operators, flag)
+            lists = before.override(kind, operators)
         except AmpRewriteError:  # an operator that no flag can name
             return
-        flags = tuple(f"{flag} {shlex.quote(operator)}" for operator in operators)
-        moved = ((before.moved_by(operator), operator) for operator in operators)
-        drops = tuple(f"{old} {shlex.quote(operator)}" for old, operator in moved if old not in ("", flag))
-        yield _Trial(replace(options, lists=lists), flags, drops)
+        moved = ((before.moved_to(operator), operator) for operator in operators)
+        drops = tuple(Change(old.value, operator) for old, operator in moved if old not in (None, kind))
+        adds = tuple(Change(kind.value, operator) for operator in operators)
+        yield _Trial(replace(self._subject.options, lists=lists), adds, drops)
 
 
 def _sum(flops: Flops, nodes: Iterable[ir.Node]) -> int:

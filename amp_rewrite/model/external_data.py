@@ -13,7 +13,7 @@ KEY = b"location"
 """The key under which a tensor names the file that holds it: a model without these bytes has none such."""
 
 
-def settle(model: ir.Model, path: Path) -> dict[Path, int]:
+def resolve(model: ir.Model, path: Path) -> dict[Path, int]:
     """Has every external tensor of the model at a path name its file in full, once it is seen to be there.
 
     What attributes hold in files is taken in: only initializers are written to external data again. Returns
@@ -25,7 +25,7 @@ def settle(model: ir.Model, path: Path) -> dict[Path, int]:
     found: dict[Path, int] = {}
 
     def placed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
-        made = _placed(tensor, path.parent, roots, path)
+        made = _resolved(tensor, path.parent, roots, path)
         file = Path(made.path)
         found[file] = found.get(file, 0) + made.nbytes
         return made
@@ -52,7 +52,7 @@ def check(model: ir.Model) -> None:
             folder = Path(tensor.base_dir)
             anywhere = Path(tensor.path).resolve().parents
             roots = (folder.resolve(),) if tensor.base_dir else anywhere
-            _placed(tensor, folder, frozenset(roots), "the given model")
+            _resolved(tensor, folder, frozenset(roots), "the given model")
 
 
 def files(model: ir.Model) -> frozenset[Path]:
@@ -79,7 +79,7 @@ def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
                     yield node, attribute
 
 
-def _placed(
+def _resolved(
     tensor: ir.ExternalTensor, folder: Path, roots: frozenset[Path], where: str | Path
 ) -> ir.ExternalTensor:
     """The same tensor with the whole path of its file.

@@ -8,8 +8,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from amp_rewrite.model.loading import root_cause
-from amp_rewrite.model.names import Names, Numbered, graphs
-from amp_rewrite.onnx_types import element_types, function_calls, schema
+from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.unique_names import Numbering, UniqueNames
+from amp_rewrite.onnx_types import element_types, inlined_size, schema
 
 
 def inline(model: ir.Model) -> str | None:
@@ -21,7 +22,7 @@ def inline(model: ir.Model) -> str | None:
     if not model.functions:
         return None
     named = [key for key in model.functions if _is_operator(key, model)]
-    function_calls.refuse_too_many(model, named)
+    inlined_size.refuse_too_many(model, named)
     try:
         trial = _copy(model)
         _prepare(trial, named)
@@ -46,7 +47,7 @@ class _Inlining(InlinePass):
     def __init__(self, criteria: Callable[[ir.Function], bool]) -> None:
         super().__init__(criteria)
         self._bodies: dict[ir.OperatorIdentifier, tuple[_Named, _Named]] = {}
-        self._of_nodes, self._of_values = Numbered(), Numbered()
+        self._of_nodes, self._of_values = Numbering(), Numbering()
 
     def _instantiate_call(
         self, node: ir.Node, call_site_id: str
@@ -85,7 +86,7 @@ def _inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         yield node
 
 
-def _rename(named: _Named, numbered: Numbered, taken: set[str]) -> None:
+def _rename(named: _Named, numbered: Numbering, taken: set[str]) -> None:
     names = [numbered.free(name, taken) for _, name in named]
     for (one, _), name in zip(named, names, strict=True):
         one.name = name
@@ -138,7 +139,7 @@ def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
     Outputs that a call leaves out get names: the nodes of the body make them, and may read them. What a
     function says of the types inside goes: it need not hold for this call.
     """
-    names = Names(graphs(model.graph))
+    names = UniqueNames(graphs(model.graph))
     inlined = [function for key, function in model.functions.items() if key not in kept]
     for function in inlined:
         _settle_imports(function, model)

@@ -17,8 +17,8 @@ from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity, SourceFile
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import file_formats, preserved_fields, proto_walks, topology, utf8_names
-from amp_rewrite.model.preserved_fields import Kept
+from amp_rewrite.model import foreign_formats, preserved_fields, proto_traversal, topology, utf8_names
+from amp_rewrite.model.preserved_fields import PreservedFields
 from amp_rewrite.process import fork_safe
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
@@ -39,7 +39,7 @@ class Loaded:
     size: int
     external: frozenset[Path] = frozenset()
     files: tuple[SourceFile, ...] = ()
-    kept: Kept | None = None
+    preserved: PreservedFields | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -51,27 +51,27 @@ def load(source: ModelSource) -> Loaded:
     if isinstance(source, ir.Model):
         external.check(source)
         model = source.clone()
-        topology.settle(model, "the given model")
+        topology.sort_nodes(model, "the given model")
         return Loaded(model, external.size_of(source), external.files(source))
     if isinstance(source, bytes):
         loaded = _from_proto(_parse(source, "the given bytes"), len(source))
-        return _complete(loaded) if external.KEY in source else loaded
+        return _refuse_external(loaded) if external.KEY in source else loaded
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
-        return _complete(_from_proto(copy, source.ByteSize()))
+        return _refuse_external(_from_proto(copy, source.ByteSize()))
     if isinstance(source, (str, os.PathLike)):
         return _from_path(Path(source))
     if is_surgeon(source):
         proto = exported(source)
-        return _complete(_from_proto(proto, proto.ByteSize()))
+        return _refuse_external(_from_proto(proto, proto.ByteSize()))
     raise ModelError(
         f"{type(source).__name__} is not a model",
         remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
     )
 
 
-def _complete(loaded: Loaded) -> Loaded:
+def _refuse_external(loaded: Loaded) -> Loaded:
     """The same model; ModelError when a part of it lies in files, since nobody said in which folder."""
     if external.files(loaded.model):
         raise ModelError(
@@ -165,7 +165,7 @@ def _from_path(path: Path) -> Loaded:
     loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))
     if external.KEY not in data:
         return loaded
-    found = external.settle(loaded.model, path)
+    found = external.resolve(loaded.model, path)
     return replace(
         loaded,
         size=loaded.size + sum(found.values()),
@@ -191,15 +191,15 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 def _no_model(data: bytes, problem: str, where: str | Path) -> ModelError:
     """What is wrong with a file that does not parse: where it is known for something else, that."""
-    known = file_formats.recognise(data)
+    known = foreign_formats.recognise(data)
     if known is None:
         return ModelError(problem, where=where, remedy=EXPORT_AGAIN)
     return ModelError(known.problem, where=where, remedy=known.remedy)
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
-    graphs = tuple(proto_walks.graphs(proto.graph))
-    warnings = (_ILLEGIBLE,) if utf8_names.make_legible(proto, graphs) else ()
+    graphs = tuple(proto_traversal.graphs(proto.graph))
+    warnings = (_ILLEGIBLE,) if utf8_names.decode(proto, graphs) else ()
     kept = preserved_fields.take_out(proto, graphs)
     try:
         model = ir.from_proto(proto)
@@ -207,8 +207,8 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the give
         raise ModelError(
             f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
-    topology.settle(model, where, kept.sparse_names)
-    return Loaded(model, size, kept=kept, warnings=warnings)
+    topology.sort_nodes(model, where, kept.sparse_names)
+    return Loaded(model, size, preserved=kept, warnings=warnings)
 
 
 _ILLEGIBLE = "names that are not UTF-8 were read as Latin-1"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.model import proto_walks
+from amp_rewrite.model import proto_traversal
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PreservedFields:
     """What was taken out of a model.
 
     `types` are those of values, by name, that hold maps or what is no element type; `sparse` the attributes
@@ -34,35 +34,35 @@ class Kept:
         return frozenset(tensor.values.name for graph in graphs for tensor in graph.sparse_initializer)
 
 
-def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Kept:
+def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> PreservedFields:
     """Takes out of a model, which has these graphs, what onnx-ir would refuse or lose.
 
     Attributes are left as runtimes take them: by what they hold and not by what they refer to, since outside
     of a function there is nothing; and a tensor that is there does not lie elsewhere.
     """
-    kept = Kept()
+    kept = PreservedFields()
     _import_once(proto)
     kept.rest.training_info.extend(proto.training_info)
     kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     del proto.training_info[:]
     del proto.graph.sparse_initializer[:]
-    for graph in (*graphs, *proto_walks.in_functions(proto)):
+    for graph in (*graphs, *proto_traversal.in_functions(proto)):
         _take_sparse_initializers(graph, kept)
     for graph in graphs:
         kept.types.update(_take_types(graph))
         kept.declared.update(info.name for info in graph.value_info)
         for tensor in graph.initializer:
             _hold_once(tensor)
-        for attribute in proto_walks.attributes(graph.node):
+        for attribute in proto_traversal.attributes(graph.node):
             attribute.ClearField("ref_attr_name")
             _settle_attribute(attribute, kept)
-    for attribute in (a for function in proto.functions for a in proto_walks.attributes(function.node)):
+    for attribute in (a for function in proto.functions for a in proto_traversal.attributes(function.node)):
         if attribute.type in _SPARSE:
             _take_sparse(attribute, kept)
     return kept
 
 
-def _settle_attribute(attribute: onnx.AttributeProto, kept: Kept) -> None:
+def _settle_attribute(attribute: onnx.AttributeProto, kept: PreservedFields) -> None:
     if attribute.type in _SPARSE:
         _take_sparse(attribute, kept)
     elif attribute.type == onnx.AttributeProto.TENSOR:
@@ -80,16 +80,16 @@ def _import_once(proto: onnx.ModelProto) -> None:
         proto.opset_import.extend(kept)
 
 
-def put_back(kept: Kept, proto: onnx.ModelProto) -> None:
+def restore(kept: PreservedFields, proto: onnx.ModelProto) -> None:
     """Puts into a model again what was taken out of it, where it still belongs."""
     proto.training_info.extend(kept.rest.training_info)
     proto.graph.sparse_initializer.extend(kept.rest.graph.sparse_initializer)
     if not (kept.types or kept.sparse or kept.bodies):
         return
-    for graph in proto_walks.all_graphs(proto):
+    for graph in proto_traversal.all_graphs(proto):
         _put_back_sparse_initializers(kept, graph)
-    for graph in proto_walks.graphs(proto.graph):
-        for info in proto_walks.infos(graph):
+    for graph in proto_traversal.graphs(proto.graph):
+        for info in proto_traversal.value_infos(graph):
             if info.name in kept.types:
                 info.type.CopyFrom(kept.types[info.name])
         _put_back_sparse(kept, graph.node)
@@ -102,7 +102,7 @@ _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS
 _NOTE = b"amp-rewrite: sparse tensor %d"
 
 
-def _take_sparse(attribute: onnx.AttributeProto, kept: Kept) -> None:
+def _take_sparse(attribute: onnx.AttributeProto, kept: PreservedFields) -> None:
     note, whole = _NOTE % len(kept.sparse), onnx.AttributeProto()
     whole.CopyFrom(attribute)
     kept.sparse[note] = whole
@@ -110,8 +110,8 @@ def _take_sparse(attribute: onnx.AttributeProto, kept: Kept) -> None:
     attribute.name, attribute.type, attribute.s = whole.name, onnx.AttributeProto.STRING, note
 
 
-def _put_back_sparse(kept: Kept, nodes: Iterable[onnx.NodeProto]) -> None:
-    for attribute in proto_walks.attributes(nodes):
+def _put_back_sparse(kept: PreservedFields, nodes: Iterable[onnx.NodeProto]) -> None:
+    for attribute in proto_traversal.attributes(nodes):
         if attribute.s in kept.sparse:
             attribute.CopyFrom(kept.sparse[attribute.s])
 
@@ -119,21 +119,21 @@ def _put_back_sparse(kept: Kept, nodes: Iterable[onnx.NodeProto]) -> None:
 _KEY = "amp-rewrite: sparse initializers"
 
 
-def _take_sparse_initializers(graph: onnx.GraphProto, kept: Kept) -> None:
+def _take_sparse_initializers(graph: onnx.GraphProto, kept: PreservedFields) -> None:
     if graph.sparse_initializer:
         graph.metadata_props.add(key=_KEY, value=str(len(kept.bodies)))
         kept.bodies.append(onnx.GraphProto(sparse_initializer=graph.sparse_initializer))
         del graph.sparse_initializer[:]
 
 
-def _put_back_sparse_initializers(kept: Kept, graph: onnx.GraphProto) -> None:
+def _put_back_sparse_initializers(kept: PreservedFields, graph: onnx.GraphProto) -> None:
     for note in [entry for entry in graph.metadata_props if entry.key == _KEY]:
         graph.sparse_initializer.extend(kept.bodies[int(note.value)].sparse_initializer)
         graph.metadata_props.remove(note)
 
 
 def _take_types(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
-    for info in proto_walks.infos(graph):
+    for info in proto_traversal.value_infos(graph):
         if _is_odd(info.type):
             kept = onnx.TypeProto()
             kept.CopyFrom(info.type)

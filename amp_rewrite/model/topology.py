@@ -11,7 +11,7 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.onnx_types import control_flow
 
 
-def settle(model: ir.Model, where: str | Path, sparse: Container[str | None] = frozenset[str]()) -> None:
+def sort_nodes(model: ir.Model, where: str | Path, sparse: Container[str | None] = frozenset[str]()) -> None:
     """Puts nodes that read what comes later behind it, as runtimes do; a model in order stays as it is.
 
     `sparse` names the sparse initializers, of which onnx-ir knows nothing. Raises ModelError, which names the

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.model import proto_walks
+from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import control_flow
 
 
@@ -32,5 +32,5 @@ def _put_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto]) -> 
         if node.outputs and not node.outputs[-1].name:
             proto.output.extend([""] * (len(node.outputs) - len(proto.output)))
         bodies = control_flow.bodies(node)
-        for body, made in zip(bodies, proto_walks.bodies(proto) if bodies else (), strict=True):
+        for body, made in zip(bodies, proto_traversal.bodies(proto) if bodies else (), strict=True):
             _put_outputs(body, made.node)

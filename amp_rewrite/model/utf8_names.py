@@ -9,10 +9,10 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from amp_rewrite.model import proto_walks
+from amp_rewrite.model import proto_traversal
 
 
-def make_legible(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
+def decode(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
     """Has names that are no UTF-8, as some exporters write them, read as Latin-1; whether there were any.
 
     `graphs` are all that are below the model's, and that itself.
@@ -32,7 +32,7 @@ def _names(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterato
         yield from (entry.key, entry.value)
     for graph in graphs:
         yield from (graph.name, graph.doc_string)
-        for info in filterfalse(_is_ascii, proto_walks.infos(graph)):
+        for info in filterfalse(_is_ascii, proto_traversal.value_infos(graph)):
             yield info.name
             yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
         yield from (tensor.name for tensor in graph.initializer)

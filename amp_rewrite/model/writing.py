@@ -17,10 +17,10 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
 from amp_rewrite.files import destination, file_identity, locking, staging
 from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage
-from amp_rewrite.model import data_files, preserved_fields, superseded, trailing_outputs
 from amp_rewrite.model import external_data as external
+from amp_rewrite.model import external_data_writing, obsolete_data_files, preserved_fields, trailing_outputs
 from amp_rewrite.model.loading import Loaded, ModelSource, exported, root_cause, surgeon
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.options import Beside, ExternalData
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
@@ -28,7 +28,7 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class WrittenResult:
     """A result: `model` is of the kind that was given, `size` in bytes with external data, and
     `checkable` what onnx's checker takes; `warnings` say which files of an older result stay.
     """
@@ -42,14 +42,14 @@ class Made:
 _AS_IT_WAS = ExternalData()
 
 
-def hand_back(
+def write_result(
     source: ModelSource,
     loaded: Loaded,
     target: Path | None,
     *,
     changed: bool,
     external_data: ExternalData = _AS_IT_WAS,
-) -> Made:
+) -> WrittenResult:
     """The loaded model as the kind that `source` is; a model that did not change comes as it came.
 
     A path is written to `target`. Raises OutputError when that fails, or when the model is too large.
@@ -62,16 +62,16 @@ def hand_back(
         _refuse_too_large(loaded, "the result", "give a path: a file can have its weights beside it")
     proto = to_proto(loaded)
     if isinstance(source, ir.Model):
-        return Made(loaded.model, external.size_of(loaded.model), proto)
+        return WrittenResult(loaded.model, external.size_of(loaded.model), proto)
     if isinstance(source, bytes):
         data = proto.SerializeToString()
-        return Made(data, len(data), data)
+        return WrittenResult(data, len(data), data)
     if isinstance(source, onnx.ModelProto):
-        return Made(proto, proto.ByteSize(), proto)
-    return Made(surgeon().import_onnx(proto), proto.ByteSize(), proto)
+        return WrittenResult(proto, proto.ByteSize(), proto)
+    return WrittenResult(surgeon().import_onnx(proto), proto.ByteSize(), proto)
 
 
-def _unchanged(source: Any, loaded: Loaded) -> Made:
+def _unchanged(source: Any, loaded: Loaded) -> WrittenResult:
     if isinstance(source, ir.Model):
         same: Any = source.clone()
     elif isinstance(source, onnx.ModelProto):
@@ -79,25 +79,25 @@ def _unchanged(source: Any, loaded: Loaded) -> Made:
         same.CopyFrom(source)
     else:
         same = source if isinstance(source, bytes) else source.copy()
-    return Made(same, loaded.size, "")
+    return WrittenResult(same, loaded.size, "")
 
 
 def _write_back(
     source: Path, loaded: Loaded, target: Path, external_data: ExternalData, *, changed: bool
-) -> Made:
+) -> WrittenResult:
     if not changed and not loaded.external and not _goes_beside(loaded, external_data):
         return _copied(source, loaded, target)
     in_use = loaded.external if source != target else frozenset[Path]()
     saved = save(loaded, target, external_data, in_use)
     beside = external.size_of(loaded.model) if external.KEY in saved.data else 0
-    return Made(target, beside + len(saved.data), str(target), saved.warnings)
+    return WrittenResult(target, beside + len(saved.data), str(target), saved.warnings)
 
 
-def _copied(source: Path, loaded: Loaded, target: Path) -> Made:
+def _copied(source: Path, loaded: Loaded, target: Path) -> WrittenResult:
     """A model that did not change and lies in one file, byte for byte."""
     with _staged(target) as stage:
         saved = _publish(stage, source.read_bytes(), (), loaded.files)
-    return Made(target, len(saved.data), "", saved.warnings)
+    return WrittenResult(target, len(saved.data), "", saved.warnings)
 
 
 Checkable = onnx.ModelProto | bytes | str
@@ -118,13 +118,13 @@ def checkable(source: ModelSource) -> Checkable:
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
     """The model as a ModelProto, with what was taken out on the way in."""
     held = tuple(graphs(loaded.model.graph))
-    if loaded.kept is not None:
-        _forget_undeclared(held, loaded.kept.declared)
+    if loaded.preserved is not None:
+        _forget_undeclared(held, loaded.preserved.declared)
     proto = _serialised(loaded.model)
     if loaded.model.functions or trailing_outputs.are_in(held):
         trailing_outputs.put_back(loaded.model, proto)
-    if loaded.kept is not None:
-        preserved_fields.put_back(loaded.kept, proto)
+    if loaded.preserved is not None:
+        preserved_fields.restore(loaded.preserved, proto)
     for function in proto.functions:
         function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
     return proto
@@ -152,7 +152,7 @@ def _forget_undeclared(held: Iterable[ir.Graph], declared: Container[str | None]
 
 def save(
     loaded: Loaded, path: Path, asked: ExternalData = _AS_IT_WAS, in_use: frozenset[Path] = frozenset[Path]()
-) -> Saved:
+) -> WrittenFile:
     """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
 
     Its weights go where `asked` has them. Data of the model that stood there goes with it, unless it is
@@ -166,14 +166,14 @@ def save(
         names: Sequence[str] = ()
         if beside:
             _refuse_link_elsewhere(path, stage.target)
-            names = data_files.unload(loaded.model, stage, asked.largest)
+            names = external_data_writing.write(loaded.model, stage, asked.largest)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use)
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class WrittenFile:
     """What was written into the file itself, and what there is to warn of."""
 
     data: bytes
@@ -184,7 +184,7 @@ class Saved:
 def _staged(path: Path) -> Generator[Stage]:
     target = destination.resolve(path)
     try:
-        with staging.beside(target, lambda: superseded.named_by(target)) as stage:
+        with staging.beside(target, lambda: obsolete_data_files.referenced_by(target)) as stage:
             yield stage
     except OSError as error:
         raise destination.unwritable(path, error) from error
@@ -196,15 +196,15 @@ def _publish(
     names: Sequence[str],
     read: Sequence[SourceFile],
     in_use: frozenset[Path] = frozenset[Path](),
-) -> Saved:
+) -> WrittenFile:
     """Has a model and its data files take their places, once all that was read is seen to be what it was."""
     (stage.files / stage.target.name).write_bytes(data)
     file_identity.check(read)
     with locking.held(stage.target.parent):
-        old = superseded.by(stage.target, in_use)
+        old = obsolete_data_files.find(stage.target, in_use)
         stage.publish(names, next((file.path for file in read), None))
         old.remove()
-    return Saved(data, old.staying)
+    return WrittenFile(data, old.staying)
 
 
 def _goes_beside(loaded: Loaded, asked: ExternalData) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from amp_rewrite.numerics.half import BFLOAT16, Half
+
 _WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
 
 
@@ -46,13 +48,21 @@ _TABLE: dict[tuple[str, str], TypedBy] = {
 FIRST_TYPED_CAST = 6
 """The first opset whose Cast names its type by number; for those before, runtimes have no kernels."""
 
+_FIRST_BFLOAT16_CAST = 13
+"""The first opset whose operators take bfloat16 (Cast, MatMul, Add and their like, ONNX 1.8)."""
+
+
+def first_opset_with(half: Half) -> int:
+    """The first opset whose Cast knows a half type."""
+    return _FIRST_BFLOAT16_CAST if half is BFLOAT16 else FIRST_TYPED_CAST
+
 
 def of(node: ir.Node) -> TypedBy | None:
     """How an attribute of this node types one of its variables; None when none does."""
     return _TABLE.get((node.domain, node.op_type))
 
 
-def said(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
+def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
     """The type that the node's attribute names; None when the attribute is absent or odd."""
     attribute = node.attributes.get(typed.attribute)
     if attribute is None or attribute.is_ref():

@@ -29,10 +29,10 @@ def records() -> Mapping[tuple[str, str], tuple[Record, ...]]:
 
     What is installed may be older than the table: of the operators that both know, it has the say.
     """
-    return {**_stored(), **_from_onnxruntime()}
+    return {**stored(), **from_onnxruntime()}
 
 
-def _stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
+def stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
     table = json.loads(_TABLE.read_text(encoding="utf-8"))
     return {
         (domain, name): tuple(versions)
@@ -41,7 +41,7 @@ def _stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
     }
 
 
-def _from_onnxruntime() -> Mapping[tuple[str, str], tuple[Record, ...]]:
+def from_onnxruntime() -> Mapping[tuple[str, str], tuple[Record, ...]]:
     try:
         state = fork_safe.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
@@ -78,7 +78,7 @@ def _formals(parameters: Iterable[Any]) -> list[list[Any]]:
 def table() -> str:
     """The stored table's text, from the onnxruntime that is installed."""
     found: dict[str, dict[str, Any]] = {}
-    for (domain, name), versions in _from_onnxruntime().items():
+    for (domain, name), versions in from_onnxruntime().items():
         found.setdefault(domain, {})[name] = versions
     return json.dumps(found, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
 

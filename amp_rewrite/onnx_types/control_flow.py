@@ -54,12 +54,6 @@ def _exists(binding: Binding) -> bool:
     return enters and leaves and min((*binding.inputs, *binding.outputs), default=0) >= 0
 
 
-def inner(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph]:
-    """The bodies of the nodes of a graph, in the order of the nodes."""
-    for node in [node for node in graph if may_hold(node)]:
-        yield from bodies(node)
-
-
 def may_hold(node: ir.Node) -> bool:
     """Whether a node can have bodies: control flow, and any operator outside the default domain."""
     return node.op_type in _BINDINGS or bool(node.domain)  # a test holds the table to what onnx defines

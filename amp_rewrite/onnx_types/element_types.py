@@ -26,7 +26,7 @@ def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
     Schemas come first, then the types that the model declares, then `declared`: types by name from
     another source, such as shape inference.
     """
-    walk = _Walk(model, declared or {})
+    walk = _Inference(model, declared or {})
     walk.graph(model.graph)
     return walk.types
 
@@ -53,7 +53,7 @@ def tensor(dtype: ir.DataType) -> ir.TensorType:
 
 
 @functools.cache
-def element_name(dtype: ir.DataType) -> str:
+def element_type_name(dtype: ir.DataType) -> str:
     """An element type as people and new names have it: `float32`, `int64`."""
     return _LONG.get(dtype) or dtype.name.lower()
 
@@ -73,7 +73,7 @@ def parse(text: str) -> Type | None:
     return wrap(element) if wrap and element is not None else None
 
 
-class _Walk:
+class _Inference:
     """Graphs in order; each node's outputs follow from its inputs."""
 
     def __init__(self, model: ir.Model, declared: Mapping[str, Type]) -> None:
@@ -150,7 +150,7 @@ class _Walk:
         typed = attribute_types.of(node)
         if typed is None or typed.var != group.var.name:
             return None
-        dtype = attribute_types.said(node, typed)
+        dtype = attribute_types.declared(node, typed)
         if dtype is None and typed.like is not None:
             dtype = self._of_variable(node, typed.like)
         dtype = dtype or typed.default

@@ -1,4 +1,4 @@
-"""What is said of one operator, and how a list says it in YAML: what is wrong there is told with its line."""
+"""What is said of one operator, and how a list says it in YAML; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.yaml_fields import KEEP_ONE, Field, fields, is_text
 
 
@@ -16,8 +17,8 @@ class Kind(enum.Enum):
 
     ALLOW: faster in half, and safe. INFER: safe in half unless it is fed by something dangerous.
     CLEAR: no arithmetic worth the name; goes with its neighbours. DENY: dangerous in half, and what
-    it feeds is suspect too. FIXED: stays float32 for a reason of its own; stops the paint but
-    poisons nothing downstream. An operator on no list is FIXED.
+    it feeds is suspect too. FIXED: stays float32 for a reason of its own; stops the paint, but
+    does not propagate. An operator on no list is FIXED.
     """
 
     ALLOW = "allow"
@@ -33,17 +34,21 @@ Operator = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is said of one operator, why, and by whom: a list's name, or a flag such as `--allow`.
+    """What is said of an operator or a unit, and the evidence for it.
 
-    `follow` (INFER only): goes on in half behind a half unit, so that the runtime can fuse the two.
-    `held` is the kind that it would have, did no pin and no finding hold it in float32.
+    `follow` (INFER only): continues in half behind a half unit, so that the runtime can fuse the two.
+    `unheld` is the kind that it would have if no pin and no finding held it in float32.
     """
 
     kind: Kind
-    reason: str
+    evidence: Evidence
     follow: bool = False
-    source: str = ""
-    held: Kind | None = None
+    unheld: Kind | None = None
+
+    @property
+    def authority(self) -> Authority:
+        """Who says it."""
+        return self.evidence.authority
 
 
 def read(top: Iterable[Field], source: str, operator: Callable[[Field], Operator]) -> dict[Operator, Entry]:
@@ -81,16 +86,17 @@ def _operators(section: Field) -> list[Field]:
 
 def _entry(field: Field, kind: Kind, source: str) -> Entry:
     if not isinstance(field.value, yaml.MappingNode):
-        return Entry(kind, _reason(field, field), source=source)
+        return Entry(kind, _evidence(field, field, source))
     inner = {part.name: part for part in fields(field.file, field.value, _ENTRY_KEYS)}
     follow = "follow" in inner and _follow(inner["follow"], field.name, kind)
-    return Entry(kind, _reason(field, inner.get("reason")), follow, source)
+    return Entry(kind, _evidence(field, inner.get("reason"), source), follow)
 
 
-def _reason(field: Field, where: Field | None) -> str:
+def _evidence(field: Field, where: Field | None, source: str) -> Evidence:
     if where is None or not is_text(where.value):
         raise field.error(f"{field.name} gives no reason", f"write {field.name}: the reason")
-    return " ".join(where.value.value.split())
+    text = " ".join(where.value.value.split())
+    return Evidence(Authority.LIST, Reason.LISTED, subject=source, text=text)
 
 
 def _follow(field: Field, operator: str, kind: Kind) -> bool:

@@ -29,6 +29,7 @@ from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import entries
 from amp_rewrite.policy.entries import Entry, Kind, Operator
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text
 
 
@@ -36,8 +37,8 @@ from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, 
 class OpLists:
     """One entry per operator. What is not in here is on no list.
 
-    `files` are those that it was read from. `moved` holds what stood for the operators that flags have moved,
-    None for one that was on no list.
+    `files` are those that it was read from. `moved` holds the entries that overrides have replaced, None for
+    an operator that was on no list.
     """
 
     name: str
@@ -54,13 +55,13 @@ class OpLists:
         """What is said of an operator; None when it is on no list."""
         return self.entries.get((_domain(domain), op_type))
 
-    def override(self, kind: Kind, operators: Iterable[str], source: str) -> OpLists:
-        """These lists with the operators moved to `kind`, as `source` (a flag) asks for.
+    def override(self, kind: Kind, operators: Iterable[str]) -> OpLists:
+        """These lists with the operators moved to `kind`, as the user asks for.
 
         Raises ListError for an operator that does not exist.
         """
-        keys = [_asked(text, source) for text in operators]
-        moved = {key: Entry(kind, ASKED, self._follows(key, kind), source) for key in keys}
+        keys = [_asked(text, kind) for text in operators]
+        moved = {key: Entry(kind, _ASKED, self._follows(key, kind)) for key in keys}
         before = {key: self.entries.get(key) for key in moved} | dict(self.moved)
         return replace(
             self,
@@ -68,13 +69,13 @@ class OpLists:
             moved=MappingProxyType(before),
         )
 
-    def moved_by(self, operator: str) -> str:
-        """The flag that moved an operator; nothing where none did, or where there is no such operator."""
+    def moved_to(self, operator: str) -> Kind | None:
+        """The list to which an operator was moved; None where it was not, or does not exist."""
         key = _split(operator)
-        return self.entries[key].source if key is not None and key in self.moved else ""
+        return self.entries[key].kind if key is not None and key in self.moved else None
 
     def put_back(self, operators: Iterable[str]) -> OpLists:
-        """These lists as they would be, had no flag moved these operators."""
+        """These lists as they would be, had these operators not been moved."""
         keys = set(map(_split, operators))
         before = {key: entry for key, entry in self.moved.items() if key in keys and entry is not None}
         others = {key: entry for key, entry in self.entries.items() if key not in keys & self.moved.keys()}
@@ -87,7 +88,7 @@ class OpLists:
         return kind is Kind.INFER and before is not None and before.follow
 
 
-ASKED = "asked for by the user"
+_ASKED = Evidence(Authority.OVERRIDE, Reason.ASKED)
 
 
 def load(name_or_path: str | Path) -> OpLists:
@@ -194,11 +195,13 @@ def _operator(field: Field) -> Operator:
     raise field.error(f"there is no operator {field.name}", _near_operators(key))
 
 
-def _asked(text: str, source: str) -> Operator:
+def _asked(text: str, kind: Kind) -> Operator:
     key = _split(text)
     if key and _exists(key):
         return key
-    raise ListError(f"there is no operator {text}", file=source, remedy=_near_operators(key))
+    raise ListError(
+        f"there is no operator {text}", file=f"`OpLists.override({kind.value})`", remedy=_near_operators(key)
+    )
 
 
 @functools.cache

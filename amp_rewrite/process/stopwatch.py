@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Progress = Callable[[str], None]
 """Is called with the name of each stage as it begins."""
@@ -27,6 +31,11 @@ class Stopwatch:
             yield
         finally:
             self._taken[name] = self._taken.get(name, 0.0) + time.perf_counter() - start
+
+    def run(self, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """What `work` returns, timed as a stage."""
+        with self.stage(name):
+            return work(*args, **named)
 
     @property
     def seconds(self) -> tuple[tuple[str, float], ...]:

@@ -11,7 +11,7 @@ from amp_rewrite.analysis.units import UnitGraph, Use, value_of
 from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import control_flow, schema
-from amp_rewrite.onnx_types.element_types import Types, element_name
+from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.reporting.network import Box, Frame, Network, Port, Shade, Wire
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
@@ -138,7 +138,7 @@ class _Drawer:
         return Box(
             graph=self._position[graph_of(cast.value)],
             operator="Cast",
-            name=f"{cast.value.name or 'value'} to {element_name(cast.dtype)}",
+            name=f"{cast.value.name or 'value'} to {element_type_name(cast.dtype)}",
             shade=Shade.CAST,
             reads=(self._port(cast.value, half=not to_half),),
             makes=(self._port(cast.value, half=to_half),),
@@ -234,7 +234,7 @@ def type_text(value: ir.Value, types: Types) -> str:
         return ""
     if not isinstance(kind, ir.TensorType):
         return str(kind)
-    return f"{element_name(kind.dtype)}{_shape(value.shape)}"
+    return f"{element_type_name(kind.dtype)}{_shape(value.shape)}"
 
 
 def _shape(shape: ir.Shape | None) -> str:

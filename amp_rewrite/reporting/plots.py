@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Observed
-from amp_rewrite.model import blocks
+from amp_rewrite.model import tensor_blocks
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting.pictures import (
@@ -98,7 +98,7 @@ def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
     """Of all stored numbers; zeros and what is not finite are no part of it."""
     found = np.zeros(_EXPONENTS, np.int64)
     for held in stored:
-        for block in blocks.read(held.tensor):
+        for block in tensor_blocks.read(held.tensor):
             found += _exponents(block)
     finite = range(1, _INFINITE)
     return {exponent - _BIAS: int(found[exponent]) for exponent in finite if found[exponent]}

@@ -9,7 +9,7 @@ from rich.table import Column
 
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.onnx_types.element_types import element_name
+from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.reporting.summary import Line, lines
 from amp_rewrite.reporting.verdicts import COLUMNS, cells, hints, how
 from amp_rewrite.rewriting.plan import Plan
@@ -44,7 +44,7 @@ def print_plan(console: Console, plan: Plan) -> None:
 def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for cast in plan.casts:
         reads = plural(len(cast.uses), "reader")
-        yield "Cast", _name(cast.value.name), f"to {element_name(cast.dtype)} for {reads}"
+        yield "Cast", _name(cast.value.name), f"to {element_type_name(cast.dtype)} for {reads}"
     for storing in plan.tensors:
         notes = [f"{storing.saturates:,} saturate"] if storing.saturates else []
         notes += [f"{storing.flushes:,} become 0"] if storing.flushes else []

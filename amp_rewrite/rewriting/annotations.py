@@ -1,10 +1,15 @@
 """The decisions of a rewrite in the metadata of its result, so that it can be explained without the original.
 
-The model has a table of reasons under KEY, as JSON. Every node that something was decided for has, under the
-same key, a row for each unit, and one if it is a Cast that stands between types; `; ` parts them:
+Everything is JSON under KEY. The model has the entries that its units share:
 
-    17 T full deny 3 12                     number, variable, colour, rule, reason, and the cause, if any
-    cast added unit 17 18,21 out            by whom, where from, its maker, its readers; `-` is none
+    {"format": 2, "entries": [{"kind": "allow", "follow": false, "authority": "list", ...}, ...]}
+
+and every node for which something was decided has a row for each of its units, and one if it is a Cast that
+stands between types:
+
+    {"units": [[17, "T", "full", "deny", 12, 3]], "cast": [true, "unit", 17, [18, 21], false]}
+
+UNIT and CAST name what the places of a row hold; `records` has the form of each.
 
 Metadata of nodes came with IR version 10. Older versions have no rule against it: onnx's checker and
 onnxruntime take it at every version, and a reader that does not know it skips it, as protobuf has it.
@@ -13,26 +18,64 @@ onnxruntime take it at every version, and a reader that does not know it skips i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
+from amp_rewrite.colouring.rules import Paint, Painting
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model.names import graphs
-from amp_rewrite.policy.operator_lists import Entry, Kind
-from amp_rewrite.rewriting import cast_sites, decisions
+from amp_rewrite.model.traversal import graphs
+from amp_rewrite.policy.operator_lists import Entry
+from amp_rewrite.rewriting import cast_sites, decisions, json_fields, records
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.json_fields import COUNT, FLAG, LIST, OBJECT, TEXT, JsonFields, optional
+from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.records import Record
 
 KEY = "amp_rewrite"
 """Under which the metadata of models and nodes holds what is ours."""
 
-FORMAT = 1
+FORMAT = 2
 """The version of what stands there; another version is not read."""
+
+UNIT: JsonFields = {
+    "unit": COUNT,
+    "variable": TEXT,
+    **records.paint_fields(COUNT),
+    "entry": COUNT,
+}
+"""A row of a unit: its number, its type variable, its paint, and the position of its entry."""
+
+CAST: JsonFields = {"added": FLAG, **records.cast_site_fields(COUNT)}
+"""A row of a Cast: whether it was added, and why it stands, with units by number."""
+
+_NODE: JsonFields = {"units": optional(LIST), "cast": optional(LIST)}
+
+
+# ---- write
+
+
+def update(
+    model: ir.Model, graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node]
+) -> tuple[str, ...]:
+    """Leaves the decisions of a rewrite in its result, with those of an earlier one that still hold.
+
+    `placed` has a node for each Cast of the plan. Returns what a user should know.
+    """
+    warnings: tuple[str, ...] = ()
+    try:
+        before = read(model)
+    except ModelError as error:
+        before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
+    if before is None:
+        write_first(model, graph, painting, cast_sites.of(graph, plan.casts, placed))
+    else:
+        write(model, decisions.merged(before, decisions.of(graph, painting, plan, placed)))
+    return warnings
 
 
 def write(model: ir.Model, found: Decisions) -> None:
@@ -41,69 +84,67 @@ def write(model: ir.Model, found: Decisions) -> None:
     _write(model, graphs(model.graph), units, found.cast_sites)
 
 
-def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, crossings: Iterable[CastSite]) -> None:
-    """Leaves what `write` would of these, in a model that carries no decisions yet, and makes none."""
+def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, sites: Iterable[CastSite]) -> None:
+    """Leaves what `write` would of these, in a model that carries no decisions yet."""
     painted = zip(graph.units, painting.paints, painting.entries, strict=True)
-    _write(
-        model,
-        graph.graphs,
-        ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted),
-        crossings,
-    )
+    units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
+    _write(model, graph.graphs, units, sites)
 
 
 def _write(
     model: ir.Model,
     held: Iterable[ir.Graph],
     units: Iterable[tuple[Hashable, str, Paint, Entry]],
-    crossings: Iterable[CastSite],
+    sites: Iterable[CastSite],
 ) -> None:
-    reasons = _Reasons()
-    rows: dict[Hashable, list[str]] = {}
+    entries = _Entries()
+    rows: dict[Hashable, str] = {}
     for number, (node, variable, paint, entry) in enumerate(units):
-        row = _row(number, variable, paint, reasons.number(entry))
-        rows.setdefault(node, []).append(row)
-    for crossing in crossings:
-        rows.setdefault(crossing.node, []).append(_cast_row(crossing))
+        row = _row(number, variable, paint, entries.number(entry))
+        rows[node] = f"{rows[node]},{row}" if node in rows else row
+    casts = {site.node: json.dumps(_cast_row(site), separators=(",", ":")) for site in sites}
     for graph in held:
         for node in graph:
-            if found_here := rows.get(node):
-                node.metadata_props[KEY] = "; ".join(found_here)
+            if node in rows or node in casts:
+                node.metadata_props[KEY] = _node_text(rows.get(node), casts.get(node))
             else:
                 node.metadata_props.pop(KEY, None)
-    content = {"format": FORMAT, "reasons": reasons.table}
+    content = {"format": FORMAT, "entries": entries.table}
     model.metadata_props[KEY] = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
 
-class _Reasons:
-    """A table of reasons, and where each stands in it."""
+def _row(number: int, variable: str, paint: Paint, entry: int) -> str:
+    """A row of a unit as JSON; `json` takes several times as long, and a model has a row for every unit."""
+    cause = "null" if paint.cause is None else paint.cause
+    return f'[{number},"{variable}","{paint.colour.value}","{paint.rule.value}",{cause},{entry}]'
+
+
+def _cast_row(site: CastSite) -> Sequence[Any]:
+    return [site.added, *records.of_cast_site(site).values()]
+
+
+def _node_text(units: str | None, cast: str | None) -> str:
+    parts = (f'"units":[{units}]' if units else "", f'"cast":{cast}' if cast else "")
+    return f"{{{','.join(filter(None, parts))}}}"
+
+
+class _Entries:
+    """A table of entries, and where each stands in it."""
 
     def __init__(self) -> None:
-        self.table: list[tuple[str, str, str]] = []
-        self._numbers: dict[tuple[str, str, str], int] = {}
+        self.table: list[Record] = []
+        self._numbers: dict[Entry, int] = {}
         self._known: dict[int, int] = {}
 
     def number(self, entry: Entry) -> int:
         """The position of an entry. The same entry serves many units: it is known by identity first."""
         number = self._known.get(id(entry))
         if number is None:
-            row = (entry.kind.value, entry.reason, entry.source)
-            number = self._known[id(entry)] = self._numbers.setdefault(row, len(self.table))
+            told = replace(entry, unheld=None)  # a record does not have it
+            number = self._known[id(entry)] = self._numbers.setdefault(told, len(self.table))
             if number == len(self.table):
-                self.table.append(row)
+                self.table.append(records.of_entry(told))
         return number
-
-
-def _row(number: int, variable: str, paint: Paint, reason: int) -> str:
-    cause = "" if paint.cause is None else f" {paint.cause}"
-    return f"{number} {variable} {paint.colour.value} {paint.rule.value} {reason}{cause}"
-
-
-def _cast_row(crossing: CastSite) -> str:
-    by = "added" if crossing.added else "given"
-    maker = "-" if crossing.producer is None else str(crossing.producer)
-    readers = ",".join(map(str, crossing.consumers)) or "-"
-    return f"cast {by} {crossing.origin.value} {maker} {readers}{' out' if crossing.is_output else ''}"
 
 
 def remove(model: ir.Model) -> None:
@@ -114,17 +155,20 @@ def remove(model: ir.Model) -> None:
             node.metadata_props.pop(KEY, None)
 
 
+# ---- read
+
+
 def read(model: ir.Model) -> Decisions | None:
     """The decisions that a model carries; None when it carries none.
 
-    What a cause has become that is no longer in the model is not known: its number is none of a unit.
+    A cause that is no longer in the model is unknown: its number is not that of a unit.
     Raises ModelError when they are damaged.
     """
     if KEY not in model.metadata_props:
         return None
     nodes = [node for graph in graphs(model.graph) for node in graph if KEY in node.metadata_props]
     try:
-        return _Reader(_reasons(model.metadata_props[KEY])).decisions(nodes)
+        return _Reader(_entries(model.metadata_props[KEY])).decisions(nodes)
     except (ValueError, RecursionError) as error:
         raise ModelError(
             f"the decisions in its metadata are damaged ({error})"[:200],
@@ -132,122 +176,70 @@ def read(model: ir.Model) -> Decisions | None:
         ) from error
 
 
-def _reasons(text: str) -> Sequence[Entry]:
+def _entries(text: str) -> Sequence[Entry]:
     content = json.loads(text)
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
         raise ValueError(f"format {found}, and {FORMAT} is read here")
-    rows = content.get("reasons")
-    if not isinstance(rows, list):
-        raise ValueError("reasons is no list")
-    return [_reason(f"reasons[{position}]", row) for position, row in enumerate(rows)]
+    json_fields.check("", content, {"entries": LIST})
+    json_fields.check_rows("entries", content["entries"], records.ENTRY_FIELDS)
+    return [records.entry(record) for record in content["entries"]]
 
 
-def _reason(path: str, row: object) -> Entry:
-    if (
-        not isinstance(row, list)
-        or len(row) != len(_REASON)
-        or not all(isinstance(part, str) for part in row)
-    ):
-        raise ValueError(f"{path} is not {', '.join(_REASON)} as texts")
-    kind, reason, source = row
-    if kind not in _KINDS:
-        raise ValueError(f"{path} has the kind {kind!r}")
-    return Entry(Kind(kind), reason, source=source)
+def _rows(node: ir.Node) -> Record:
+    """What a node carries: `units`, and `cast` if it is one, as records."""
+    where = f"node {node.name!r}: "
+    content = json.loads(node.metadata_props[KEY])
+    if not OBJECT.holds(content):
+        raise ValueError(f"{where}{content!r} is not an object"[:100])
+    json_fields.check(where, content, _NODE)
+    units = [_record(where, row, UNIT) for row in content.get("units", [])]
+    casts = [_record(where, content["cast"], CAST)] if "cast" in content else []
+    return {"units": units, "casts": casts}
 
 
-_REASON = ("kind", "reason", "source")
-_KINDS = frozenset(kind.value for kind in Kind)
-
-
-T = TypeVar("T")
-
-
-def _understood(read: Callable[[ir.Node, Sequence[str]], T], node: ir.Node, row: Sequence[str]) -> T:
-    """What is read from a row of a node; ValueError, which quotes the row, where it holds something else."""
-    try:
-        return read(node, row)
-    except (ValueError, LookupError, AttributeError) as error:
-        raise ValueError(f"node {node.name!r} has the row {' '.join(row)[:60]!r}: {error}") from error
-
-
-def _number(_: ir.Node, row: Sequence[str]) -> int:
-    return _natural(row[0])
-
-
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{text[:20]!r} is no number")
-    return int(text)
+def _record(where: str, row: object, fields: JsonFields) -> Record:
+    if not isinstance(row, list) or len(row) != len(fields):
+        raise ValueError(f"{where}{row!r} is not {', '.join(fields)}"[:100])
+    record = dict(zip(fields, row, strict=True))
+    json_fields.check(where, record, fields)
+    return record
 
 
 class _Reader:
-    def __init__(self, reasons: Sequence[Entry]) -> None:
-        self._reasons = reasons
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
         self._positions: dict[int, int] = {}
-        self._made: Mapping[ir.Node, tuple[str, ...]] = {}
+        self._defs: Mapping[ir.Node, tuple[str, ...]] = {}
 
     def decisions(self, nodes: Sequence[ir.Node]) -> Decisions:
         """What the nodes say, in the order of the numbers that they were written with."""
-        rows = [(node, row.split()) for node in nodes for row in node.metadata_props[KEY].split("; ")]
-        of_casts = [(node, row) for node, row in rows if row[:1] == ["cast"]]
-        of_units = [(_understood(_number, node, row), node, row) for node, row in rows if row[:1] != ["cast"]]
-        of_units.sort(key=lambda unit: unit[0])
-        self._made = decisions.made_by(nodes)
-        self._positions = {number: position for position, (number, *_) in enumerate(of_units)}
-        casts = tuple(_understood(self._crossing, node, row) for node, row in of_casts)
-        return Decisions(tuple(_understood(self._decision, node, row) for _, node, row in of_units), casts)
+        rows = [(node, _rows(node)) for node in nodes]
+        units = [(record, node) for node, carried in rows for record in carried["units"]]
+        units.sort(key=lambda unit: unit[0]["unit"])
+        self._defs = decisions.made_by(nodes)
+        self._positions = {record["unit"]: position for position, (record, _) in enumerate(units)}
+        casts = tuple(self._cast_site(node, record) for node, carried in rows for record in carried["casts"])
+        return Decisions(tuple(self._decision(node, record) for record, node in units), casts)
 
-    def _decision(self, node: ir.Node, row: Sequence[str]) -> Decision:
-        _, variable, colour, rule, reason, *cause = row
-        found = self._positions.get(_natural(cause[0])) if cause else None
-        if _natural(reason) >= len(self._reasons):
-            raise ValueError(f"there is no reason {reason}")
-        return decisions.about(
-            node,
-            self._made[node],
-            variable,
-            Paint(Colour(colour), Rule(rule), found),
-            self._reasons[_natural(reason)],
-        )
+    def _decision(self, node: ir.Node, record: Record) -> Decision:
+        if record["entry"] >= len(self._entries):
+            raise ValueError(f"there is no entry {record['entry']}")
+        paint = records.paint({**record, "cause": self._positions.get(record["cause"])})
+        entry = self._entries[record["entry"]]
+        return decisions.about(node, self._defs[node], record["variable"], paint, entry)
 
-    def _crossing(self, node: ir.Node, row: Sequence[str]) -> CastSite:
-        _, by, origin, maker, readers, *leaves = row
-        numbers = () if readers == "-" else map(_natural, readers.split(","))
+    def _cast_site(self, node: ir.Node, record: Record) -> CastSite:
+        if not node.inputs or not node.outputs:
+            raise ValueError(f"node {node.name!r} is not a Cast")
+        numbers = record["consumers"]
         return CastSite(
             node=node,
             names=cast_sites.names(node.inputs[0], node, node.outputs[0]),
             dtype=cast_sites.element(node),
-            origin=Origin(origin),
-            producer=None if maker == "-" else self._positions.get(_natural(maker)),
+            origin=Origin(record["origin"]),
+            producer=self._positions.get(record["producer"]),
             consumers=tuple(self._positions[number] for number in numbers if number in self._positions),
-            is_output=bool(leaves),
-            added=by == "added",
+            is_output=record["is_output"],
+            added=record["added"],
         )
-
-
-def merged(before: Decisions, after: Decisions) -> Decisions:
-    """What a second rewrite decided, with what the first one did of nodes that the second had no say in.
-
-    `before` was read from the model that was rewritten again, so both speak of the same nodes.
-    """
-    again = {decision.node for decision in after.all}
-    kept = [i for i, decision in enumerate(before.all) if decision.node not in again]
-    moved = {old: len(after.all) + new for new, old in enumerate(kept)}
-    added = {crossing.node for crossing in before.cast_sites if crossing.added}
-    ours = (replace(c, added=c.added or c.node in added) for c in after.cast_sites)
-    decided = {crossing.node for crossing in after.cast_sites}
-    others = (_moved_crossing(c, moved) for c in before.cast_sites if c.node not in decided)
-    units = (*after.all, *(_moved_decision(before.all[i], moved) for i in kept))
-    return Decisions(units, (*ours, *others))
-
-
-def _moved_decision(decision: Decision, moved: Mapping[int, int]) -> Decision:
-    cause = decision.paint.cause
-    return replace(decision, paint=replace(decision.paint, cause=None if cause is None else moved.get(cause)))
-
-
-def _moved_crossing(crossing: CastSite, moved: Mapping[int, int]) -> CastSite:
-    producer = None if crossing.producer is None else moved.get(crossing.producer)
-    consumers = tuple(moved[i] for i in crossing.consumers if i in moved)
-    return replace(crossing, producer=producer, consumers=consumers)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use
-from amp_rewrite.onnx_types.element_types import element_name
+from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.rewriting.plan import PlannedCast
 
 
@@ -85,8 +85,8 @@ def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) ->
     units = {site: unit for unit, site in graph.uses.get(cast.value, ())}
     return CastSite(
         node=node,
-        names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_name(cast.dtype)}"),
-        dtype=element_name(cast.dtype),
+        names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_type_name(cast.dtype)}"),
+        dtype=element_type_name(cast.dtype),
         origin=_origin(graph, cast.value),
         producer=graph.producer.get(cast.value),
         consumers=tuple(dict.fromkeys(units[site] for site in cast.uses if site in units)),
@@ -118,5 +118,5 @@ def element(node: ir.Node) -> str:
         return ""
     if to.type == ir.AttributeType.STRING:  # before opset 6
         known = to.as_string() in ir.DataType.__members__
-        return element_name(ir.DataType[to.as_string()]) if known else ""
-    return element_name(ir.DataType(to.as_int()))
+        return element_type_name(ir.DataType[to.as_string()]) if known else ""
+    return element_type_name(ir.DataType(to.as_int()))

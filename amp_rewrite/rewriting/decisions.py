@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.operator_lists import Entry
-from amp_rewrite.rewriting import cast_sites as crossings
+from amp_rewrite.rewriting import cast_sites
 from amp_rewrite.rewriting.cast_sites import CastSite
 from amp_rewrite.rewriting.plan import Plan
 
@@ -100,11 +100,11 @@ class Decisions:
 def of(graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node] = ()) -> Decisions:
     """The decisions of an analysis; `node` of each is the ir.Node.
 
-    The crossings are those of the Casts that the model has, then those that are planned, in their order;
+    The Cast sites are those of the Casts that the model has, then those that are planned, in their order;
     `placed` has a node for each of these once they stand.
     """
-    crossed = tuple(crossings.of(graph, plan.casts, placed))
-    return Decisions(tuple(_decisions(graph, painting)), crossed)
+    sites = tuple(cast_sites.of(graph, plan.casts, placed))
+    return Decisions(tuple(_decisions(graph, painting)), sites)
 
 
 def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
@@ -129,3 +129,30 @@ def about(node: ir.Node, made: tuple[str, ...], variable: str, paint: Paint, ent
         paint=paint,
         entry=entry,
     )
+
+
+def merged(before: Decisions, after: Decisions) -> Decisions:
+    """What a second rewrite decided, with what the first one did of nodes that the second had no say in.
+
+    `before` was read from the model that was rewritten again, so both speak of the same nodes.
+    """
+    again = {decision.node for decision in after.all}
+    kept = [i for i, decision in enumerate(before.all) if decision.node not in again]
+    moved = {old: len(after.all) + new for new, old in enumerate(kept)}
+    added = {site.node for site in before.cast_sites if site.added}
+    ours = (replace(c, added=c.added or c.node in added) for c in after.cast_sites)
+    decided = {site.node for site in after.cast_sites}
+    others = (_moved_site(c, moved) for c in before.cast_sites if c.node not in decided)
+    units = (*after.all, *(_moved_decision(before.all[i], moved) for i in kept))
+    return Decisions(units, (*ours, *others))
+
+
+def _moved_decision(decision: Decision, moved: Mapping[int, int]) -> Decision:
+    cause = decision.paint.cause
+    return replace(decision, paint=replace(decision.paint, cause=None if cause is None else moved.get(cause)))
+
+
+def _moved_site(site: CastSite, moved: Mapping[int, int]) -> CastSite:
+    producer = None if site.producer is None else moved.get(site.producer)
+    consumers = tuple(moved[i] for i in site.consumers if i in moved)
+    return replace(site, producer=producer, consumers=consumers)

@@ -9,14 +9,14 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.analysis.ranges import fill_of
-from amp_rewrite.model.blocks import Change, Changed
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor, numbers
-from amp_rewrite.model.names import Names
+from amp_rewrite.model.tensor_blocks import Conversion, ConvertedTensor
+from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types
 from amp_rewrite.onnx_types.attribute_types import FIRST_TYPED_CAST
-from amp_rewrite.onnx_types.element_types import Types, element_name, tensor
+from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
 from amp_rewrite.rewriting import cast_insertion
 from amp_rewrite.rewriting.cast_insertion import Placer, graph_of, redirect
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
@@ -32,9 +32,9 @@ def apply(plan: Plan, model: ir.Model, held: Collection[ir.Graph], types: Types)
     """
     if plan.casts:
         _import_casts(model)
-    names = Names(held)
+    names = UniqueNames(held)
     if len(held) > 1:
-        names.tell_apart(model.graph)
+        names.rename_shadowing(model.graph)
     editor = _Editor(plan.half, model, types, names)
     for storing in plan.tensors:
         editor.store(storing)
@@ -63,7 +63,7 @@ _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
 
 
 class _Editor:
-    def __init__(self, half: Half, model: ir.Model, types: Types, names: Names) -> None:
+    def __init__(self, half: Half, model: ir.Model, types: Types, names: UniqueNames) -> None:
         self._half = half
         self._types = types
         self._root = model.graph
@@ -147,7 +147,7 @@ class _Editor:
 
     def cast(self, cast: PlannedCast) -> ir.Node:
         """Puts the Cast behind the maker of its value, and has the planned places read it."""
-        value, element = cast.value, element_name(cast.dtype)
+        value, element = cast.value, element_type_name(cast.dtype)
         name = self._names.of_node(f"{value.name or 'value'}__{element}")
         node = cast_insertion.cast(value, cast.dtype, name)
         made = node.outputs[0]
@@ -164,7 +164,7 @@ class _Editor:
         """`made` is the output of the model that `value` was: it takes over all that callers know of it."""
         dtype = self._types[value].dtype
         assert dtype is not None, "only tensors are cast"
-        made.name, value.name = value.name, self._names.of_value(value, element_name(dtype))
+        made.name, value.name = value.name, self._names.of_value(value, element_type_name(dtype))
         made.doc_string, value.doc_string = value.doc_string, None
         for known, ours in ((made.metadata_props, value.metadata_props), (made.meta, value.meta)):
             known.update(ours)
@@ -191,11 +191,13 @@ def _replace(stored: StoredTensor, converted: ir.TensorProtocol) -> None:
     stored.node.attributes["value"] = ir.AttrTensor("value", converted)
 
 
-def _tensor(change: Change, dtype: ir.DataType, stored: StoredTensor, name: str | None) -> ir.TensorProtocol:
+def _tensor(
+    change: Conversion, dtype: ir.DataType, stored: StoredTensor, name: str | None
+) -> ir.TensorProtocol:
     """What is stored, changed: now if it is small, and when it is written if not."""
     like = stored.tensor
     if like.nbytes >= LAZY_FROM:
-        return Changed(like, change, dtype, name)
+        return ConvertedTensor(like, change, dtype, name)
     return ir.Tensor(
         change(numbers(like)),
         dtype=dtype,

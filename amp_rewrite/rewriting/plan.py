@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.rules import Painting
@@ -16,7 +17,7 @@ from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types
-from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.options import IOTypes, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Plan:
         return bool(self.values or self.attributes or self.casts or self.tensors)
 
 
-def check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
+def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
     """Raises OptionError for a name that no float32 input or output has, or that says nothing."""
     if keep_io and io is IOTypes.KEEP:
         raise OptionError(
@@ -106,18 +107,14 @@ def check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None
             )
 
 
-def make(
-    graph: UnitGraph,
-    painting: Painting,
-    stored: Mapping[ir.Value, StoredTensor],
-    ranges: Ranges,
-    half: Half,
-    *,
-    io: IOTypes = IOTypes.KEEP,
-    keep_io: Iterable[str] = (),
-) -> Plan:
-    """The plan that carries out a painting: one Cast for each (value, type) read in the other colour."""
-    planner = _Planner(graph, painting, stored, ranges, half, io, frozenset(keep_io))
+def make(facts: Facts, painting: Painting, options: Options) -> Plan:
+    """The plan that carries out a painting: one Cast for each (value, type) read in the other colour.
+
+    Raises OptionError for names in `keep_io` that mean nothing.
+    """
+    _check_names(facts.graph, options.keep_io, options.io)
+    planner = _Planner(facts, painting, options)
+    graph, half, ranges = facts.graph, options.half, facts.ranges
     planner.plan_all()
     return Plan(
         half=half,
@@ -131,18 +128,15 @@ def make(
 class _Planner:
     def __init__(
         self,
-        graph: UnitGraph,
+        facts: Facts,
         painting: Painting,
-        stored: Mapping[ir.Value, StoredTensor],
-        ranges: Ranges,
-        half: Half,
-        io: IOTypes,
-        keep_io: frozenset[str],
+        options: Options,
     ) -> None:
-        self._graph, self._painting, self._half = graph, painting, half
-        self._held, self._ranges = stored, ranges
-        self._half_io = io is IOTypes.HALF
-        self._keep_io = keep_io
+        graph, ranges = facts.graph, facts.ranges
+        self._graph, self._painting, self._half = graph, painting, options.half
+        self._held, self._ranges = facts.constants, ranges
+        self._half_io = options.io is IOTypes.HALF and facts.old_opset is None
+        self._keep_io = frozenset(options.keep_io)
         self._entering = frozenset(graph.root.inputs)
         self.masks = {value for value, way in ranges.masks.items() if any(map(painting.is_half, way))}
         self._leaving = self._output_sites()
@@ -239,7 +233,7 @@ def _attributes(
             continue  # a target may have joined the variable to another: it has that one's name then
         fit = ranges.fits.get(unit.defs[0], halves.PERFECT)
         saturates = fit.overflowing if unit.defs[0] in masks else 0
-        said = attribute_types.said(unit.node, typed) is not None
+        said = attribute_types.declared(unit.node, typed) is not None
         half_by_input = (unit.node, typed.like) in halved
         if not painting.is_half(unit.index):
             if saturates or (half_by_input and not said):

@@ -13,20 +13,22 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.units import Unit, UnitGraph
-from amp_rewrite.colouring.classification import BY_SCHEMA
-from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
+from amp_rewrite.colouring.rules import Painting
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.files import reading
 from amp_rewrite.flops.flop_count import Flops
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy import targets
-from amp_rewrite.policy.operator_lists import Entry, Kind
+from amp_rewrite.policy.entries import Entry
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.rewriting import cast_sites, plan_schema
+from amp_rewrite.rewriting import cast_sites, plan_schema, records
 from amp_rewrite.rewriting.plan import Plan, PlannedCast
 
 
@@ -34,7 +36,6 @@ def dump(
     graph: UnitGraph,
     painting: Painting,
     plan: Plan,
-    model: ir.Model,
     options: Options,
     flops: Flops | None = None,
     assumptions: tuple[str, ...] = (),
@@ -43,12 +44,12 @@ def dump(
     `assumptions` what these rest on.
 
     `units` holds the decisions, and with what stands above it counts when the plan is read back: a `colour`
-    may be edited. `casts` and `stored` say what follows from them, and what a unit `makes` and its `flops`
-    are for the reader as well.
+    may be edited. `casts` and `stored` say what follows from them; they are for the reader, as are the `why`
+    of a unit, its `defs` and its `flops`.
     """
     content = {
         "format": plan_schema.FORMAT,
-        "model": fingerprint(model),
+        "model": fingerprint(graph.root),
         "half": plan.half.name,
         "target": options.target.name,
         "io": options.io.value,
@@ -71,16 +72,8 @@ def dump(
 
 
 def _cast(graph: UnitGraph, cast: PlannedCast) -> dict[str, Any]:
-    crossing = cast_sites.planned(graph, cast)
-    return {
-        "value": cast.value.name,
-        "to": cast.dtype.name.lower(),
-        "reads": len(cast.uses),
-        "origin": crossing.origin.value,
-        "maker": crossing.producer,
-        "readers": list(crossing.consumers),
-        "leaves": crossing.is_output,
-    }
+    why = records.of_cast_site(cast_sites.planned(graph, cast))
+    return {"value": cast.value.name, "to": element_type_name(cast.dtype), "uses": len(cast.uses), **why}
 
 
 def _unit(unit: Unit, painting: Painting, flops: int | None) -> dict[str, Any]:
@@ -89,14 +82,10 @@ def _unit(unit: Unit, painting: Painting, flops: int | None) -> dict[str, Any]:
         "node": unit.node.name,
         "operator": _operator(unit.node),
         "variable": str(unit.var),
-        "colour": paint.colour.value,
-        "rule": paint.rule.value,
-        "cause": paint.cause,
-        "kind": entry.kind.value,
-        "reason": entry.reason,
-        "follow": entry.follow,
-        "source": entry.source,
-        "makes": [value.name for value in unit.node.outputs if value.name],
+        **records.of_paint(paint),
+        **records.of_entry(entry),
+        "why": in_words(entry.evidence),
+        "defs": [value.name for value in unit.node.outputs if value.name],
         "flops": flops,
     }
 
@@ -105,18 +94,18 @@ def _operator(node: ir.Node) -> str:
     return schema.written(node.domain, node.op_type)
 
 
-def fingerprint(model: ir.Model) -> str:
+def fingerprint(root: ir.Graph) -> str:
     """A digest of a model's structure: nodes, names, attributes' names, and stored tensors' types and
     shapes, but not their numbers.
     """
     digest = hashlib.sha256()
-    for line in _structure(model):
+    for line in _structure(root):
         digest.update(line.encode(errors="surrogatepass"))
     return digest.hexdigest()
 
 
-def _structure(model: ir.Model) -> Iterator[str]:
-    for graph in graphs(model.graph):
+def _structure(root: ir.Graph) -> Iterator[str]:
+    for graph in graphs(root):
         yield f"graph {[v.name for v in graph.inputs]} {[v.name for v in graph.outputs]}\n"
         for value in graph.initializers.values():
             tensor = value.const_value
@@ -142,7 +131,7 @@ class SavedPlan:
     units: tuple[Mapping[str, Any], ...]
     casts: tuple[Mapping[str, Any], ...]
     where: str
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...]
 
     def over(self, options: Options) -> Options:
         """The options with all that the plan decides taken from it."""
@@ -155,27 +144,28 @@ class SavedPlan:
             keep_functions=self.keep_functions,
         )
 
-    def painting(self, graph: UnitGraph, model: ir.Model) -> Painting:
-        """The saved decisions for this model's units.
-
-        Raises PlanError when the plan was made for another model, or asks for what cannot be.
-        """
+    def entries(self, graph: UnitGraph) -> tuple[Entry, ...]:
+        """What was said of this model's units; PlanError when the plan was made for another model."""
         rows = self.units
-        same = len(rows) == len(graph.units) and self.model == fingerprint(model)
+        same = len(rows) == len(graph.units) and self.model == fingerprint(graph.root)
         if not same or not all(map(_is_of, rows, graph.units)):
             raise PlanError(
                 "this plan was made for another model",
                 where=self.where,
                 remedy="make a new one with `plan_files.dump`",
             )
-        painting = Painting(tuple(map(paint, rows)), tuple(map(entry, rows)))
+        return tuple(map(records.entry, rows))
+
+    def painting(self, graph: UnitGraph, entries: tuple[Entry, ...]) -> Painting:
+        """The saved colours of this model's units; PlanError when they cannot be."""
+        painting = Painting(tuple(map(records.paint, self.units)), entries)
         self._refuse_impossible(graph, painting)
         return painting
 
     def _refuse_impossible(self, graph: UnitGraph, painting: Painting) -> None:
         for unit in graph.units:
             able = any(self.half.tensor in kind for kind in unit.allowed)
-            bound = painting.entries[unit.index].source == BY_SCHEMA
+            bound = painting.entries[unit.index].authority is Authority.SCHEMA
             if painting.is_half(unit.index) and (bound or not able):
                 raise PlanError(
                     f"{unit} cannot be {self.half.name}: its schema does not allow it",
@@ -199,16 +189,6 @@ def _is_of(row: Mapping[str, Any], unit: Unit) -> bool:
     return _named(row) == (unit.node.name, _operator(unit.node), str(unit.var))
 
 
-def paint(row: Mapping[str, Any]) -> Paint:
-    """The paint that a row holds."""
-    return Paint(Colour(row["colour"]), Rule(row["rule"]), row["cause"])
-
-
-def entry(row: Mapping[str, Any]) -> Entry:
-    """The entry that a row holds."""
-    return Entry(Kind(row["kind"]), row["reason"], row["follow"], row["source"])
-
-
 def load(path: str | Path) -> SavedPlan:
     """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
     file = arguments.path("path", path)
@@ -217,12 +197,12 @@ def load(path: str | Path) -> SavedPlan:
     except OSError as error:
         raise PlanError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     except (ValueError, RecursionError) as error:
-        raise PlanError(f"is no JSON ({error})", where=path, remedy=_AGAIN) from error
+        raise PlanError(f"is not valid JSON ({error})", where=path, remedy=_AGAIN) from error
     try:
         plan_schema.check(content)
         return _saved(content, str(path))
     except (ValueError, OptionError) as error:
-        raise PlanError(f"is no plan ({error})", where=path, remedy=_AGAIN) from error
+        raise PlanError(f"is not a valid plan ({error})", where=path, remedy=_AGAIN) from error
 
 
 _AGAIN = "make it again with `plan_files.dump`"
@@ -237,7 +217,7 @@ def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
         keep_functions=content["keep_functions"],
         model=content["model"],
         units=tuple(content["units"]),
-        casts=tuple(content.get("casts", ())),
+        casts=tuple(content["casts"]),
         where=where,
-        assumptions=tuple(content.get("assumptions", ())),
+        assumptions=tuple(content["assumptions"]),
     )

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.matching import Matched
 from amp_rewrite.colouring.rules import Painting
-from amp_rewrite.model.names import graphs
 from amp_rewrite.rewriting.plan import Plan, Storage
 
 
@@ -86,10 +85,10 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
     return found
 
 
-def count_nodes(model: ir.Model, graph: UnitGraph, painting: Painting) -> Nodes:
-    """The nodes of a model by colour; `model` is the original, or has its nodes."""
+def count_nodes(graph: UnitGraph, painting: Painting) -> Nodes:
+    """The nodes of a model by colour."""
     found = Counter(extents(graph, painting).values())
-    total = sum(map(len, graphs(model.graph)))
+    total = sum(map(len, graph.graphs))
     return Nodes(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from amp_rewrite.model.names import graphs
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.model.names import Names
+from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import tensor
 from amp_rewrite.rewriting import editing
 
@@ -14,7 +14,7 @@ SINCE: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalType:
 """The opsets from which on a Loop carries sequences, and an If gives optionals away (ONNX 1.8 and 1.11)."""
 
 
-def nodes(value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, names: Names) -> list[ir.Node]:
+def nodes(value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, names: UniqueNames) -> list[ir.Node]:
     """Nodes that cast a value of a type, in order; the result is the only output of the last.
 
     They are not in any graph yet. All that they make has a type, and a name that nothing else has.
@@ -27,7 +27,7 @@ def nodes(value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType, names: Nam
 class _Nodes:
     """Nodes that are made one after the other, under names that begin alike."""
 
-    def __init__(self, whose: ir.Value, names: Names) -> None:
+    def __init__(self, whose: ir.Value, names: UniqueNames) -> None:
         self._whose = whose
         self._names = names
         self.nodes: list[ir.Node] = []

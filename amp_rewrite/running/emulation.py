@@ -20,11 +20,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.findings import MOVERS, effective_op
+from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import blocks, inlining, loading, writing
-from amp_rewrite.model.names import Names, graphs
+from amp_rewrite.model import inlining, loading, tensor_blocks, writing
+from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import attribute_types, element_types
 from amp_rewrite.rewriting import cast_insertion, editing
@@ -96,7 +97,7 @@ class _Emulator:
         self._root = model.graph
         self._types = element_types.infer(model)
         self._opset = element_types.newest(model.graph.opset_imports)
-        self._names = Names(graphs(model.graph))
+        self._names = UniqueNames(graphs(model.graph))
         self._placer = Placer()
         self._leaving: dict[ir.Value, list[Use]] = {}
         for graph in graphs(model.graph):
@@ -217,7 +218,7 @@ def _widen_attributes(node: ir.Node) -> None:
     typed = attribute_types.of(node)
     if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
         return
-    if attribute_types.said(node, typed) in HALF_TYPES:
+    if attribute_types.declared(node, typed) in HALF_TYPES:
         wide_type = int(ir.DataType.FLOAT)
         node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
 
@@ -227,7 +228,7 @@ def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return tensor
     if tensor.nbytes < editing.LAZY_FROM:
         return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
-    return blocks.Changed(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
+    return tensor_blocks.ConvertedTensor(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
 
 
 def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:

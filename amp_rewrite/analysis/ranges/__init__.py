@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.ranges import (
     absorption,
@@ -21,10 +20,11 @@ from amp_rewrite.analysis.ranges import (
 )
 from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import blocks
+from amp_rewrite.model import tensor_blocks
 from amp_rewrite.model.constants import StoredTensor, numbers
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.policy.evidence import Evidence
 
 _RULES = (absorption.find, epsilons.find, inexact_factor.find, reciprocal_overflow.find)
 """What follows for units from a constant, besides overflow; the first to say something of a unit is heard."""
@@ -39,7 +39,7 @@ class Ranges:
     """
 
     fits: Mapping[ir.Value, Fit]
-    findings: Mapping[int, Finding]
+    findings: Mapping[int, Evidence]
     masks: Mapping[ir.Value, tuple[int, ...]]
 
 
@@ -47,7 +47,7 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half)
     """How every stored value that is read fits into `half`, and what follows from it."""
     read = [value for value in stored if graph.uses.get(value)]
     tensors = [stored[value].tensor for value in read]
-    fits = dict(zip(read, blocks.fits(tensors, half), strict=True))
+    fits = dict(zip(read, tensor_blocks.fits(tensors, half), strict=True))
     found = _Found(_context(graph, fits, half), fits)
     for value, tensor in zip(read, tensors, strict=True):
         uses = (UnitUse(unit, site.port) for unit, site in graph.uses[value])
@@ -81,7 +81,7 @@ class _Found:
     def __init__(self, context: Context, fits: Mapping[ir.Value, Fit]) -> None:
         self._context = context
         self.fits = dict(fits)
-        self.findings: dict[int, Finding] = {}
+        self.findings: dict[int, Evidence] = {}
         self.masks: dict[ir.Value, tuple[int, ...]] = {}
 
     def constant(self, constant: Constant) -> None:
@@ -97,7 +97,7 @@ class _Found:
         self.fits[value] = fit
         self.constant(constant)
         if fit.overflowing and value not in self.masks:
-            self._keep({unit: overflow.finding(constant, self._context)})
+            self._keep({unit: overflow.evidence(constant, self._context)})
 
     def _overflow(self, constant: Constant) -> None:
         way = masks.find(constant, self._context)
@@ -106,6 +106,6 @@ class _Found:
         else:
             self._keep(overflow.find(constant, self._context))
 
-    def _keep(self, findings: Mapping[int, Finding]) -> None:
+    def _keep(self, findings: Mapping[int, Evidence]) -> None:
         for unit, finding in findings.items():
             self.findings.setdefault(unit, finding)

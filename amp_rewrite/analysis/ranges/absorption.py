@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
+from amp_rewrite.policy.evidence import Reason
 
 _SUMS = frozenset(("Add", "Sub", "Sum"))
 
@@ -17,6 +17,5 @@ def find(constant: Constant, context: Context) -> Findings:
     if fit.overflowing or least < half.integers:
         return NONE
     step = 2.0 ** (math.floor(math.log2(least)) + 1) / half.integers
-    what = f"{least:.6g} in {constant.name} swallows what it is added to"
-    finding = Finding(f"{what}: {half.name} has steps of {step:g} there")
-    return {use.unit: finding for use in constant.uses if context.node(use.unit).op_type in _SUMS}
+    evidence = constant.evidence(Reason.ABSORPTION, half, least, step)
+    return {use.unit: evidence for use in constant.uses if context.node(use.unit).op_type in _SUMS}

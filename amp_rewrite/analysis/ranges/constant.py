@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.analysis.propagation import UnitUse
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-Findings = Mapping[int, Finding]
+Findings = Mapping[int, Evidence]
 """The units that must stay float32, and why."""
 
 NONE: Findings = {}
@@ -27,10 +27,11 @@ class Constant:
     size: int
     uses: tuple[UnitUse, ...]
 
-    @property
-    def name(self) -> str:
-        """How a reason names it."""
-        return f"'{self.value.name}'" if self.value.name else "a stored value"
+    def evidence(
+        self, reason: Reason, half: Half, number: float | None, limit: float | None = None
+    ) -> Evidence:
+        """What holds a unit in float32 because of this constant."""
+        return Evidence(Authority.RANGE, reason, self.value.name or "", number, limit, half.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from amp_rewrite.analysis.findings import MOVERS, Finding, effective_op
+from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
+from amp_rewrite.policy.evidence import Reason
 
 CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
 _DIVIDE = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0}
@@ -26,9 +27,8 @@ def find(constant: Constant, context: Context) -> Findings:
 
     found = propagate(context.graph, constant.uses, after)
     ends = [use for use in found.uses if _is_fatal(use, context)]
-    what = f"{fit.high:.3g}" if tiny else "a number"
-    finding = Finding(f"{what} in {constant.name} becomes 0 in {half.name}, and is divided by")
-    return {use.unit: finding for use in found.on_paths_to(ends)}
+    evidence = constant.evidence(Reason.VANISHING_DIVISOR, half, fit.high if tiny else None)
+    return {use.unit: evidence for use in found.on_paths_to(ends)}
 
 
 def _is_fatal(use: UnitUse, context: Context) -> bool:

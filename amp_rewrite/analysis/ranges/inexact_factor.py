@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from amp_rewrite.analysis.findings import Finding
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.evidence import Reason
 
 _SCALES = frozenset(("Div", "Mul", "Pow"))
 _ROUNDOFFS = 2.0
@@ -24,8 +24,8 @@ def find(constant: Constant, context: Context) -> Findings:
     rounded = _rounded(fit.low, half)
     if abs(rounded - fit.low) <= abs(fit.low) * _ROUNDOFFS / half.integers:
         return NONE
-    finding = Finding(f"{fit.low:.3g} in {constant.name} becomes {rounded:.3g} in {half.name}")
-    return {use.unit: finding for use in constant.uses if context.node(use.unit).op_type in _SCALES}
+    evidence = constant.evidence(Reason.INEXACT_FACTOR, half, fit.low, rounded)
+    return {use.unit: evidence for use in constant.uses if context.node(use.unit).op_type in _SCALES}
 
 
 def _rounded(number: float, half: Half) -> float:

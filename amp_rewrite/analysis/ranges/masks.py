@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amp_rewrite.analysis.findings import effective_op
+from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.analysis.ranges import overflow
 from amp_rewrite.analysis.ranges.constant import Constant, Context

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from amp_rewrite.analysis.findings import MOVERS, Finding, effective_op
+from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.propagation import UnitUse, reach
 from amp_rewrite.analysis.ranges.constant import Constant, Context, Findings
+from amp_rewrite.policy.evidence import Evidence, Reason
 
 CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
 
@@ -20,14 +21,14 @@ def find(constant: Constant, context: Context) -> Findings:
         return context.graph.successors[unit] if carries else ()
 
     found = reach(readers, edges, lambda _: True)
-    return dict.fromkeys((*readers, *found), finding(constant, context))
+    return dict.fromkeys((*readers, *found), evidence(constant, context))
 
 
-def finding(constant: Constant, context: Context) -> Finding:
+def evidence(constant: Constant, context: Context) -> Evidence:
     """Which number of a constant is too large, and what the limit is."""
     fit, half = constant.fit, context.half
     worst = fit.low if -fit.low > fit.high else fit.high
-    return Finding(f"{worst:.6g} in {constant.name} is beyond {half.name}'s {half.largest:.6g}")
+    return constant.evidence(Reason.OVERFLOW, half, worst, half.largest)
 
 
 def harmed(constant: Constant, context: Context) -> list[UnitUse]:

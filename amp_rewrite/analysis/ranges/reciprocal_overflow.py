@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from amp_rewrite.analysis.findings import Finding, effective_op
+from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.ranges.epsilons import CARRY_EPSILON
+from amp_rewrite.policy.evidence import Evidence, Reason
 
 _CARRY_BOUND = CARRY_EPSILON - {"Mul", "Sub"}
 
@@ -28,7 +29,7 @@ def find(constant: Constant, context: Context) -> Findings:
     ends = [use for use in found.uses if _dividend(use, context) > use.carried * context.half.largest]
     marked = [use.unit for use in found.on_paths_to(ends)]
     readers = [use.unit for end in ends for use in uses_of(graph, end.unit)]
-    return dict.fromkeys((*marked, *readers), _finding(constant, ends, context)) if ends else NONE
+    return dict.fromkeys((*marked, *readers), _evidence(constant, ends, context)) if ends else NONE
 
 
 def _may_overflow(least: float, context: Context) -> bool:
@@ -45,7 +46,8 @@ def _dividend(use: UnitUse, context: Context) -> float:
     return context.dividends.get(dividend, 0.0) if dividend is not None else 0.0
 
 
-def _finding(constant: Constant, ends: list[UnitUse], context: Context) -> Finding:
-    quotient = max((_dividend(end, context) / end.carried, end) for end in ends)[1]
-    number = f"{_dividend(quotient, context):.6g} / {quotient.carried:.3g}"
-    return Finding(f"{number}, which {constant.name} admits, is beyond {context.half.name}")
+def _evidence(constant: Constant, ends: list[UnitUse], context: Context) -> Evidence:
+    """The dividend and the least divisor of the largest quotient."""
+    quotients = [(_dividend(end, context), end.carried) for end in ends]
+    dividend, divisor = max(quotients, key=lambda quotient: quotient[0] / quotient[1])
+    return constant.evidence(Reason.RECIPROCAL_OVERFLOW, context.half, dividend, divisor)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.findings import MOVERS
-from amp_rewrite.model.names import graphs
+from amp_rewrite.analysis.operators import MOVERS
+from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import control_flow, schema
 
 _EVERY = ("Concat", "Max", "Min", "SequenceConstruct")

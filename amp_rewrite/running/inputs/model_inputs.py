@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.onnx_types.element_types import element_name
+from amp_rewrite.onnx_types.element_types import element_type_name
 
 _NO_NAMES = frozenset(("", "?", "None", "none", "-1", "unk"))
 """What exporters write where a dimension has no name: two of these need not be of one size."""
@@ -53,7 +53,7 @@ class Input:
     @property
     def typed(self) -> str:
         """The type as a reader of models writes it: `float32[batch,3]`."""
-        dtype = element_name(self.dtype) if self.dtype is not None else "unknown"
+        dtype = element_type_name(self.dtype) if self.dtype is not None else "unknown"
         dims = () if self.dims is None else self.dims
         size = "" if self.dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
         whole = f"{dtype}{size}" if self.holds is Holds.TENSOR else f"{self.holds.value}({dtype}{size})"

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ForeignFormat:
     """What a file is instead: `problem` finishes a sentence that begins with its path."""
 
     problem: str
     remedy: str
 
 
-def recognise(data: bytes) -> Known | None:
+def recognise(data: bytes) -> ForeignFormat | None:
     """What these bytes are, if they begin like something that is known not to be an ONNX model."""
     return next((known for pattern, known in _FORMATS if pattern.match(data)), None)
 
 
 _UNPACK = "unpack it, and give the model in it"
 _FORMATS = tuple(
-    (re.compile(pattern, re.DOTALL | re.IGNORECASE), Known(problem, remedy))
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), ForeignFormat(problem, remedy))
     for pattern, problem, remedy in (
         (
             rb"version https://git-lfs",

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from amp_rewrite.files.staging import Stage
-from amp_rewrite.model import blocks
+from amp_rewrite.model import tensor_blocks
 
 _INSIDE_UP_TO = 1 << 10
 """Tensors of up to so many bytes stay in the model, as onnx.save keeps them: shapes and axes are among them,
@@ -22,7 +22,7 @@ _IN_FLIGHT = 1 << 62
 """No bound on what onnx-ir holds while it writes: what is large is not held, but written block by block."""
 
 
-def unload(model: ir.Model, stage: Stage, largest: int | None) -> Sequence[str]:
+def write(model: ir.Model, stage: Stage, largest: int | None) -> Sequence[str]:
     """Writes the weights of a model to files of a stage, which the model then refers to.
 
     Their names, which are returned, are free beside its target. With `largest` there are as many files as it
@@ -31,7 +31,7 @@ def unload(model: ir.Model, stage: Stage, largest: int | None) -> Sequence[str]:
     values = [v for graph in model.graphs() for v in graph.initializers.values() if v.const_value is not None]
     _take_in(values)
     groups = list(_grouped(filter(_is_large, values), largest))
-    names = stage.reserve(offers(stage.target, len(groups)))
+    names = stage.reserve(file_names(stage.target, len(groups)))
     for name, group in zip(names, groups, strict=True):
         _write(group, stage.files, name)
     return names
@@ -66,7 +66,7 @@ def _grouped(values: Iterable[ir.Value], largest: int | None) -> Iterator[list[i
 def _write(group: Sequence[ir.Value], folder: Path, name: str) -> None:
     tensors = [value.const_value for value in group if value.const_value is not None]
     written = ir.external_data.convert_tensors_to_external(
-        tensors, folder, name, max_workers=blocks.WORKERS, max_in_flight_bytes=_IN_FLIGHT
+        tensors, folder, name, max_workers=tensor_blocks.THREADS, max_in_flight_bytes=_IN_FLIGHT
     )
     for value, tensor, made in zip(group, tensors, written, strict=True):
         made.doc_string = tensor.doc_string
@@ -74,7 +74,7 @@ def _write(group: Sequence[ir.Value], folder: Path, name: str) -> None:
         value.const_value = made
 
 
-def offers(path: Path, count: int) -> Iterator[Sequence[str]]:
+def file_names(path: Path, count: int) -> Iterator[Sequence[str]]:
     """Names for so many data files of a model at `path`: `<name>.data`, or `<name>.00001-of-00003.data` and
     so on, then the same with a number before that, for where one of them is taken.
     """
@@ -98,7 +98,7 @@ _LONGEST_NAME = 255 - 10
 """Bytes of a file's name, in the file systems in use, less ten that onnx-ir adds while it writes."""
 
 
-def may_be_of(name: str, path: Path) -> bool:
+def is_file_name(name: str, path: Path) -> bool:
     """Whether a name is one that `offers` could give for the model at a path, in whatever case."""
     return bool(re.fullmatch(f"{re.escape(path.name)}{_SUFFIX}", name, re.IGNORECASE))
 

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.analysis.findings import MOVERS, effective_op
+from amp_rewrite.analysis.operators import MOVERS, effective_op
 
 
 def node(operator, **attributes):

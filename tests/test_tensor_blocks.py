@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import blocks
+from amp_rewrite.model import tensor_blocks
 from amp_rewrite.numerics.half import FLOAT16, fit
 
 ROOT = Path(__file__).parents[1]
@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of five values, which threads take ten at a time."""
-    monkeypatch.setattr(blocks, "CHUNK", 5)
-    monkeypatch.setattr(blocks, "_SPAN", 10)
+    monkeypatch.setattr(tensor_blocks, "CHUNK", 5)
+    monkeypatch.setattr(tensor_blocks, "_SPAN", 10)
 
 
 def tensors(array, folder):
@@ -41,11 +41,13 @@ def test_blocks_are_the_whole(shape, tmp_path):
     """Read, looked at and written block by block, a tensor is what it is as a whole."""
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32) * np.float32(1e-4)
     for tensor in tensors(array, tmp_path):
-        parts = list(blocks.read(tensor))
+        parts = list(tensor_blocks.read(tensor))
         assert max((part.size for part in parts), default=0) <= 5
         np.testing.assert_array_equal(np.concatenate([np.empty(0, np.float32), *parts]), array.reshape(-1))
-        assert blocks.fits([tensor], FLOAT16) == [fit(array, FLOAT16)]
-        changed = blocks.Changed(tensor, lambda a: a.astype(np.float16), ir.DataType.FLOAT16, "half")
+        assert tensor_blocks.fits([tensor], FLOAT16) == [fit(array, FLOAT16)]
+        changed = tensor_blocks.ConvertedTensor(
+            tensor, lambda a: a.astype(np.float16), ir.DataType.FLOAT16, "half"
+        )
         with (tmp_path / "written").open("wb") as file:
             changed.tofile(file)
         expected = array.astype(np.float16)
@@ -60,7 +62,7 @@ def test_halves_are_read_as_well(half, tmp_path):
     array = np.arange(7, dtype=np.float32).astype(kind.numpy())
     (tmp_path / "data").write_bytes(array.tobytes())
     lies = ir.ExternalTensor(tmp_path / "data", 0, 14, kind, shape=ir.Shape((7,)), name="w")
-    wide = blocks.Changed(lies, lambda a: a.astype(np.float32), ir.DataType.FLOAT, "w")
+    wide = tensor_blocks.ConvertedTensor(lies, lambda a: a.astype(np.float32), ir.DataType.FLOAT, "w")
     np.testing.assert_array_equal(wide.numpy(), np.arange(7))
 
 
@@ -69,7 +71,7 @@ def test_a_file_that_is_gone(tmp_path):
     _, lies = tensors(np.ones(3, np.float32), tmp_path)
     (tmp_path / "data").unlink()
     with pytest.raises(ModelError, match="the data of 'w' cannot be read"):
-        list(blocks.read(lies))
+        list(tensor_blocks.read(lies))
 
 
 PEAK = """

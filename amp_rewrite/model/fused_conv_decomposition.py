@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.model.names import Names, graphs
+from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.targets import Target
@@ -18,7 +19,7 @@ from amp_rewrite.policy.targets import Target
 _FUSED = ("com.microsoft", "FusedConv")
 
 
-def split(model: ir.Model, target: Target, half: Half) -> None:
+def decompose(model: ir.Model, target: Target, half: Half) -> None:
     """Takes apart the FusedConv nodes of a model, where the target has them in float32 alone.
 
     The first part has the node's name, the last makes its output; one with an activation that is not known
@@ -30,7 +31,7 @@ def split(model: ir.Model, target: Target, half: Half) -> None:
     if support is None or support.has("T", half.name):
         return
     found = [node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == _FUSED]
-    names = Names(graphs(model.graph)) if found else None
+    names = UniqueNames(graphs(model.graph)) if found else None
     for node in found:
         if names is not None and _activation(node) in _ACTIVATIONS:
             _replace(node, list(_parts(node, versions(""), names)))
@@ -47,7 +48,7 @@ def _activation(node: ir.Node) -> str:
     return "" if said is None or said.is_ref() else said.as_string()
 
 
-def _parts(node: ir.Node, opset: int, names: Names) -> Iterator[ir.Node]:
+def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
     convolved, residual = node.inputs[:3], node.inputs[3] if len(node.inputs) > 3 else None
     kept = [a for name, a in node.attributes.items() if not name.startswith("activation")]
     conv = ir.Node("", "Conv", convolved, kept, name=node.name)
@@ -60,21 +61,21 @@ def _parts(node: ir.Node, opset: int, names: Names) -> Iterator[ir.Node]:
     yield from _ACTIVATIONS[_activation(node)](node, last, opset, names)
 
 
-def _named(part: ir.Node, node: ir.Node, suffix: str, names: Names) -> ir.Value:
+def _named(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir.Value:
     """What a part makes: a tensor of the type and shape of the whole."""
     made, whole = part.outputs[0], node.outputs[0]
     made.name, made.type, made.shape = names.of_value(whole, suffix), whole.type, whole.shape
     return made
 
 
-Activate = Callable[[ir.Node, ir.Value, int, Names], Iterator[ir.Node]]
+Activate = Callable[[ir.Node, ir.Value, int, UniqueNames], Iterator[ir.Node]]
 """The nodes of an activation, the last of which makes what the fused node made."""
 
 
 def _plain(*parameters: str) -> Activate:
     """The activation as a node of its own, with its parameters as attributes of these names."""
 
-    def activate(node: ir.Node, last: ir.Value, _: int, names: Names) -> Iterator[ir.Node]:
+    def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
         said = zip(parameters, _said(node), strict=False)
         attributes = [ir.AttrFloat32(name, value) for name, value in said]
         yield _last(_activation(node), [last], attributes, node, names)
@@ -82,7 +83,7 @@ def _plain(*parameters: str) -> Activate:
     return activate
 
 
-def _clip(node: ir.Node, last: ir.Value, opset: int, names: Names) -> Iterator[ir.Node]:
+def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
     """Its bounds are attributes before opset 11, and inputs since."""
     bounds = dict(zip(("min", "max"), _said(node), strict=False))
     if opset < _BOUNDS_ARE_INPUTS:
@@ -104,7 +105,11 @@ _BOUNDS_ARE_INPUTS = 11
 
 
 def _last(
-    operator: str, inputs: Sequence[ir.Value], attributes: Sequence[ir.Attr], node: ir.Node, names: Names
+    operator: str,
+    inputs: Sequence[ir.Value],
+    attributes: Sequence[ir.Attr],
+    node: ir.Node,
+    names: UniqueNames,
 ) -> ir.Node:
     name = names.of_node(f"{node.name}__{operator}")
     return ir.Node("", operator, inputs, attributes, name=name)

@@ -24,7 +24,7 @@ def refuse_too_many(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = (
     A model that has as many is its own measure. Functions that call themselves are let pass: they have no
     end, and cannot be inlined at all.
     """
-    counted = _counted(model, kept)
+    counted = count(model, kept)
     if counted is None or counted.nodes <= max(MOST_NODES, counted.written):
         return
     domain, name, _ = counted.worst
@@ -37,12 +37,12 @@ def refuse_too_many(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = (
 
 def total(model: ir.Model) -> int:
     """The nodes of a model, with those that its calls come to; functions that call themselves count once."""
-    counted = _counted(model, ())
+    counted = count(model, ())
     return sum(map(_size, (model.graph, *model.functions.values()))) if counted is None else counted.nodes
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class Count:
     """Nodes once all is inlined, and nodes as they stand; the function that comes to the most of them."""
 
     nodes: int
@@ -51,7 +51,7 @@ class _Counted:
     most: int
 
 
-def _counted(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> _Counted | None:
+def count(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> Count | None:
     """None where functions call themselves.
 
     What nobody calls, and what stays, has its calls inlined all the same: it counts by itself.
@@ -72,7 +72,7 @@ def _counted(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> _Count
     worst = max(sizes, key=sizes.__getitem__, default=("", "", ""))
     written = _size(model.graph)
     nodes = written + _added(at_first, sizes) + loose
-    return _Counted(nodes, written + sum(own.values()), worst, sizes.get(worst, 0))
+    return Count(nodes, written + sum(own.values()), worst, sizes.get(worst, 0))
 
 
 def _calls(holder: ir.Graph | ir.Function, of: Collection[ir.OperatorIdentifier]) -> _Calls:

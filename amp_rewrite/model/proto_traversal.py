@@ -46,7 +46,7 @@ def attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]
         yield from node.attribute
 
 
-def infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+def value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     """What a graph declares: its inputs, its outputs, and values between them."""
     yield from graph.input
     yield from graph.output

@@ -69,7 +69,7 @@ def test_a_target_with_every_kernel_keeps_it_fused():
 
 def test_a_model_in_which_nothing_becomes_half_stays_as_it_is():
     """A fused node is not taken apart for nothing."""
-    stays(text(), Options(lists=Options().operator_lists().override(_fixed(), ["Conv"], "--deny")))
+    stays(text(), Options(lists=Options().operator_lists().override(_fixed(), ["Conv"])))
 
 
 def _fixed():

@@ -14,7 +14,7 @@ from amp_rewrite.model.external_data import KEY
 
 
 @dataclass(frozen=True, slots=True)
-class Superseded:
+class ObsoleteFiles:
     """What nothing will refer to any more, and what stays although the old model named it, and why."""
 
     removable: tuple[Path, ...] = ()
@@ -26,19 +26,19 @@ class Superseded:
             file.unlink(missing_ok=True)
 
 
-def by(target: Path, in_use: frozenset[Path]) -> Superseded:
+def find(target: Path, in_use: frozenset[Path]) -> ObsoleteFiles:
     """What a new model at `target` leaves without a reader, but for the files that are `in_use` by others.
 
     Only plain files beside the target count that a tensor of the model there names, and no other file there
     mentions. Where that cannot be known, the file stays.
     """
-    named = sorted(file for file in named_by(target) if file.parent == target.parent)
+    named = sorted(file for file in referenced_by(target) if file.parent == target.parent)
     reasons = {file: _reason_to_stay(file, target, in_use) for file in named}
     staying = (f"{file.name} stays beside the result: {why}" for file, why in reasons.items() if why)
-    return Superseded(tuple(file for file in named if not reasons[file]), tuple(staying))
+    return ObsoleteFiles(tuple(file for file in named if not reasons[file]), tuple(staying))
 
 
-def named_by(path: Path) -> frozenset[Path]:
+def referenced_by(path: Path) -> frozenset[Path]:
     """The files that tensors of the model at a path lie in, whether these are there or not.
 
     None for what is no model, and what cannot be read.
@@ -117,7 +117,7 @@ def _refers(other: Path, file: Path) -> bool:
     """Whether a file is a model with data in another file, or is none and has the other's name in it."""
     if not _mentions(other, os.fsencode(file.name)):
         return False
-    return _parsed(_content(other)) is None or file in named_by(other)
+    return _parsed(_content(other)) is None or file in referenced_by(other)
 
 
 def _mentions(other: Path, name: bytes) -> bool:

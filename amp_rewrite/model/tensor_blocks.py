@@ -17,14 +17,14 @@ from amp_rewrite.model import constants
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import CHUNK, Fit, Half
 
-WORKERS = min(4, os.cpu_count() or 1)
+THREADS = min(4, os.cpu_count() or 1)
 """Threads that look at tensors, or convert and write them: reading a disk and rounding numbers overlap."""
 
 _SPAN = 1 << 24
 """How many values a thread looks at before it takes the next: 64 MiB, so that one huge tensor is shared."""
 
 Floats = NDArray[Any]
-Change = Callable[[Floats], NDArray[Any]]
+Conversion = Callable[[Floats], NDArray[Any]]
 """What becomes of stored numbers, one by one."""
 
 
@@ -81,7 +81,7 @@ def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -
 
 def fits(tensors: Iterable[ir.TensorProtocol], half: Half) -> list[Fit]:
     """How each of these float32 tensors fits into `half`; large ones are shared out among threads."""
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         parts = [_parts(tensor, half, pool) for tensor in tensors]
         return [halves.join([part() for part in each]) for each in parts]
 
@@ -103,13 +103,13 @@ def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:
     return halves.join([halves.fit(block, half) for block in read(tensor, start, stop)])
 
 
-class Changed(ir.LazyTensor):
+class ConvertedTensor(ir.LazyTensor):
     """A stored tensor of float32 or half with other numbers: changed when it is written, block by block."""
 
     __slots__ = ("_change", "_source")
 
     def __init__(
-        self, source: ir.TensorProtocol, change: Change, dtype: ir.DataType, name: str | None
+        self, source: ir.TensorProtocol, change: Conversion, dtype: ir.DataType, name: str | None
     ) -> None:
         self._source, self._change = source, change
         super().__init__(

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from amp_rewrite import Options, rewrite
-from amp_rewrite.model import superseded
+from amp_rewrite.model import obsolete_data_files
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
 
@@ -142,12 +142,12 @@ def test_tensors_everywhere(tmp_path):
     model = helper.make_model(graph, functions=[function])
     model.training_info.add().algorithm.initializer.append(tensor())
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    assert {path.name for path in superseded.named_by(tmp_path / "m.onnx")} == set("abcdef")
+    assert {path.name for path in obsolete_data_files.referenced_by(tmp_path / "m.onnx")} == set("abcdef")
 
 
 def test_what_is_no_model_names_nothing(tmp_path):
     """Anything may stand where a result goes."""
     for content in (b"", b"location", b"\x08\x01 location", b"PK\x03\x04 location"):
         (tmp_path / "out").write_bytes(content)
-        assert superseded.named_by(tmp_path / "out") == frozenset()
-    assert superseded.named_by(tmp_path / "missing") == frozenset()
+        assert obsolete_data_files.referenced_by(tmp_path / "out") == frozenset()
+    assert obsolete_data_files.referenced_by(tmp_path / "missing") == frozenset()

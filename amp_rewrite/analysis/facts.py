@@ -1,0 +1,84 @@
+"""All that is known of a model before anything is decided: units, stored values, and what they rule out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis import integer_values, observed, quantised, ranges, runtime_bugs, units
+from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import constants
+from amp_rewrite.model.constants import StoredTensor
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_types import attribute_types, element_types
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.reasons import in_words
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The units of a model, its stored float32 tensors, and how their numbers fit into half.
+
+    `findings` are what keeps single units in float32, by position; of several, that of the highest authority.
+    `old_opset` says why nothing in the model can change, None where it can.
+    """
+
+    graph: UnitGraph
+    constants: Mapping[ir.Value, StoredTensor]
+    ranges: ranges.Ranges
+    findings: Mapping[int, Evidence]
+    old_opset: Evidence | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know of the model."""
+        return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
+
+
+def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> Facts:
+    """What is known of a prepared model; `seen` is what a run showed of its values.
+
+    Raises OptionError when `seen` was seen of another model.
+    """
+    observed.refuse_foreign(model.graph, seen)
+    graph = units.build(model, types, options.target, options.half)
+    stored = constants.find(model)
+    found = ranges.check(graph, stored, options.half)
+    old = _old_opset(model.graph, options.half)
+    findings = _findings(graph, found, options, seen) if old is None else _of_all(graph, old)
+    return Facts(graph, stored, found, findings, old)
+
+
+def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:
+    """Why nothing in a model can change: its opset has no Cast to half. None where it has one."""
+    version, least = element_types.newest(root.opset_imports), attribute_types.first_opset_with(half)
+    if version >= least:
+        return None
+    return Evidence(Authority.SCHEMA, Reason.OPSET_WITHOUT_HALF, number=version, limit=least, half=half.name)
+
+
+def _of_all(graph: UnitGraph, evidence: Evidence) -> Mapping[int, Evidence]:
+    return {unit.index: evidence for unit in graph.units}
+
+
+def _findings(
+    graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Observed
+) -> Mapping[int, Evidence]:
+    has_faults = options.target.has_faults
+    merged: dict[int, Evidence] = {}
+    for findings in (
+        runtime_bugs.check(graph) if has_faults else {},
+        found.findings,
+        integer_values.check(graph, found.fits, options.half),
+        quantised.check(graph, fused=has_faults),
+        observed.check(graph, seen, found, options.half),
+    ):
+        for unit, evidence in findings.items():
+            if unit not in merged or evidence.authority.outranks(merged[unit].authority):
+                merged[unit] = evidence
+    return merged

@@ -1,0 +1,124 @@
+"""All that is known and decided of a model before anything changes, for who asks what and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.colouring import classification, matching, rules
+from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining import causes, suggestions
+from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.model.loading import Loaded
+from amp_rewrite.policy.evidence import Authority, Evidence
+from amp_rewrite.policy.options import Options
+from amp_rewrite.rewriting import decisions, report
+from amp_rewrite.rewriting.checking import IOType, io_types
+from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.report import Report
+
+
+@dataclass(slots=True)
+class ModelState:
+    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place."""
+
+    is_edited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All that is known and decided of a model, before anything changes.
+
+    `findings` are what holds single units in float32. `replayed` holds where a saved plan decided. `loaded`,
+    `graph` and `plan` refer to the model itself, which is another after `rewrite`.
+    """
+
+    loaded: Loaded
+    graph: UnitGraph
+    painting: rules.Painting
+    plan: Plan
+    options: Options
+    findings: Mapping[int, Evidence]
+    replayed: bool
+    warnings: tuple[str, ...]
+    matched: tuple[Matched, ...]
+    io: tuple[IOType, ...]
+    state: ModelState
+    _report: Report
+    _decisions: decisions.Decisions
+
+    def report(self) -> Report:
+        """What is known of the rewrite before it happens."""
+        return self._report
+
+    def decisions(self) -> decisions.Decisions:
+        """What is decided for every unit, and why."""
+        return self._decisions
+
+    def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
+        """What holds nodes back in float32, with what would help: the most arithmetic first.
+
+        `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
+        nodes counts. Every change that is suggested was tried; with a saved plan, which takes none, none is.
+        Raises OptionError when the model has been rewritten since.
+        """
+        self._refuse_edited()
+        found = causes.find(self.decisions(), flops)
+        if self.replayed:
+            return tuple(suggestions.untried(found))
+        again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
+        return tuple(suggestions.tried(found, again))
+
+    def painted(self, options: Options) -> rules.Painting:
+        """How the same model would be coloured with other lists, pins, level and `follow`.
+
+        Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
+        the model has been rewritten since.
+        """
+        self._refuse_edited()
+        entries = classification.classify(self.graph, self.findings, options)
+        return rules.paint(self.graph, entries, follow=options.follow, level=options.level)
+
+    def _refuse_edited(self) -> None:
+        if self.state.is_edited:
+            raise OptionError(
+                "the model was rewritten after this analysis, which cannot try anything on it any more",
+                remedy="ask for them in on_plan, or analyze the original",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided, and the options by which; `replayed` holds where a saved plan decided."""
+
+    painting: rules.Painting
+    plan: Plan
+    options: Options
+    replayed: bool
+
+
+def freeze(loaded: Loaded, facts: Facts, decided: Decided, warnings: tuple[str, ...]) -> Analysis:
+    """The analysis, with all that a later edit of the model would change taken from it now."""
+    graph, painting, plan, options = facts.graph, decided.painting, decided.plan, decided.options
+    matched = () if decided.replayed else matching.find(graph, options.operator_lists(), options.pins)
+    found = report.of_plan(plan, report.count_nodes(graph, painting))
+    observed = sum(entry.authority is Authority.OBSERVATION for entry in painting.entries)
+    planned = replace(found, observed=observed, size_before=loaded.size, matched=matched, warnings=warnings)
+    return Analysis(
+        loaded,
+        graph,
+        painting,
+        plan,
+        options,
+        facts.findings,
+        decided.replayed,
+        warnings,
+        matched,
+        io_types(loaded.model, graph.types),
+        ModelState(),
+        planned,
+        decisions.of(graph, painting, plan),
+    )

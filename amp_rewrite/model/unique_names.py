@@ -1,0 +1,70 @@
+"""New names for values and nodes, different from every name in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from amp_rewrite.model import traversal
+
+
+class UniqueNames:
+    """Generates names that no value or node of these graphs has, each of them once."""
+
+    def __init__(self, graphs: Iterable[ir.Graph]) -> None:
+        self._values: set[str | None] = set()
+        self._nodes: set[str | None] = set()
+        self._value_numbering, self._node_numbering = Numbering(), Numbering()
+        for graph in graphs:
+            self._values.update(_defined(graph))
+            for node in graph:
+                self._nodes.add(node.name)
+                # a sparse initializer has uses, but no definition that onnx-ir knows of
+                self._values.update(value.name for value in node.inputs if value is not None)
+
+    def of_value(self, value: ir.Value, suffix: str) -> str:
+        """`<value>__<suffix>`, with a number if that is taken."""
+        return self._value_numbering.free(f"{value.name or 'value'}__{suffix}", self._values)
+
+    def of_node(self, name: str) -> str:
+        """The name itself, with a number if another node has it."""
+        return self._node_numbering.free(name, self._nodes)
+
+    def rename_shadowing(self, graph: ir.Graph, outer: frozenset[str | None] = frozenset()) -> None:
+        """Renames the initializers of bodies that have the name of a value of an enclosing graph.
+
+        ONNX allows this, but onnx's shape inference confuses the types of the two.
+        """
+        for value in [v for v in graph.initializers.values() if v.name in outer]:
+            value.name = self.of_value(value, "inner")
+        bodies = list(traversal.bodies(graph))
+        visible = outer.union(_defined(graph)) if bodies else outer
+        for body in bodies:
+            self.rename_shadowing(body, visible)
+
+
+def _defined(graph: ir.Graph) -> Iterator[str | None]:
+    yield from (value.name for value in graph.inputs)
+    yield from graph.initializers
+    yield from (value.name for node in graph for value in node.outputs)
+
+
+class Numbering:
+    """Makes names unique by a number; for the same name, the search continues where it stopped."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def free(self, name: str, taken: set[str] | set[str | None]) -> str:
+        """The name itself, or `<name>_2` and so on if that is taken; adds the result to `taken`.
+
+        A name that was in `taken` once must stay taken.
+        """
+        candidate, number = name, self._last.get(name, 1)
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._last[name] = number
+        taken.add(candidate)
+        return candidate

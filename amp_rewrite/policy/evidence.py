@@ -1,0 +1,104 @@
+"""Why a unit has its kind, as data: who decides, the reason, and the value and the numbers behind it.
+
+`explaining.reasons` puts it in words.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Authority(enum.Enum):
+    """Who decides on a unit, the highest authority first: a lower one never overrules a higher one.
+
+    SCHEMA: no valid model can have it otherwise. PIN: the user, of a node. OVERRIDE: the user, of operators.
+    RUNTIME_BUG: a runtime would refuse the result, or crash on it. FORCE_ALL: the level that forces whatever
+    the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
+    recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
+    lists differently. TARGET: the kernels of the target. LIST: an operator list.
+    """
+
+    SCHEMA = "schema"
+    PIN = "pin"
+    OVERRIDE = "override"
+    RUNTIME_BUG = "runtime bug"
+    FORCE_ALL = "force-all"
+    RANGE = "range"
+    QUANTISED = "quantised region"
+    OBSERVATION = "observation"
+    LEVEL = "level"
+    TARGET = "target"
+    LIST = "list"
+
+    def outranks(self, other: Authority) -> bool:
+        """Whether what this one says holds against the other."""
+        return _RANK[self] < _RANK[other]
+
+
+_RANK = {authority: rank for rank, authority in enumerate(Authority)}
+
+FOUND = frozenset((Authority.RUNTIME_BUG, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
+"""The authorities of findings: what analyses know of single units."""
+
+
+class Reason(enum.Enum):
+    """What an authority goes by, one member for each statement that can be made of a unit."""
+
+    # the schema
+    UNKNOWN_OPERATOR = "unknown operator"
+    NO_HALF_TYPE = "no half type"
+    TYPE_ATTRIBUTE = "type attribute"
+    TYPE_PROTO_ATTRIBUTE = "type proto attribute"
+    CONTAINER_IO = "sequence or optional as input or output"
+    OPSET_WITHOUT_HALF = "opset without half"
+    # the user
+    KEPT = "kept"
+    FORCED = "forced"
+    ASKED = "asked for"
+    # faults of runtimes
+    CRASHING_TRANSPOSE = "crashing transpose"
+    HALF_REDUCTION = "half reduction"
+    FLOAT32_FUNCTION = "float32 function"
+    MASKED_SCORES = "masked scores"
+    CLASHING_CAST = "clashing cast"
+    NO_KERNEL_AT_ALL = "no kernel at all"
+    NO_CPU_KERNEL = "no cpu kernel"
+    BATCH_OF_ONE = "batch of one"
+    # values
+    OVERFLOW = "overflow"
+    VANISHING_DIVISOR = "vanishing divisor"
+    RECIPROCAL_OVERFLOW = "reciprocal overflow"
+    INEXACT_FACTOR = "inexact factor"
+    ABSORPTION = "absorption"
+    FROM_INTEGER = "from an integer"
+    TO_INTEGER = "to an integer"
+    TO_PIXEL_COORDINATES = "to pixel coordinates"
+    QUANTISED_REGION = "quantised region"
+    OBSERVED_OVERFLOW = "observed overflow"
+    # levels, targets, lists
+    ALLOW_LIST_ONLY = "allow list only"
+    INFER_AS_DENY = "infer as deny"
+    EVERYTHING_FORCED = "everything forced"
+    NO_KERNEL = "no kernel"
+    CAST = "cast"
+    NOT_LISTED = "not listed"
+    LISTED = "listed"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a unit: who says it, by which reason, and what that rests on, as far as it has it.
+
+    `subject` names what it is about: a value, a pattern, an attribute, a list or a target. `number` is the
+    number that was found and `limit` the one it is held against. `half` names the half type, and `text` is
+    the sentence of a list.
+    """
+
+    authority: Authority
+    reason: Reason
+    subject: str = ""
+    number: float | None = None
+    limit: float | None = None
+    half: str = ""
+    text: str = ""

@@ -1,0 +1,81 @@
+"""Evidence in words: the only place that has them, for terminal, JSON, plans and pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from amp_rewrite.policy.entries import Entry
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+
+
+def in_words(evidence: Evidence) -> str:
+    """The evidence as words that finish the sentence "stays float32: ..." (or "allowed: ...")."""
+    return _WORDS[evidence.reason].format(
+        subject=evidence.subject,
+        value=f"'{evidence.subject}'" if evidence.subject else "a stored value",
+        number=_Number(evidence.number),
+        limit=_Number(evidence.limit),
+        half=evidence.half,
+        text=evidence.text or _WORDS[Reason.ASKED],
+    )
+
+
+class _Number:
+    """A number to be formatted; one that is not known is "a number"."""
+
+    def __init__(self, number: float | None) -> None:
+        self._number = number
+
+    def __format__(self, spec: str) -> str:
+        return "a number" if self._number is None else format(self._number, spec)
+
+
+def authority_in_words(entry: Entry) -> str:
+    """Who says it: the name of a list, the flag of an override, else the authority."""
+    if entry.authority is Authority.LIST:
+        return entry.evidence.subject
+    return f"--{entry.kind.value}" if entry.authority is Authority.OVERRIDE else entry.authority.value
+
+
+_WORDS: Mapping[Reason, str] = {
+    Reason.UNKNOWN_OPERATOR: "the operator, or a part of it, is unknown here",
+    Reason.NO_HALF_TYPE: "the schema has no {half} here",
+    Reason.TYPE_ATTRIBUTE: "the attribute {subject} sets this type, and means more than a type",
+    Reason.TYPE_PROTO_ATTRIBUTE: "the attribute type spells the element type out",
+    Reason.CONTAINER_IO: "a sequence or optional that is an input or output of the model keeps its type",
+    Reason.OPSET_WITHOUT_HALF: "{half} needs opset {limit}, and the model has {number}",
+    Reason.KEPT: "kept by {subject!r}",
+    Reason.FORCED: "forced by {subject!r}",
+    Reason.ASKED: "asked for by the user",
+    Reason.CRASHING_TRANSPOSE: (
+        "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
+    ),
+    Reason.HALF_REDUCTION: "it sums into its data, for which onnxruntime's CPU provider has no half kernel",
+    Reason.FLOAT32_FUNCTION: "onnxruntime runs it as a function with float32 constants, and refuses half",
+    Reason.MASKED_SCORES: "it outputs its masked scores, and fills them with the lowest number of the type",
+    Reason.CLASHING_CAST: (
+        "onnxruntime's CPU provider inserts a Cast that clashes with its attribute output_datatype"
+    ),
+    Reason.NO_KERNEL_AT_ALL: "onnxruntime has no half kernel for it at all",
+    Reason.NO_CPU_KERNEL: "onnxruntime's CPU provider has no half kernel for it, and no input of it to cast",
+    Reason.BATCH_OF_ONE: "onnxruntime runs it as a function, which fails in half for a batch of one",
+    Reason.OVERFLOW: "{number:.6g} in {value} is beyond {half}'s {limit:.6g}",
+    Reason.VANISHING_DIVISOR: "{number:.3g} in {value} becomes 0 in {half}, and is divided by",
+    Reason.RECIPROCAL_OVERFLOW: "{number:.6g} / {limit:.3g}, which {value} admits, is beyond {half}",
+    Reason.INEXACT_FACTOR: "{number:.3g} in {value} becomes {limit:.3g} in {half}",
+    Reason.ABSORPTION: (
+        "{number:.6g} in {value} absorbs what it is added to: {half} has steps of {limit:g} there"
+    ),
+    Reason.FROM_INTEGER: "comes from an integer that may exceed {limit}, where half is no longer exact",
+    Reason.TO_INTEGER: "ends as an integer, and half is exact for integers to {limit} only",
+    Reason.TO_PIXEL_COORDINATES: "ends as pixel coordinates, and half is exact for integers to {limit} only",
+    Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
+    Reason.OBSERVED_OVERFLOW: "{number:.3g} was seen in {value}, and {half} ends at {limit:.6g}",
+    Reason.ALLOW_LIST_ONLY: "not on the allow list, and only that is asked for",
+    Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
+    Reason.EVERYTHING_FORCED: "everything that the types allow is forced",
+    Reason.NO_KERNEL: "{subject} has no {half} kernel",
+    Reason.CAST: "a Cast takes the types that are beside it",
+    Reason.NOT_LISTED: "the operator is on no list of {subject}",
+    Reason.LISTED: "{text}",
+}

@@ -1,0 +1,43 @@
+"""The form in which a model is analysed: functions inlined, fused operators split, idle Casts bypassed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
+from amp_rewrite.onnx_types import shape_inference
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.options import Options
+from amp_rewrite.rewriting import tidy
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model in the form in which it is analysed, the types of its values, and what a user should know."""
+
+    model: ir.Model
+    types: Types
+    warnings: tuple[str, ...]
+
+
+def prepare(model: ir.Model, options: Options) -> Prepared:
+    """Changes the form of `model`, and nothing that it computes."""
+    warnings = _settle_functions(model, options)
+    operators = traversal.operators(traversal.graphs(model.graph))
+    if "FusedConv" in operators:
+        fused_conv_decomposition.decompose(model, options.target, options.half)
+    types = shape_inference.types(model)
+    if "Cast" in operators:
+        tidy.bypass(model, types)
+    return Prepared(model, types, warnings)
+
+
+def _settle_functions(model: ir.Model, options: Options) -> tuple[str, ...]:
+    """Inlines the functions of a model, or says that they are kept."""
+    if not options.keep_functions:
+        return tuple(filter(None, [inlining.inline(model)]))
+    kept = len(model.functions)
+    noun = "function" if kept == 1 else "functions"
+    return (f"{kept} model-local {noun} kept, in float32",) if kept else ()
