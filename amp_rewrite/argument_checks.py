@@ -1,4 +1,4 @@
-"""What `rewrite` and `analyze` refuse before they begin: arguments of a type that they do not take."""
+"""Checks the types of the arguments of `rewrite` and `analyze`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
 def check_types(source: object, options: object, replay: object, seen: object) -> None:
-    """An error that names the argument, for what is of another type than the argument takes."""
-    if isinstance(source, (str, os.PathLike)) and not _names_a_file(source):
+    """ModelError or OptionError, which names the argument, for a value of a wrong type."""
+    if isinstance(source, (str, os.PathLike)) and not _is_valid_path(source):
         raise ModelError(
             f"{arguments.shown(os.fspath(source))} is not a model", remedy="give the path of a file"
         )
@@ -30,12 +30,12 @@ def check_types(source: object, options: object, replay: object, seen: object) -
             arguments.instance(f'seen["{name}"]', value, Magnitudes, remedy)
 
 
-def _names_a_file(path: object) -> bool:
+def _is_valid_path(path: object) -> bool:
     return arguments.is_path(path) and bool(os.fspath(path)) and not arguments.flaw_of(path)
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:
-    """OptionError for a place to write that is none, or where nothing is written."""
+    """OptionError for an output that is not a path, and for `in_place` where no file is given."""
     is_path = isinstance(source, (str, os.PathLike))
     if arguments.flag("in_place", in_place) and not is_path:
         raise OptionError("in_place is for a path; other models are returned")

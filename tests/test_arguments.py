@@ -102,9 +102,9 @@ OPTIONS = [
     ({"pins": "head_.*"}, "Options.pins: 'head_.*' is not of type Pins; write Pins(keep_full="),
     ({"pins": {"keep_full": "a"}}, "Options.pins: dict is not of type Pins"),
     ({"pins": Pins}, "Options.pins: the class Pins is not of type Pins"),
-    ({"keep_io": None}, "Options.keep_io: None is not a text, or a list of texts"),
+    ({"keep_io": None}, "Options.keep_io: None is not a string, or a list of strings"),
     ({"keep_io": ["a", 1]}, "Options.keep_io: 1 is not a string"),
-    ({"keep_io": {"a": 1}}, "Options.keep_io: dict is not a text"),
+    ({"keep_io": {"a": 1}}, "Options.keep_io: dict is not a string"),
     ({"external_data": True}, "Options.external_data: True is not one of auto, always, never"),
 ]
 
@@ -118,7 +118,7 @@ def test_options_name_the_field_that_is_wrong(given, line):
 @pytest.mark.parametrize(
     ("call", "given", "line"),
     [
-        (Pins, {"keep_full": 5}, "Pins.keep_full: 5 is not a text, or a list of texts"),
+        (Pins, {"keep_full": 5}, "Pins.keep_full: 5 is not a string, or a list of strings"),
         (Pins, {"force_half": [None]}, "Pins.force_half: None is not a string"),
         (
             ExternalData,
@@ -157,7 +157,7 @@ def test_other_dataclasses_name_their_fields(call, given, line):
 
 def test_a_path_object_is_no_text():
     """A Path where texts are meant is a slip."""
-    assert refusal(Pins, Path("a")).startswith("Pins.keep_full: PosixPath is not a text")
+    assert refusal(Pins, Path("a")).startswith("Pins.keep_full: PosixPath is not a string")
 
 
 MODEL = demo.network()
@@ -211,7 +211,7 @@ def test_rewrite_of_a_model_in_memory_names_the_argument(given, line):
         (5, "output: 5 is not a path"),
         (b"x.onnx", "output: b'x.onnx' is not a path"),
         (True, "output: True is not a path"),
-        ("a\0b.onnx", "output: 'a\\x00b.onnx' has a character that no path has"),
+        ("a\0b.onnx", "output: 'a\\x00b.onnx' has a character that is not valid in a path"),
         ("a" * 5000, "output: 'aaaaaaaaaaaa...aaaaaaaaaaaaa' is longer than a path can be"),
     ],
 )
@@ -270,7 +270,7 @@ def test_coverage_names_the_dimension(given, line):
         ({"require": ["MatMul"]}, "require: list is not a mapping"),
         ({"require": {"MatMul": "all"}}, "MatMul 'all' is not a share"),
         ({"require": {"MatMul": None}}, "MatMul None is not a share"),
-        ({"forbid_half": 5}, "forbid_half: 5 is not a text, or a list of texts"),
+        ({"forbid_half": 5}, "forbid_half: 5 is not a string, or a list of strings"),
         ({"forbid_half": [5]}, "forbid_half: 5 is not a string"),
         ({"forbid_half": "Sotfmax"}, "no operator is called Sotfmax; did you mean Softmax?"),
         ({"max_casts": "3"}, "max_casts: '3' is not an integer of at least 0"),

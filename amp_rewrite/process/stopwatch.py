@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -21,21 +20,15 @@ class Stopwatch:
         self._progress = progress
         self._taken: dict[str, float] = {}
 
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Generator[None]:
-        """Times what runs inside; the times of a stage that occurs twice add up."""
+    def run(self, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """What `work` returns, timed as a stage; the times of a stage that occurs twice add up."""
         if self._progress is not None:
             self._progress(name)
         start = time.perf_counter()
         try:
-            yield
+            return work(*args, **named)
         finally:
             self._taken[name] = self._taken.get(name, 0.0) + time.perf_counter() - start
-
-    def run(self, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """What `work` returns, timed as a stage."""
-        with self.stage(name):
-            return work(*args, **named)
 
     @property
     def seconds(self) -> tuple[tuple[str, float], ...]:
