@@ -46,7 +46,7 @@ __all__ = [
 
 _PLACES = {
     "AmpPass": "passes:AmpPass",
-    "Analysis": "deciding:Analysis",
+    "Analysis": "explaining.analysis:Analysis",
     "Coverage": "coverage.counts:Coverage",
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",

@@ -21,6 +21,7 @@ from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.colouring import classification, rules
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.explaining.analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
@@ -144,6 +145,7 @@ def rewrite(
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
             on_plan(analysis)
+            analysis.decisions()  # made before the edit, for whoever keeps the analysis
         placed = stages.run("edit", _edit, analysis)
         removed = stages.run("tidy", _tidy, analysis)
         warnings = stages.run("annotate", _annotate, analysis, placed)
@@ -193,7 +195,7 @@ def _classify(facts: Facts, options: Options, replay: plan_files.SavedPlan | Non
 
 def _colour(
     facts: Facts, entries: tuple[Entry, ...], options: Options, replay: plan_files.SavedPlan | None
-) -> rules.Painting:
+) -> Painting:
     if replay is not None:
         return replay.painting(facts.graph, entries)
     return rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
@@ -203,13 +205,13 @@ def _edit(analysis: Analysis) -> tuple[ir.Node, ...]:
     """Carries out the plan; returns a node for each of its Casts."""
     analysis.state.is_edited = bool(analysis.plan)
     graph = analysis.graph
-    return editing.apply(analysis.plan, analysis.loaded.model, graph.graphs, graph.types)
+    return editing.apply(analysis.plan, analysis.loaded.model, graph.nodes, graph.types)
 
 
 def _tidy(analysis: Analysis) -> int:
     """How many Casts were superfluous, and are gone."""
     graph = analysis.graph
-    return tidy.run(graph.root, graph.graphs, graph.types) if analysis.plan else 0
+    return tidy.run(graph.root, graph.nodes, graph.types) if analysis.plan else 0
 
 
 def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:

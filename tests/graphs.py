@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use
 from amp_rewrite.colouring import classification
-from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.onnx_types.schema import TypeVar
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
@@ -80,9 +80,10 @@ def graph(
         predecessors=producers,
         successors=consumers,
         ties=tuple(map(tuple, ties)),
+        by_operator=_by_operator(units),
         types={},
         root=root,
-        graphs=(root,),
+        nodes={root: ()},
     )
 
 
@@ -100,6 +101,13 @@ def _unit(index: int, makers: Sequence[int], values: Sequence[ir.Value], casts: 
     makes = () if is_cast and makers else made
     sites = tuple(Use(node, port) for port in range(len(reads)))
     return Unit(index, node, TypeVar("T"), sites, makes, frozenset(["tensor(float16)"]))
+
+
+def _by_operator(units: Iterable[Unit]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for unit in units:
+        found.setdefault(unit.node.op_type, []).append(unit.index)
+    return found
 
 
 def _readers(units: Iterable[Unit]) -> dict[ir.Value, list[tuple[int, Use]]]:

@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 import amp_rewrite
-from amp_rewrite.colouring.rules import Colour
+from amp_rewrite.colouring.painting import Colour
 from amp_rewrite.errors import OutputError
 from amp_rewrite.policy.options import Level, Options, Pins
 

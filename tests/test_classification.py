@@ -332,7 +332,7 @@ def test_a_pattern_matches_the_whole_name() -> None:
 
 
 def test_a_name_may_look_like_a_regular_expression() -> None:
-    """A node's own name is taken as it is, also where it is no regular expression or another one."""
+    """A node's own name is taken as it is, also where it is not a valid regular expression or another one."""
     model = _model("y = Relu(x)")
     for name in ("a(b", "a+b", "a[0]", "*"):
         model.graph.node[0].name = name
@@ -363,7 +363,7 @@ def test_a_pin_that_is_like_no_name_points_to_explain() -> None:
 def test_a_pin_that_is_no_regular_expression_is_refused() -> None:
     """What is neither a name nor a regular expression is told, with the reason of who reads it."""
     with pytest.raises(
-        OptionError, match=r"`Pins.keep_full` layer\[ is no regular expression: missing \]"
+        OptionError, match=r"`Pins.keep_full` layer\[ is not a valid regular expression: missing \]"
     ) as no:
         _pinned("layer[")
     assert no.value.__cause__ is not None
@@ -376,7 +376,7 @@ def test_what_cannot_be_matched_in_linear_time_is_refused(
     """Look-around, back-references and what would be too large: one line, and nothing else is printed."""
     with pytest.raises(OptionError) as no:
         _pinned(pattern)
-    assert no.value.problem.startswith(f"`Pins.keep_full` {pattern} is no regular expression: ")
+    assert no.value.problem.startswith(f"`Pins.keep_full` {pattern} is not a valid regular expression: ")
     assert "do without look-around and back-references" in no.value.remedy
     assert capfd.readouterr() == ("", "")
 

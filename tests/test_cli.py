@@ -254,7 +254,7 @@ def test_explain_all_prints_float32_first(model):
         (("{model}", "--allow", "Matmul"), "there is no operator Matmul; did you mean MatMul?"),
         (("{model}", "--allow", "Exp", "--deny", "Exp"), "Exp is in both --allow and --deny"),
         (("{model}", "--keep-full", "prodct"), "did you mean product"),
-        (("{model}", "--keep-full", "["), "[ is no regular expression"),
+        (("{model}", "--keep-full", "["), "[ is not a valid regular expression"),
         (("{model}", "--list", "defalt"), "did you mean default?"),
         (("{model}", "--plan", "none.json"), "none.json: cannot be read"),
         (("{model}", "-o", "{model}"), "is the input itself; choose another place, or say --in-place"),

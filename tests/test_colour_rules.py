@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule, paint, reach
+from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
+from amp_rewrite.colouring.rules import paint, reach
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level

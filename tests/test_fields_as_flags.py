@@ -105,7 +105,7 @@ def folder(tmp_path, monkeypatch):
             "m.onnx --keep-full nothing_like_it",
             "--keep-full nothing_like_it matches no node that computes in",
         ),
-        ("m.onnx --force-half (", "--force-half ( is no regular expression"),
+        ("m.onnx --force-half (", "--force-half ( is not a valid regular expression"),
         ("m.onnx --plan wrong.npz", "make it again with --save-plan"),
         ("coverage m.onnx --baseline none.json", "there is no such baseline; write it with --update"),
         ("m.onnx --dim batch=999999999999999", "give smaller sizes with --dim"),

@@ -243,7 +243,7 @@ def failing(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("amp_rewrite.analysis.facts.units.build", fail)
+    monkeypatch.setattr("amp_rewrite.analysis.facts.unit_building.build", fail)
 
 
 @pytest.mark.usefixtures("failing")

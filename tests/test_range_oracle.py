@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite.analysis import ranges, units
+from amp_rewrite.analysis import ranges, unit_building
 from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_types import shape_inference
@@ -94,7 +94,7 @@ def _node(source: random.Random, flavour: Flavour, names: list[str], output: str
 def _found(proto: onnx.ModelProto) -> Expected:
     """What `ranges.check` finds, in the oracle's words."""
     whole = ir.from_proto(proto)
-    graph = units.build(whole, shape_inference.types(whole))
+    graph = unit_building.build(whole, shape_inference.types(whole))
     found = ranges.check(graph, constants.find(whole), FLOAT16)
     outputs = [unit.node.outputs[0].name or "" for unit in graph.units]
     masks = {value.name or "": frozenset(outputs[u] for u in way) for value, way in found.masks.items()}

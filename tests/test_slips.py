@@ -148,7 +148,7 @@ def test_an_empty_path_is_not_the_current_folder(model, tmp_path):
     """Said of what was given: nobody wrote a dot."""
     onnx.save(model, tmp_path / "m.onnx")
     assert refusal(amp_rewrite.rewrite, tmp_path / "m.onnx", output="") == "output: '' is not a path"
-    assert refusal(Options, lists="").startswith("Options.lists: '' is no operator list")
+    assert refusal(Options, lists="").startswith("Options.lists: '' is not an operator list")
 
 
 @pytest.mark.parametrize("flag", ["-o", "--list", "--data", "--plots", "--json", "--keep-full"])

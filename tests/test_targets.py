@@ -8,7 +8,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import analyze
-from amp_rewrite.colouring.rules import Rule
+from amp_rewrite.colouring.painting import Rule
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import schema

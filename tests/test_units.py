@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import units
+from amp_rewrite.analysis import unit_building
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.targets import ANY, ONNXRUNTIME_CUDA
 from tests.text import model
@@ -11,7 +11,7 @@ from tests.text import model
 def build(text, target=ANY):
     """The units of a text."""
     built = ir.from_proto(model(text))
-    return units.build(built, element_types.infer(built), target)
+    return unit_building.build(built, element_types.infer(built), target)
 
 
 def names(graph):

@@ -3,7 +3,7 @@
 import pytest
 
 from amp_rewrite import analyze
-from amp_rewrite.colouring.rules import Rule
+from amp_rewrite.colouring.painting import Rule
 from amp_rewrite.policy.options import Options
 from tests.text import becomes, in_half, model
 

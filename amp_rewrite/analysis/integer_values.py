@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
@@ -44,11 +45,11 @@ _COUNTED = 2**24
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
     """Which units carry integers that `half` cannot hold exactly, or that become integers again."""
-    check_ = _Check(graph, fits, half)
+    check_ = _Search(graph, fits, half)
     return {**check_.forward(), **check_.backward()}
 
 
-class _Check:
+class _Search:
     def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
         self._graph = graph
         self._fits = fits
@@ -73,8 +74,7 @@ class _Check:
 
     def backward(self) -> Mapping[int, Evidence]:
         """The units whose result goes back to an integer, or to places, through arithmetic alone."""
-        units = self._graph.units
-        casts = [u.index for u in units if u.node.op_type == "Cast" and _casts_to_integer(u.node)]
+        casts = [unit for unit in self._of("Cast") if _casts_to_integer(self._graph.units[unit].node)]
         to_places = self._before(list(self._places()), self._evidence(Reason.TO_PIXEL_COORDINATES))
         return {**to_places, **self._before(casts, self._evidence(Reason.TO_INTEGER))}
 
@@ -83,12 +83,11 @@ class _Check:
 
     def _places(self) -> Iterator[int]:
         """The units that make what is read as places."""
-        for unit in self._graph.units:
-            ports = _POSITIONS.get(unit.node.op_type, ())
-            for site in unit.uses if ports else ():
-                value = value_of(site)
+        for operator, ports in _POSITIONS.items():
+            uses = (use for unit in self._of(operator) for use in self._graph.units[unit].uses)
+            for value in (value_of(use) for use in uses if use.port in ports):
                 maker = self._graph.producer.get(value) if value is not None else None
-                if site.port in ports and maker is not None and self._carries(maker):
+                if maker is not None and self._carries(maker):
                     yield maker
 
     def _before(self, todo: list[int], evidence: Evidence) -> dict[int, Evidence]:
@@ -107,9 +106,13 @@ class _Check:
     def _operator(self, unit: int) -> str:
         return effective_op(self._graph.units[unit].node)
 
+    def _of(self, *operators: str) -> Iterator[int]:
+        """The units of these operators."""
+        return itertools.chain(*(self._graph.by_operator.get(operator, ()) for operator in operators))
+
     def _sources(self) -> Iterator[int]:
-        for unit in self._graph.units:
-            if unit.defs and unit.node.op_type in ("Cast", "Range") and self._large(unit.node):
+        for unit in map(self._graph.units.__getitem__, self._of("Cast", "Range")):
+            if unit.defs and self._large(unit.node):
                 yield unit.index
         for value, fit in self._fits.items():
             counts = fit.whole and self._limit < fit.high <= _COUNTED
@@ -154,7 +157,7 @@ class _Check:
     @functools.cached_property
     def _angles(self) -> frozenset[int]:
         """The units whose result goes to a sine or cosine through products and arithmetic."""
-        todo = [unit.index for unit in self._graph.units if self._operator(unit.index) in _TRIGONOMETRY]
+        todo = list(self._of(*_TRIGONOMETRY))
         found = set(todo)
         while todo:
             for maker in self._graph.predecessors[todo.pop()]:

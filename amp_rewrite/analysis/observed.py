@@ -47,7 +47,7 @@ def magnitudes(array: NDArray[Any]) -> Magnitudes | None:
 
 
 def refuse_foreign(graph: ir.Graph, observed: Observed) -> None:
-    """OptionError for what was seen of another model: it would hold nothing, and nobody would know."""
+    """OptionError for what was seen of another model: it would hold nothing in float32, silently."""
     made = (value for node in graph for value in node.outputs)
     if observed and all(value.name not in observed for value in (*graph.inputs, *made)):
         raise OptionError(

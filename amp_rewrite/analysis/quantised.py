@@ -22,13 +22,11 @@ def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence]:
     """
     reads: set[int] = set()
     gives: set[int] = set()
-    for unit in graph.units:
-        if unit.node.op_type == "DequantizeLinear":
-            for value in unit.defs:
-                readers = graph.uses.get(value, ())
-                reads.update(reader for reader, site in readers if site.port == 0)
-        elif unit.node.op_type == "QuantizeLinear":
-            gives.update(graph.predecessors[unit.index])
+    for unit in graph.by_operator.get("DequantizeLinear", ()):
+        for value in graph.units[unit].defs:
+            reads.update(reader for reader, use in graph.uses.get(value, ()) if use.port == 0)
+    for unit in graph.by_operator.get("QuantizeLinear", ()):
+        gives.update(graph.predecessors[unit])
     found = dict.fromkeys(sorted(reads | gives), _REGION)
     if fused:
         found.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))

@@ -16,11 +16,12 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     """The units that stay float32 so that no runtime that we know of fails on the result."""
     found: dict[int, Evidence] = {}
-    for unit in graph.units:
-        fault = _FAULTS.get(unit.node.op_type)
-        if fault is not None and unit.node.domain == "" and (reason := fault(unit.node, graph.types)):
-            found[unit.index] = Evidence(Authority.RUNTIME_BUG, reason)
-    crashing = transposes.crashing(node for held in graph.graphs for node in held)
+    for operator, fault in _FAULTS.items():
+        for unit in graph.by_operator.get(operator, ()):
+            node = graph.units[unit].node
+            if node.domain == "" and (reason := fault(node, graph.types)):
+                found[unit] = Evidence(Authority.RUNTIME_BUG, reason)
+    crashing = transposes.crashing(node for nodes in graph.nodes.values() for node in nodes)
     crashes = (unit for unit in graph.units if unit.node in crashing) if crashing else ()
     crash = Evidence(Authority.RUNTIME_BUG, Reason.CRASHING_TRANSPOSE)
     return {**found, **{unit.index: crash for unit in crashes}}

@@ -42,7 +42,7 @@ def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
 
 
 def matching(held: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
-    """The nodes that a pattern names; OptionError, which names the `field`, for one that is no pattern."""
+    """The nodes that a pattern names; OptionError, which names the `field`, for one that is not valid."""
     matches = _matcher(pattern, field, {pinned_as(node) for node in held})
     return {node for node in held if matches(pinned_as(node))}
 
@@ -74,7 +74,7 @@ def _matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str]
         if pattern in names:
             return pattern.__eq__
         raise OptionError(
-            f"{field} {pattern} is no regular expression: {error.args[0].decode(errors='replace')}",
+            f"{field} {pattern} is not a valid regular expression: {error.args[0].decode(errors='replace')}",
             remedy="give a node's name, escape it with a backslash, or do without look-around and "
             "back-references: patterns are those of RE2, which takes no more time for one than for another",
         ) from error

@@ -18,71 +18,20 @@ but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
 Keeping more in float32 never makes a unit HALF: `deny` goes by the kinds that the lists give, so a pin or a
 finding changes nothing of what it paints (Entry.unheld), and all other rules paint less where less is HALF.
 What the lists themselves say is no holding, nor is what no schema and no kernel of the target allows: a FIXED
-unit ends the paths of `deny`, as in Grappler, and `--fixed` may make what feeds a unit HALF.
+unit ends the paths of `deny`, as in Grappler, and an override to FIXED may make what feeds a unit HALF.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import weight_derived
+from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.policy.options import Level
-
-
-class Colour(enum.Enum):
-    """What is decided for a unit: half precision, or float32 as before."""
-
-    HALF = "half"
-    FULL = "full"
-
-
-class Rule(enum.Enum):
-    """The rules, in the order in which they are applied."""
-
-    ALLOW = "allow"
-    DENY = "deny"
-    BETWEEN = "between"
-    LEAD = "lead"
-    FOLLOW = "follow"
-    SPREAD = "spread"
-    SETTLE = "settle"
-    LEFT = "left"
-
-
-@dataclass(frozen=True, slots=True)
-class Paint:
-    """A colour, the rule that gave it, and the unit that caused it (None: its own kind did)."""
-
-    colour: Colour
-    rule: Rule
-    cause: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Painting:
-    """A paint and an entry (the kind, and why) for every unit of a graph, by position."""
-
-    paints: tuple[Paint, ...]
-    entries: tuple[Entry, ...]
-
-    def is_half(self, unit: int) -> bool:
-        """Whether a unit is HALF."""
-        return self.paints[unit].colour is Colour.HALF
-
-    def why(self, unit: int) -> tuple[int, ...]:
-        """The chain of causes from a unit to the one where it all began, that unit included."""
-        chain: dict[int, None] = {}
-        step: int | None = unit
-        while step is not None and step not in chain:  # a saved plan may have been edited to a circle
-            chain[step] = None
-            step = self.paints[step].cause
-        return tuple(chain)
 
 
 def paint(
@@ -177,9 +126,9 @@ class _Rules:
 
     def settle_casts(self) -> None:
         """A Cast takes what its maker gives; what it gives is HALF when all who read it are."""
-        for unit in self._graph.units:
-            if unit.node.op_type == "Cast" and unit.node.domain == "":
-                self._settle_cast(unit.index, reads=bool(unit.uses))
+        for unit in self._graph.by_operator.get("Cast", ()):
+            if self._graph.units[unit].node.domain == "":
+                self._settle_cast(unit, reads=bool(self._graph.units[unit].uses))
 
     def _settle_cast(self, unit: int, *, reads: bool) -> None:
         if _is_held(self._entries[unit]):

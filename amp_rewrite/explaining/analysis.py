@@ -9,6 +9,7 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification, matching, rules
 from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
@@ -23,9 +24,13 @@ from amp_rewrite.rewriting.report import Report
 
 @dataclass(slots=True)
 class ModelState:
-    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place."""
+    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place.
+
+    `decisions` are those of the analysis, from the first call on that needs them.
+    """
 
     is_edited: bool = False
+    decisions: decisions.Decisions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Analysis:
 
     loaded: Loaded
     graph: UnitGraph
-    painting: rules.Painting
+    painting: Painting
     plan: Plan
     options: Options
     findings: Mapping[int, Evidence]
@@ -48,15 +53,16 @@ class Analysis:
     io: tuple[IOType, ...]
     state: ModelState
     _report: Report
-    _decisions: decisions.Decisions
 
     def report(self) -> Report:
         """What is known of the rewrite before it happens."""
         return self._report
 
     def decisions(self) -> decisions.Decisions:
-        """What is decided for every unit, and why."""
-        return self._decisions
+        """What is decided for every unit, and why; first called before an edit, or not at all."""
+        if self.state.decisions is None:
+            self.state.decisions = decisions.of(self.graph, self.painting, self.plan)
+        return self.state.decisions
 
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """What holds nodes back in float32, with what would help: the most arithmetic first.
@@ -72,7 +78,7 @@ class Analysis:
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(found, again))
 
-    def painted(self, options: Options) -> rules.Painting:
+    def painted(self, options: Options) -> Painting:
         """How the same model would be coloured with other lists, pins, level and `follow`.
 
         Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
@@ -94,14 +100,17 @@ class Analysis:
 class Decided:
     """What was decided, and the options by which; `replayed` holds where a saved plan decided."""
 
-    painting: rules.Painting
+    painting: Painting
     plan: Plan
     options: Options
     replayed: bool
 
 
 def freeze(loaded: Loaded, facts: Facts, decided: Decided, warnings: tuple[str, ...]) -> Analysis:
-    """The analysis, with all that a later edit of the model would change taken from it now."""
+    """The analysis, with what a later edit of the model would change taken from it now.
+
+    The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
+    """
     graph, painting, plan, options = facts.graph, decided.painting, decided.plan, decided.options
     matched = () if decided.replayed else matching.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
@@ -120,5 +129,4 @@ def freeze(loaded: Loaded, facts: Facts, decided: Decided, warnings: tuple[str, 
         io_types(loaded.model, graph.types),
         ModelState(),
         planned,
-        decisions.of(graph, painting, plan),
     )

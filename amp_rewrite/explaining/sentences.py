@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from amp_rewrite.colouring.rules import Colour, Rule
+from amp_rewrite.colouring.painting import Colour, Rule
 from amp_rewrite.explaining.causes import RootCause, Suggestion
 from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import patterns as naming
-from amp_rewrite.colouring.rules import Painting, Rule
+from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.flops.flop_count import Flops
@@ -154,7 +154,7 @@ class _Trials:
         return _Outcome(risen, len(risen) - len(fallen), freed / total if total else None)
 
     def _of(self, cause: RootCause) -> Iterator[_Trial]:
-        """From the mildest: without the user's flag, --infer for what is denied, nodes by name, --allow."""
+        """From the mildest: without the user's change, INFER for what is denied, nodes by name, ALLOW."""
         entry = cause.first.entry
         units = [self._subject.graph.units[unit] for unit in cause.roots]
         nodes = list(dict.fromkeys(unit.node for unit in units))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
@@ -17,11 +18,12 @@ class UniqueNames:
         self._nodes: set[str | None] = set()
         self._value_numbering, self._node_numbering = Numbering(), Numbering()
         for graph in graphs:
-            self._values.update(_defined(graph))
-            for node in graph:
-                self._nodes.add(node.name)
-                # a sparse initializer has uses, but no definition that onnx-ir knows of
-                self._values.update(value.name for value in node.inputs if value is not None)
+            nodes = tuple(graph)
+            self._nodes.update([node.name for node in nodes])
+            # inputs too: a sparse initializer has uses, but no definition that onnx-ir knows of
+            ports = itertools.chain.from_iterable((*node.inputs, *node.outputs) for node in nodes)
+            values = {*graph.inputs, *graph.initializers.values(), *ports}
+            self._values.update([value.name for value in values if value is not None])
 
     def of_value(self, value: ir.Value, suffix: str) -> str:
         """`<value>__<suffix>`, with a number if that is taken."""

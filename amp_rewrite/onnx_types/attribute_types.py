@@ -45,6 +45,9 @@ _TABLE: dict[tuple[str, str], TypedBy] = {
 } | {("", window): TypedBy("output_datatype", "T2") for window in _WINDOWS}
 
 
+OPERATORS = frozenset(operator for _, operator in _TABLE)
+"""The operators that have such an attribute."""
+
 FIRST_TYPED_CAST = 6
 """The first opset whose Cast names its type by number; for those before, runtimes have no kernels."""
 

@@ -33,6 +33,7 @@ def records() -> Mapping[tuple[str, str], tuple[Record, ...]]:
 
 
 def stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
+    """The schemas that are stored with the package, by domain and name."""
     table = json.loads(_TABLE.read_text(encoding="utf-8"))
     return {
         (domain, name): tuple(versions)
@@ -42,6 +43,7 @@ def stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
 
 
 def from_onnxruntime() -> Mapping[tuple[str, str], tuple[Record, ...]]:
+    """The schemas of the installed onnxruntime, by domain and name; none without it."""
     try:
         state = fork_safe.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()

@@ -56,7 +56,7 @@ def _exists(binding: Binding) -> bool:
 
 def may_hold(node: ir.Node) -> bool:
     """Whether a node can have bodies: control flow, and any operator outside the default domain."""
-    return node.op_type in _BINDINGS or bool(node.domain)  # a test holds the table to what onnx defines
+    return node.op_type in _BINDINGS or node.domain != ""  # a test holds the table to what onnx defines
 
 
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:

@@ -155,7 +155,7 @@ def _lists(given: OpLists | PathLike | None) -> OpLists | None:
         return given
     if not arguments.is_path(given):
         remedy = f"give an OpLists, one of {', '.join(shipped())}, or the path of a file"
-        raise arguments.refused("Options.lists", f"{arguments.shown(given)} is no operator list", remedy)
+        raise arguments.refused("Options.lists", f"{arguments.shown(given)} is not an operator list", remedy)
     return load(given if isinstance(given, str) else Path(given))
 
 

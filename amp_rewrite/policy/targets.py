@@ -68,5 +68,5 @@ BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ANY)}
 def named(name: str) -> Target:
     """The target of that name; OptionError for any other."""
     if name not in BY_NAME:
-        raise OptionError(f"{name} is no known target", remedy=f"choose one of {', '.join(BY_NAME)}")
+        raise OptionError(f"{name} is not a known target", remedy=f"choose one of {', '.join(BY_NAME)}")
     return BY_NAME[name]

@@ -1,6 +1,6 @@
 """A YAML file as fields that know the line where they stand; whatever is wrong is told with it.
 
-A path may lead to any file, and an error must not give away what stands in it: of what is no list and no
+A path may lead to any file, and an error must not give away what stands in it: of what is neither a list nor
 rules, the line is told, and a key only where it looks like a slip of the pen.
 """
 
@@ -167,7 +167,7 @@ def near(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that is most like another, whatever its case; None when none is like it, or it is no name."""
+    """The word that is most like another, whatever its case; None without one, or for what is not a name."""
     if len(word) > LONGEST_NAME:  # to compare takes its length squared
         return None
     folded = {other.lower(): other for other in sorted(words)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from amp_rewrite.colouring.rules import Colour
+from amp_rewrite.colouring.painting import Colour
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.explaining.cast_explanations import CastExplanation
 from amp_rewrite.explaining.causes import RootCause

@@ -25,7 +25,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.rules import Paint, Painting
+from amp_rewrite.colouring.painting import Paint, Painting
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.operator_lists import Entry
@@ -88,7 +88,7 @@ def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, sites: It
     """Leaves what `write` would of these, in a model that carries no decisions yet."""
     painted = zip(graph.units, painting.paints, painting.entries, strict=True)
     units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
-    _write(model, graph.graphs, units, sites)
+    _write(model, graph.nodes, units, sites)
 
 
 def _write(

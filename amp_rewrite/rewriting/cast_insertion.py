@@ -1,4 +1,4 @@
-"""New Casts, where they go, and who reads what they make."""
+"""New Casts: where they are inserted, and which uses read their result."""
 
 from __future__ import annotations
 

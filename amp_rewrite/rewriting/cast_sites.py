@@ -60,7 +60,7 @@ def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSit
 
     What is to read the result of one of `casts`, those that are planned, reads theirs no longer.
     """
-    own = dict.fromkeys(unit.node for unit in graph.units if unit.node.op_type == "Cast")
+    own = dict.fromkeys(graph.units[unit].node for unit in graph.by_operator.get("Cast", ()))
     moved = {site for cast in casts for site in cast.uses} if own else set[Use]()
     for node in own:
         value = node.inputs[0] if not node.domain else None

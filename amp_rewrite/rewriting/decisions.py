@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.rules import Colour, Paint, Painting, Rule
+from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.operator_lists import Entry
 from amp_rewrite.rewriting import cast_sites

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
-from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.colouring.painting import Colour, Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics import half as halves
@@ -33,7 +34,7 @@ class Storage(enum.Enum):
     """How a stored tensor is kept.
 
     HALF: converted where it stands. BOTH: as it is, and a half tensor beside it for some readers.
-    SATURATED: in float32, with what half cannot hold brought into its range.
+    SATURATED: in float32, with what half cannot hold clamped to its range.
     """
 
     HALF = "half"
@@ -45,7 +46,7 @@ class Storage(enum.Enum):
 class TensorChange:
     """What becomes of a stored tensor; `reads` are those of the second tensor of BOTH.
 
-    `saturates` and `flushes` count the values that are brought into range, and that become zero; `nan` says
+    `saturates` and `flushes` count the values that are clamped, and that become zero; `nan` says
     whether there may be a NaN among all.
     """
 
@@ -61,7 +62,7 @@ class TensorChange:
 class Retyped:
     """A node whose attribute is to name `dtype` as its output's type; None where that is its input's, unsaid.
 
-    The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is brought into range,
+    The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is clamped,
     or becomes zero.
     """
 
@@ -121,7 +122,7 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
         values=tuple(planner.values),
         attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
         casts=tuple(planner.casts),
-        tensors=tuple(planner.stored),
+        tensors=tuple(planner.tensors),
     )
 
 
@@ -133,8 +134,9 @@ class _Planner:
         options: Options,
     ) -> None:
         graph, ranges = facts.graph, facts.ranges
-        self._graph, self._painting, self._half = graph, painting, options.half
-        self._held, self._ranges = facts.constants, ranges
+        self._graph, self._half = graph, options.half
+        self._is_half = [paint.colour is Colour.HALF for paint in painting.paints]
+        self._stored, self._ranges = facts.constants, ranges
         self._half_io = options.io is IOTypes.HALF and facts.old_opset is None
         self._keep_io = frozenset(options.keep_io)
         self._entering = frozenset(graph.root.inputs)
@@ -142,7 +144,7 @@ class _Planner:
         self._leaving = self._output_sites()
         self.values: list[ir.Value] = []
         self.casts: list[PlannedCast] = []
-        self.stored: list[TensorChange] = []
+        self.tensors: list[TensorChange] = []
 
     def plan_all(self) -> None:
         """Every float32 value that has a maker or a reader, makers first, in the order of the nodes."""
@@ -154,9 +156,10 @@ class _Planner:
             self._plan(value)
 
     def _plan(self, value: ir.Value) -> None:
-        halves, fulls = self._reads(value)
-        if value in self._held:
-            self._plan_stored(self._held[value], halves, fulls)
+        halves, fulls = self._uses(value)
+        stored = self._stored.get(value)
+        if stored is not None:
+            self._plan_stored(stored, halves, fulls)
         elif self._is_made_half(value):
             self.values.append(value)
             self._cast(value, ir.DataType.FLOAT, fulls)
@@ -175,17 +178,17 @@ class _Planner:
         exact, nan = fit is not None and fit.exact, fit is None or fit.nan
         if not halves:
             if saturates:
-                self.stored.append(TensorChange(held, Storage.SATURATED, saturates=saturates))
+                self.tensors.append(TensorChange(held, Storage.SATURATED, saturates=saturates))
         elif fulls and not exact:
-            self.stored.append(TensorChange(held, Storage.BOTH, tuple(halves), saturates, flushes, nan))
+            self.tensors.append(TensorChange(held, Storage.BOTH, tuple(halves), saturates, flushes, nan))
         else:
-            self.stored.append(TensorChange(held, Storage.HALF, (), saturates, flushes, nan))
+            self.tensors.append(TensorChange(held, Storage.HALF, (), saturates, flushes, nan))
             self._cast(value, ir.DataType.FLOAT, fulls)
 
     def _is_made_half(self, value: ir.Value) -> bool:
         maker = self._graph.producer.get(value)
         if maker is not None:
-            return self._painting.is_half(maker)
+            return self._is_half[maker]
         return self._is_half_border(value) and value in self._entering
 
     def _is_half_border(self, value: ir.Value) -> bool:
@@ -193,20 +196,19 @@ class _Planner:
         free = value.name not in self._keep_io and not value.is_initializer()
         return self._half_io and dense and free
 
-    def _reads(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
-        """The places that read a value in half, and those that read it in float32."""
+    def _uses(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
+        """The uses of a value in half, and those in float32."""
         halves: list[Use] = []
         fulls: list[Use] = []
-        is_half = self._painting.is_half
-        for unit, site in self._graph.uses.get(value, ()):
-            (halves if is_half(unit) else fulls).append(site)
+        for unit, use in self._graph.uses.get(value, ()):
+            (halves if self._is_half[unit] else fulls).append(use)
         if value in self._leaving:
             leaves_half = self._leaves_half(value)
             (halves if leaves_half else fulls).extend(self._leaving[value])
         return halves, fulls
 
     def _leaves_half(self, value: ir.Value) -> bool:
-        """Whether an output is to be half; one that is no tensor, or also an input, is as it is made."""
+        """Whether an output is to be half; one that is not a tensor, or is also an input, is as produced."""
         if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
             return self._is_made_half(value)
         return self._is_half_border(value)
@@ -226,8 +228,10 @@ def _attributes(
     """The nodes whose output's type an attribute names, where that type changes or must now be said;
     and those that fill a mask in float32, with what half cannot hold.
     """
-    halved = {(unit.node, unit.var.name) for unit in graph.units if painting.is_half(unit.index)}
-    for unit in graph.units:
+    of_these = (graph.by_operator.get(operator, ()) for operator in attribute_types.OPERATORS)
+    units = [graph.units[unit] for unit in sorted(itertools.chain.from_iterable(of_these))]
+    halved = {(unit.node, unit.var.name) for unit in units if painting.is_half(unit.index)}
+    for unit in units:
         typed = attribute_types.of(unit.node)
         if typed is None or not typed.settable or unit.node.outputs[0] not in unit.defs:
             continue  # a target may have joined the variable to another: it has that one's name then

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.units import Unit, UnitGraph
-from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.files import reading
 from amp_rewrite.flops.flop_count import Flops

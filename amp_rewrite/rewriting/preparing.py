@@ -25,7 +25,8 @@ class Prepared:
 def prepare(model: ir.Model, options: Options) -> Prepared:
     """Changes the form of `model`, and nothing that it computes."""
     warnings = _settle_functions(model, options)
-    operators = traversal.operators(traversal.graphs(model.graph))
+    nodes = traversal.nodes(model.graph).values()
+    operators = {node.op_type for held in nodes for node in held}
     if "FusedConv" in operators:
         fused_conv_decomposition.decompose(model, options.target, options.half)
     types = shape_inference.types(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amp_rewrite.colouring.rules import Colour, Paint, Rule
+from amp_rewrite.colouring.painting import Colour, Paint, Rule
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.rewriting import json_fields

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.matching import Matched
-from amp_rewrite.colouring.rules import Painting
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.rewriting.plan import Plan, Storage
 
 
@@ -35,7 +35,7 @@ class Report:
     """What a rewrite did. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
     `changed` says whether the result differs from the original at all.
-    `saturated` and `flushed` count stored values that were brought into half's range, and that became
+    `saturated` and `flushed` count stored values that were clamped to half's range, and that became
     zero there; `observed` counts the units that stay float32 for what a run showed, and `matched` the nodes
     that each pin matches, and each operator that was put on another list. `broken` says what is wrong with
     the result (nothing, or the tool has failed), `warnings` what a user should know.
@@ -88,7 +88,7 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
 def count_nodes(graph: UnitGraph, painting: Painting) -> Nodes:
     """The nodes of a model by colour."""
     found = Counter(extents(graph, painting).values())
-    total = sum(map(len, graph.graphs))
+    total = sum(map(len, graph.nodes.values()))
     return Nodes(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 

@@ -1,4 +1,4 @@
-"""Cleans up behind a rewrite: Casts that do nothing or cancel each other, and what nobody reads then."""
+"""Cleans up after a rewrite: Casts that do nothing or cancel each other, and what is unused then."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import GraphNodes, graphs
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 
 
-def run(root: ir.Graph, held: Iterable[ir.Graph], types: Types) -> int:
-    """Removes what a rewrite made superfluous in these graphs of a model; returns how many Casts went.
+def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
+    """Removes the Casts of a model that a rewrite made redundant; returns how many it removed.
 
-    Only what keeps every number goes: a Cast to the type that a value has, and half to float32 and
-    back to the same half. A Cast from float32 to half and back stays, because it rounds.
+    `nodes` are those of its graphs before the rewrite: redundant are Casts of theirs, or Casts added next to
+    one. Every value stays the same: a Cast to the type that its input has goes, and one to float32 and back
+    to the same half type. A Cast from float32 to half and back stays, because it rounds.
     """
+    if not any(node.op_type == "Cast" for held in nodes.values() for node in held):
+        return 0
     removed = 0
-    for node in _casts(held):
+    for node in _casts(nodes):
         source = _source(node, types)
         if source is None:
             continue
@@ -93,7 +96,7 @@ def _remove(node: ir.Node) -> None:
 
 
 def _remove_if_unread(value: ir.Value | None) -> int:
-    """Removes the Cast that makes a value which nobody reads any more."""
+    """Removes the Cast that produces a value without uses."""
     maker = value.producer() if value is not None else None
     if value is None or maker is None or maker.op_type != "Cast" or _is_read(value):
         return 0

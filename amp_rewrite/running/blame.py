@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis import units
+from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import patterns
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.numerics.half import FLOAT16
@@ -98,7 +98,7 @@ def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
     inlining.inline(model)
     types = shape_inference.types(model)
     tidy.bypass(model, types)
-    names = patterns.pinnable(units.build(model, types))
+    names = patterns.pinnable(unit_building.build(model, types))
     for name in worst.to_keep(names):
         yield patterns.pattern_for(name, names)
 

@@ -52,9 +52,9 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half)
     for value, tensor in zip(read, tensors, strict=True):
         uses = (UnitUse(unit, site.port) for unit, site in graph.uses[value])
         found.constant(Constant(value, fits[value], tensor.size, tuple(uses)))
-    for unit in graph.units:
-        if unit.node.op_type == "ConstantOfShape" and unit.node.domain == "":
-            found.fill(unit.index)
+    for unit in graph.by_operator.get("ConstantOfShape", ()):
+        if graph.units[unit].node.domain == "":
+            found.fill(unit)
     return Ranges(found.fits, found.findings, found.masks)
 
 

@@ -1,0 +1,120 @@
+"""The ports of a node that share an element type, by its operator's schema and the target's kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Container, Iterable
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from amp_rewrite.onnx_types import element_types, schema
+from amp_rewrite.onnx_types.schema import TypeVar
+from amp_rewrite.policy.kernel_table import Support
+from amp_rewrite.policy.targets import Target
+
+OPAQUE = TypeVar("?")
+"""The type variable of an operator without a schema: all its float32 ports."""
+
+
+class PortGroup(NamedTuple):
+    """Ports that share a type variable, the types it may take, and whether the target runs it in half.
+
+    It can change only if all inputs that are `typed` have a known type: its own, or for what puts elements
+    into containers, or takes them out, all of the node.
+    """
+
+    var: TypeVar
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    allowed: frozenset[str]
+    runs: bool
+    typed: tuple[int, ...]
+
+
+class _Layout(NamedTuple):
+    groups: tuple[PortGroup, ...]
+    joined: tuple[frozenset[str], ...]
+
+
+class PortGroups:
+    """The port groups of the nodes of a model, looked up once for nodes of the same operator and ports."""
+
+    def __init__(self, model: ir.Model, float32: Container[ir.Value], target: Target, half: str) -> None:
+        self._float32, self._target, self._half = float32, target, half
+        self._functions = frozenset(model.functions)
+        self._version = element_types.versions(model.graph.opset_imports)
+        self._layout = functools.cache(self._find_layout)
+        self._support = functools.cache(self._find_support)
+
+    def of(self, node: ir.Node) -> tuple[PortGroup, ...]:
+        """The groups of a node; one of all ports, which allows no type, if its operator has no schema.
+
+        Variables that the target's kernels have as one are one group, under the name of the first.
+        """
+        inputs, outputs = len(node.inputs), len(node.outputs)
+        if self._functions and node.op_identifier() in self._functions:
+            return _opaque(inputs, outputs)
+        groups, joined = self._layout(node.domain, node.op_type, inputs, outputs)
+        for names in joined:
+            groups = self._join(node, groups, names)
+        return groups
+
+    def allowed(self, node: ir.Node) -> frozenset[str]:
+        """All types that the schema of a node's operator names; none if it has no schema."""
+        signature = schema.find(node.domain, node.op_type, self._version(node.domain))
+        return frozenset[str]().union(*signature.allowed.values()) if signature else frozenset[str]()
+
+    def runs(self, domain: str, operator: str, variable: str) -> bool:
+        """Whether the target has a half kernel for a type variable, as far as its kernels are known."""
+        support = self._support(domain, operator)
+        return support is None or support.has(variable, self._half)
+
+    def _find_layout(self, domain: str, operator: str, inputs: int, outputs: int) -> _Layout:
+        layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
+        if layout is None:
+            return _Layout(_opaque(inputs, outputs), ())
+        is_container = operator in element_types.CONTAINERS and not domain
+        groups = tuple(
+            PortGroup(
+                var=group.var,
+                inputs=group.inputs,
+                outputs=group.outputs,
+                allowed=group.allowed,
+                runs=self.runs(domain, operator, group.var.name),
+                typed=tuple(range(inputs)) if is_container else group.inputs,
+            )
+            for group in layout
+        )
+        return _Layout(groups, tuple(self._joined(domain, operator)))
+
+    def _joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
+        support = self._support(domain, operator)
+        return self._target.joined(domain, operator, support, self._half) if support is not None else ()
+
+    def _find_support(self, domain: str, operator: str) -> Support | None:
+        """The target's kernels for an operator; None if its schema alone counts."""
+        signature = schema.find(domain, operator, self._version(domain))
+        return signature and self._target.support(domain, operator, signature, self._half)
+
+    def _join(
+        self, node: ir.Node, groups: tuple[PortGroup, ...], names: Collection[str]
+    ) -> tuple[PortGroup, ...]:
+        """The groups with those of these variables as one, if all of them are float32."""
+        parts = [group for group in groups if group.var.name in names]
+        values = [node.inputs[i] for group in parts for i in group.inputs]
+        if len(parts) < 2 or any(value is not None and value not in self._float32 for value in values):
+            return groups
+        one = parts[0]._replace(
+            inputs=tuple(sorted(i for group in parts for i in group.inputs)),
+            outputs=tuple(sorted(i for group in parts for i in group.outputs)),
+            allowed=frozenset.intersection(*(group.allowed for group in parts)),
+            typed=tuple(i for group in parts for i in group.typed),
+        )
+        return (one, *(group for group in groups if group not in parts))
+
+
+@functools.cache
+def _opaque(inputs: int, outputs: int) -> tuple[PortGroup, ...]:
+    ports = tuple(range(inputs)), tuple(range(outputs))
+    return (PortGroup(OPAQUE, *ports, allowed=frozenset(), runs=True, typed=()),)

@@ -1,0 +1,189 @@
+"""Model -> UnitGraph."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.port_groups import OPAQUE, PortGroups
+from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.onnx_types.schema import TypeVar
+from amp_rewrite.policy import targets
+from amp_rewrite.policy.targets import Target
+
+
+def build(model: ir.Model, types: Types, target: Target = targets.ANY, half: Half = FLOAT16) -> UnitGraph:
+    """The units of the main graph and of every graph nested in it, in node order.
+
+    Variables that the target's kernels for `half` have as one are one unit, under the name of the first.
+    """
+    builder = _Builder(types, model, target, half)
+    builder.graph(model.graph)
+    return builder.finish(model.graph)
+
+
+class _Builder:
+    def __init__(self, types: Types, model: ir.Model, target: Target, half: Half) -> None:
+        self._types = types
+        self._float32 = {value for value, type_ in types.items() if type_.dtype == ir.DataType.FLOAT}
+        wrapped = {value for value, type_ in types.items() if type(type_) is not ir.TensorType}
+        self._wrapped = wrapped & self._float32
+        self._groups = PortGroups(model, self._float32, target, half.name)
+        self._nodes: dict[ir.Graph, Sequence[ir.Node]] = {}
+        self._units: list[Unit] = []
+        self._by_operator: dict[str, list[int]] = {}
+        self._producer: dict[ir.Value, int] = {}
+        self._uses: dict[ir.Value, list[tuple[int, Use]]] = {}
+
+    def graph(self, graph: ir.Graph) -> None:
+        self._nodes[graph] = nodes = tuple(graph)
+        for node in nodes:
+            if control_flow.may_hold(node):
+                self._holder(node)
+            elif node.op_type != "Constant":
+                self._node(node)
+
+    def _holder(self, node: ir.Node) -> None:
+        """A node that may have bodies, and the graphs that these are."""
+        bindings, bodies = control_flow.bindings(node), control_flow.bodies(node)
+        if bindings is not None:
+            self._bindings(node, bindings)
+        else:
+            self._node(node, sealed=bool(bodies) or _holds_float32(node))
+        for body in bodies:
+            if bindings is None:
+                self._seal(node, body)
+            self.graph(body)
+
+    def _node(self, node: ir.Node, *, sealed: bool = False) -> None:
+        """A unit for every type variable; a sealed node has bodies or attributes of these types, and none of
+        its units may change.
+        """
+        inputs, outputs, float32 = node.inputs, node.outputs, self._float32
+        for group in self._groups.of(node):
+            uses = [Use(node, i) for i in group.inputs if inputs[i] in float32]
+            defs = [outputs[i] for i in group.outputs if outputs[i] in float32]
+            if uses or defs:
+                typed = len(uses) == len(group.typed) or self._is_typed(node, group.typed)
+                allowed = group.allowed if typed and not sealed else frozenset[str]()
+                self._add(node, group.var, uses, defs, allowed, runs=group.runs)
+
+    def _is_typed(self, node: ir.Node, ports: Iterable[int]) -> bool:
+        """Whether all these inputs have a type; one without could not be cast with the others."""
+        values = (node.inputs[i] for i in ports)
+        return all(value is None or value in self._types for value in values)
+
+    def _bindings(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:
+        entering = {i for binding in bindings for i in binding.inputs}
+        for binding in bindings:
+            uses = [Use(node, i) for i in binding.inputs if i < len(node.inputs)]
+            uses += [Use(body, i) for body, i in binding.leaves if i < len(body.outputs)]
+            defs = [node.outputs[i] for i in binding.outputs if i < len(node.outputs)]
+            defs += [body.inputs[i] for body, i in binding.enters if i < len(body.inputs)]
+            self._add_float32(node, binding.var, uses, defs)
+        others = [Use(node, i) for i in range(len(node.inputs)) if i not in entering]
+        self._add_float32(node, OPAQUE, others, [])
+
+    def _seal(self, node: ir.Node, body: ir.Graph) -> None:
+        """The inputs and outputs of a body whose bindings are unknown keep their types."""
+        leaves = [Use(body, i) for i in range(len(body.outputs))]
+        self._add_float32(node, OPAQUE, leaves, body.inputs)
+
+    def _add_float32(
+        self, node: ir.Node, var: TypeVar, uses: Iterable[Use], defs: Iterable[ir.Value]
+    ) -> None:
+        """Adds a unit of the float32 ones of these, if there are any."""
+        read = [use for use in uses if value_of(use) in self._float32]
+        made = [value for value in defs if value in self._float32]
+        if read or made:
+            allowed = frozenset[str]() if var is OPAQUE else self._groups.allowed(node)
+            runs = self._groups.runs(node.domain, node.op_type, var.name)
+            self._add(node, var, read, made, allowed, runs=runs)
+
+    def _add(
+        self,
+        node: ir.Node,
+        var: TypeVar,
+        uses: Sequence[Use],
+        defs: Sequence[ir.Value],
+        allowed: frozenset[str],
+        *,
+        runs: bool,
+    ) -> None:
+        index = len(self._units)
+        for value in defs:
+            self._producer[value] = index
+        for use in uses:
+            value = value_of(use)
+            assert value is not None, "every use of a unit has a value"
+            self._uses.setdefault(value, []).append((index, use))
+        wrapped = self._wrapped
+        dense = not wrapped or (wrapped.isdisjoint(defs) and wrapped.isdisjoint(map(value_of, uses)))
+        self._by_operator.setdefault(node.op_type, []).append(index)
+        self._units.append(Unit(index, node, var, tuple(uses), tuple(defs), allowed, dense, runs))
+
+    def finish(self, root: ir.Graph) -> UnitGraph:
+        predecessors: list[list[int]] = [[] for _ in self._units]
+        successors: list[list[int]] = [[] for _ in self._units]
+        for producer, consumer in itertools.chain(self._edges(), self._container_edges()):
+            successors[producer].append(consumer)
+            predecessors[consumer].append(producer)
+        return UnitGraph(
+            units=tuple(self._units),
+            producer=self._producer,
+            uses=self._uses,
+            predecessors=predecessors,
+            successors=successors,
+            ties=tuple(self._ties()),
+            by_operator=self._by_operator,
+            types=self._types,
+            root=root,
+            nodes=self._nodes,
+        )
+
+    def _edges(self) -> Iterator[tuple[int, int]]:
+        """Producer and consumer of every value; once for a consumer that reads it twice in a row."""
+        for value, producer in self._producer.items():
+            last = -1
+            for consumer, _ in self._uses.get(value, ()):
+                if consumer != last:
+                    yield producer, consumer
+                last = consumer
+
+    def _ties(self) -> Iterator[tuple[int, ...]]:
+        """Producer and consumers of a sequence or an optional (no Cast can stand between), and the
+        variables of a node that has both a sequence and its elements.
+        """
+        for value, uses in self._uses.items() if self._wrapped else ():
+            if value in self._wrapped:
+                producer = [self._producer[value]] if value in self._producer else []
+                yield (*producer, *(consumer for consumer, _ in uses))
+        yield from self._container_variables()
+
+    def _container_edges(self) -> Iterator[tuple[int, int]]:
+        """Elements come out of a sequence that went into it: from the inputs of a node to its outputs."""
+        for group in self._container_variables():
+            for producer, consumer in itertools.permutations(group, 2):
+                if self._units[producer].uses and self._units[consumer].defs:
+                    yield producer, consumer
+
+    def _container_variables(self) -> Iterator[tuple[int, ...]]:
+        """The variables of each node that has both a sequence or an optional and its elements."""
+        nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense) if self._wrapped else {}
+        together: dict[ir.Node, list[int]] = {node: [] for node in nodes}
+        for unit in self._units if nodes else ():
+            if unit.node in nodes and control_flow.bindings(unit.node) is None:
+                together[unit.node].append(unit.index)
+        yield from (tuple(group) for group in together.values() if len(group) > 1)
+
+
+def _holds_float32(node: ir.Node) -> bool:
+    """Whether an operator outside the default domain has float32 tensors among its attributes."""
+    tensor = ir.AttributeType.TENSOR
+    held = node.attributes.values() if node.domain else ()
+    return any(a.type == tensor and not a.is_ref() and a.value.dtype == ir.DataType.FLOAT for a in held)

@@ -1,0 +1,58 @@
+"""What is decided: a colour for every unit, with the rule that gave it and the unit that caused it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from amp_rewrite.policy.operator_lists import Entry
+
+
+class Colour(enum.Enum):
+    """What is decided for a unit: half precision, or float32 as before."""
+
+    HALF = "half"
+    FULL = "full"
+
+
+class Rule(enum.Enum):
+    """The rules, in the order in which they are applied."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    BETWEEN = "between"
+    LEAD = "lead"
+    FOLLOW = "follow"
+    SPREAD = "spread"
+    SETTLE = "settle"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """A colour, the rule that gave it, and the unit that caused it (None: its own kind did)."""
+
+    colour: Colour
+    rule: Rule
+    cause: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Painting:
+    """A paint and an entry (the kind, and why) for every unit of a graph, by position."""
+
+    paints: tuple[Paint, ...]
+    entries: tuple[Entry, ...]
+
+    def is_half(self, unit: int) -> bool:
+        """Whether a unit is HALF."""
+        return self.paints[unit].colour is Colour.HALF
+
+    def why(self, unit: int) -> tuple[int, ...]:
+        """The chain of causes from a unit to the one where it all began, that unit included."""
+        chain: dict[int, None] = {}
+        step: int | None = unit
+        while step is not None and step not in chain:  # a saved plan may have been edited to a circle
+            chain[step] = None
+            step = self.paints[step].cause
+        return tuple(chain)
