@@ -241,6 +241,6 @@ def _check(analysis: Analysis, source: loading.ModelSource, made: writing.Writte
     broken = checking.broken_io(analysis.io, checking.io_types(model, types)) if keeps_io else ()
     if not options.check:
         return checking.Validity(broken=broken)
-    nodes = inlined_size.total(model) if model.functions else analysis.report().nodes.total
+    nodes = inlined_size.node_count(model) if model.functions else analysis.report().nodes.total
     found = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
     return replace(found, broken=(*broken, *found.broken))

@@ -1,4 +1,4 @@
-"""Rewrite, compare, and where the outputs are too far apart observe the values and rewrite again."""
+"""Rewrite and compare; on failure observe the values of the original, and rewrite once more."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.pipeline import Result
 from amp_rewrite.running.verification import Verdict
 
-VerdictOrError = Verdict | AmpRewriteError | None
-"""A verdict, or why there is none; None when no comparison was asked for."""
+Verification = Verdict | AmpRewriteError | None
+"""A verdict, or the error that prevented one; None if none was requested."""
 
 
 class ObservePolicy(enum.Enum):
@@ -26,35 +26,35 @@ class ObservePolicy(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """The three steps; `rewrite` and `compare` are repeated when `observe` finds values beyond half."""
+class Callbacks:
+    """The steps; `rewrite` and `verify` run a second time if `observe` found values beyond half's range."""
 
     rewrite: Callable[[Observed], Result[Any]]
-    compare: Callable[[Result[Any]], VerdictOrError]
+    verify: Callable[[Result[Any]], Verification]
     observe: Callable[[], Observed]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The final result, and the verdict on it."""
+    """The final result, and its verification."""
 
     result: Result[Any]
-    verdict: VerdictOrError
+    verification: Verification
 
 
-def run(steps: Steps, half: Half, policy: ObservePolicy) -> Outcome:
-    """Rewrites and compares a model, a second time where the first failed and observed values can help.
+def rewrite_and_verify(callbacks: Callbacks, half: Half, policy: ObservePolicy) -> Outcome:
+    """Rewrites and verifies a model, twice if the first verdict fails and observation can help.
 
-    Raises what the steps raise.
+    Raises what the callbacks raise.
     """
-    outcome = _once(steps, steps.observe() if policy is ObservePolicy.ALWAYS else {})
-    failed = isinstance(outcome.verdict, Verdict) and outcome.verdict.is_far
+
+    def attempt(seen: Observed) -> Outcome:
+        result = callbacks.rewrite(seen)
+        return Outcome(result, callbacks.verify(result))
+
+    first = attempt(callbacks.observe() if policy is ObservePolicy.ALWAYS else {})
+    failed = isinstance(first.verification, Verdict) and first.verification.is_far
     if policy is not ObservePolicy.ON_FAILURE or not failed:
-        return outcome
-    seen = steps.observe()
-    return _once(steps, seen) if any(value.is_beyond(half) for value in seen.values()) else outcome
-
-
-def _once(steps: Steps, seen: Observed) -> Outcome:
-    result = steps.rewrite(seen)
-    return Outcome(result, steps.compare(result))
+        return first
+    seen = callbacks.observe()
+    return attempt(seen) if any(value.is_beyond(half) for value in seen.values()) else first

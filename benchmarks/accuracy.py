@@ -23,9 +23,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import observe, rewrite, rewrite_and_verify
+from amp_rewrite import observe, rewrite
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.rewrite_and_verify import ObservePolicy, Steps
+from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, rewrite_and_verify
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verification import verify
@@ -55,13 +55,13 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     feeds = feeds_module(tools).feeds(entry, str(folder))
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "rewritten.onnx"
-        steps = Steps(
+        callbacks = Callbacks(
             rewrite=lambda seen: rewrite(original, output=target, seen=seen),
-            compare=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
+            verify=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
             observe=lambda: observe(original, [feeds], device=Device.CPU),
         )
-        outcome = rewrite_and_verify.run(steps, FLOAT16, ObservePolicy.ON_FAILURE)
-        result, verdict = outcome.result, outcome.verdict
+        proof = rewrite_and_verify(callbacks, FLOAT16, ObservePolicy.ON_FAILURE)
+        result, verdict = proof.result, proof.verification
         changed = result.report.changed
         worst = blame(original, result.model, feeds, device=Device.CPU).worst if changed else None
     nodes, floats = result.report.nodes, [output.metrics for output in verdict.outputs]

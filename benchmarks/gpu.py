@@ -30,10 +30,10 @@ from networks import Network
 from peers import Converted
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.running import footprint, latency, metrics, runners, sessions
+from amp_rewrite.running import footprint, latency, metrics, prepared_runs, sessions
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.latency import Effort, Round
-from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.latency import Round, TimingBudget
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Device
 
 MINUTES = 6.5
@@ -91,8 +91,8 @@ def measure(network: Network, machine: Machine, folder: Path) -> list[Row]:
     source = folder / "float32.onnx"
     onnx.save(network.model, source)
     made = [peers.convert(peer, source, machine.venvs, CONVERSION) for peer in peers.PEERS]
-    subjects = [Subject(FLOAT, source)]
-    subjects += [Subject(TF32, source, tf32=True)] if machine.device is Device.CUDA else []
+    subjects = [TimedModel(FLOAT, source)]
+    subjects += [TimedModel(TF32, source, tf32=True)] if machine.device is Device.CUDA else []
     wanted = _outputs(subjects[0], network, machine.device)
     rows = [Row(network.name, subject.name, error=0.0, lost=0) for subject in subjects[:1]]
     rows += [
@@ -103,25 +103,25 @@ def measure(network: Network, machine: Machine, folder: Path) -> list[Row]:
         row = _judged(network, converted, wanted, machine.device)
         rows.append(row)
         if row.error is not None:
-            subjects.append(Subject(row.model, converted.path))
+            subjects.append(TimedModel(row.model, converted.path))
     return _timed(rows, subjects, network, machine)
 
 
 Outputs = dict[str, np.ndarray]
 
 
-def _outputs(subject: Subject, network: Network, device: Device) -> Outputs:
+def _outputs(subject: TimedModel, network: Network, device: Device) -> Outputs:
     """The outputs of a model: on CUDA as it is, on the CPU with half rounded as a GPU rounds it."""
     with emulated(subject.path, device) as runnable:
         ready = runnable
         if isinstance(runnable, onnx.ModelProto):
             ready = subject.path.with_suffix(".emulated.onnx")
             onnx.save(runnable, ready)
-        session = runners.open_subject(replace(subject, path=Path(ready)), device)
+        session = prepared_runs.open_timed_session(replace(subject, path=Path(ready)), device)
         return sessions.run_session(session, network.feeds)
 
 
-def _compared(network: Network, subject: Subject, wanted: Outputs, got: Outputs) -> Row:
+def _compared(network: Network, subject: TimedModel, wanted: Outputs, got: Outputs) -> Row:
     found = [metrics.measure(wanted[name], got[name]) for name in wanted]
     error = max(entry.relative_l2 for entry in found)
     return Row(network.name, subject.name, error=error, lost=sum(entry.non_finite for entry in found))
@@ -129,7 +129,7 @@ def _compared(network: Network, subject: Subject, wanted: Outputs, got: Outputs)
 
 def _judged(network: Network, converted: Converted, wanted: Outputs, device: Device) -> Row:
     """A converted model against float32, and ours against its own emulation where it runs on CUDA."""
-    subject = Subject(converted.peer.name, converted.path)
+    subject = TimedModel(converted.peer.name, converted.path)
     if converted.failure:
         return Row(network.name, subject.name, problem=converted.failure)
     problem = f"invalid: {converted.broken}" if converted.broken else ""
@@ -144,22 +144,22 @@ def _judged(network: Network, converted: Converted, wanted: Outputs, device: Dev
     return replace(row, emulation=apart, converted_in=round(converted.seconds, 2), problem=problem)
 
 
-def _is_emulated(subject: Subject, device: Device) -> bool:
+def _is_emulated(subject: TimedModel, device: Device) -> bool:
     """Whether CUDA's outputs are to be held against the emulation's: those of our models are."""
     return device is Device.CUDA and subject.name in (peers.OURS.name, peers.ALL_HALF.name)
 
 
-def _timed(rows: list[Row], subjects: Sequence[Subject], network: Network, machine: Machine) -> list[Row]:
+def _timed(rows: list[Row], subjects: Sequence[TimedModel], network: Network, machine: Machine) -> list[Row]:
     """The rows with the figures of the subjects that ran; the other rows as they are."""
-    effort = Effort(ROUNDS, WARMUP, machine.seconds)
-    rounds = latency.timed(subjects, [network.feeds], machine.device, effort)
+    effort = TimingBudget(ROUNDS, WARMUP, machine.seconds)
+    rounds = latency.time_rounds(subjects, [network.feeds], machine.device, effort)
     columns = dict(zip((s.name for s in subjects), zip(*rounds, strict=True), strict=True))
     figures = {s.name: _figures(s, columns, network, machine.device) for s in subjects}
     return [replace(row, **figures.get(row.model, {})) for row in rows]
 
 
 def _figures(
-    subject: Subject, columns: dict[str, Round], network: Network, device: Device
+    subject: TimedModel, columns: dict[str, Round], network: Network, device: Device
 ) -> dict[str, object]:
     mine = columns[subject.name]
     profile = footprint.profile(subject, device, network.feeds)

@@ -4,13 +4,11 @@ import json
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from amp_rewrite import analyze, explanation, rewrite
 from amp_rewrite.advice import advice, capability, words
 from amp_rewrite.advice.capability import Capability, parse, shortfall
 from amp_rewrite.advice.measured import measure
-from amp_rewrite.cli import main
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16
@@ -18,8 +16,8 @@ from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.running import devices
-from tests import text
+from amp_rewrite.running import nvml
+from tests import commands, text
 
 
 def paddings(source, dims=None, options=None):
@@ -217,13 +215,13 @@ class FakeNvml:
 def test_the_capability_of_this_machine(monkeypatch):
     """With nvidia-ml-py and a device it is read; without, nobody says anything of the device."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(devices.fork_safe, "import_module", lambda _: FakeNvml())
+    monkeypatch.setattr(nvml.fork_safe, "import_module", lambda _: FakeNvml())
     assert capability.of_this_machine() == Capability(6, 1)
 
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(devices.fork_safe, "import_module", missing)
+    monkeypatch.setattr(nvml.fork_safe, "import_module", missing)
     assert capability.of_this_machine() is None
 
 
@@ -241,7 +239,7 @@ def path(tmp_path, monkeypatch):
 
 def run(*arguments):
     """Runs the command line in this process; it must end well."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    result = commands.run(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 

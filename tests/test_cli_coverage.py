@@ -9,7 +9,7 @@ import pytest
 from amp_rewrite.errors import OptionError
 from amp_rewrite.testing import assert_coverage
 from tests import text
-from tests.test_cli import failure, run
+from tests.commands import failure, run
 
 SOURCE = """g (float16[n, 8] x) => (float[n, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
   [first] h = MatMul (x, w1)
@@ -147,7 +147,9 @@ def test_assert_coverage_refuses_what_is_no_share(model, asked):
 
 def test_assert_coverage_refuses_a_tolerance_of_nothing(model):
     """Who gives one expects a comparison, as with the command's flag."""
-    with pytest.raises(OptionError, match="tolerance is for a baseline; give a baseline, or leave it out"):
+    with pytest.raises(
+        OptionError, match="tolerance applies to a baseline only; give a baseline, or omit it"
+    ):
         assert_coverage(model, tolerance=0.02)
 
 

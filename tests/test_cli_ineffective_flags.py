@@ -3,12 +3,12 @@
 import click
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
 from amp_rewrite.cli.ineffective_flags import INEFFECTIVE
 from tests import text
+from tests.commands import run
 
 
 @pytest.fixture
@@ -18,11 +18,6 @@ def model(tmp_path):
     proto = text.model("g (float[n,4] x) => (float[n,4] y) <float[4,4] w> { y = MatMul (x, w) }")
     onnx.save(proto, path)
     return path
-
-
-def run(*arguments):
-    """Runs the command line in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def refusal(model, *flags):

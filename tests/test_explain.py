@@ -5,13 +5,12 @@ import json
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.cli import main
 from amp_rewrite.policy.options import Options
 from tests import text
+from tests.commands import run
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -47,11 +46,6 @@ def plan(model):
     assert run(model, "--dry-run", "-q", "--save-plan", path).exit_code == 0
     model.unlink()
     return path
-
-
-def run(*arguments):
-    """Runs the command line in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def told(*arguments):

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 
 import amp_rewrite
 from amp_rewrite import demo, errors
-from amp_rewrite.cli import main
 from amp_rewrite.cli.fields_as_flags import FLAGS, in_flags
 from amp_rewrite.coverage import baselines
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import ExternalData, Options, Pins
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running.inputs.feeds import Data
+from tests.commands import run
 
 PACKAGE = Path(amp_rewrite.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z]|(?<![\w-])-o\b")
@@ -100,7 +99,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("m.onnx -o m.onnx", "m.onnx is the input itself; choose another place, or say --in-place"),
+        ("m.onnx -o m.onnx", "m.onnx is the input itself; choose another place, or use --in-place"),
         (
             "m.onnx --keep-full nothing_like_it",
             "--keep-full nothing_like_it matches no node that computes in",
@@ -113,7 +112,7 @@ def folder(tmp_path, monkeypatch):
 )
 def test_the_command_line_names_flags(folder, flags, said):
     """Each error on the command line has the flag that helps, and no field."""
-    done = CliRunner().invoke(main, flags.split())
+    done = run(*flags.split())
     assert done.exit_code == 2
     assert said in done.output
     assert "`" not in done.output.replace("`amp-rewrite explain`", "")
@@ -126,7 +125,7 @@ def test_a_model_that_is_not_compared_names_flags(folder):
     proto = demo.network()
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(proto, folder / "m.onnx")
-    done = CliRunner().invoke(main, ["m.onnx", "--json", "report.json"])
+    done = run("m.onnx", "--json", "report.json")
     for said in (done.output, (folder / "report.json").read_text()):
         assert "with --data FILE.npz" in said
         assert "`" not in said

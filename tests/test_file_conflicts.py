@@ -10,7 +10,8 @@ import pytest
 from amp_rewrite import rewrite
 from amp_rewrite.errors import OptionError
 from tests import text
-from tests.test_cli import failure, model, run
+from tests.commands import failure, run
+from tests.test_cli import model
 
 __all__ = ["model"]
 

@@ -10,14 +10,13 @@ from signal import SIGINT, SIGTERM
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from amp_rewrite import observe, verify
-from amp_rewrite.cli import main
 from amp_rewrite.errors import OptionError, TimeLimitError
 from amp_rewrite.process import interruptible
 from amp_rewrite.running import sessions
 from tests import text
+from tests.commands import run
 
 ROOT = Path(__file__).parents[1]
 ENDLESS = """g (float[4, 4] x) => (float[4, 4] y)
@@ -123,11 +122,6 @@ def test_a_signal_ends_whatever_runs_a_model(folder, number, command, graph):
     assert (ended, "Traceback" in errors) == (143 if number == SIGTERM else 1, False)
     assert {path.name for path in folder.iterdir()} <= {"model.onnx", "out.onnx", "temporary"}
     assert left_in(folder) == set()
-
-
-def run(*arguments):
-    """Runs the command line in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_a_rewrite_stands_when_its_comparison_takes_too_long(endless, folder):

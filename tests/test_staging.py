@@ -18,6 +18,7 @@ from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import locking, staging
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
+from tests.model_files import names
 
 ROOT = Path(__file__).parents[1]
 BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))
@@ -30,11 +31,6 @@ def model(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(text.model(GRAPH), path)
     return path
-
-
-def names(folder):
-    """What lies in a folder."""
-    return sorted(path.name for path in folder.iterdir())
 
 
 def refused(path, source):
@@ -84,7 +80,7 @@ def test_a_link_that_nobody_named_is_not_followed(model, tmp_path):
     """Where no output is named, a link at the default place leads to a file that nobody spoke of."""
     (tmp_path / "victim").write_bytes(b"precious")
     (tmp_path / "m_fp16.onnx").symlink_to("victim")
-    with pytest.raises(OutputError, match="is a link, and stands where the result goes"):
+    with pytest.raises(OutputError, match="is a link at the default output path"):
         rewrite(model, Options(check=False))
     assert (tmp_path / "victim").read_bytes() == b"precious"
 

@@ -19,8 +19,8 @@ from amp_rewrite.reporting import charts, picture_files, timings
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.latency import Effort
-from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.latency import TimingBudget
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Device
 
 
@@ -77,12 +77,12 @@ def bench(
     device = latency.device_for(provider)
     if tf32 and device is not Device.CUDA:
         raise OptionError("--tf32 is for CUDA, and this runs on the CPU", remedy="leave it out")
-    subjects = [Subject(str(path), path, tf32) for path in models]
+    subjects = [TimedModel(str(path), path, tf32) for path in models]
     with shown_progress() as progress, limit.running():
         tell(progress, "measure")
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))
-            measured = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
+            measured = latency.measure(subjects, samples, device, TimingBudget(rounds, warmup, seconds))
     timings.print_bench(Console(), measured)
     if json_ is not None:
         writing.write_json(measured.to_json(), json_)

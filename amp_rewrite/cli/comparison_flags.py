@@ -47,7 +47,7 @@ class ComparisonFlags:
         with naming_sizes(original, data):
             samples = feeds.feeds(original, data)
             verdict = verification.verify(
-                original, rewritten, samples, self.bounds, io=io, inputs=feeds.origin(data)
+                original, rewritten, samples, self.bounds, io=io, inputs=feeds.input_source(data)
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -65,6 +65,6 @@ class ComparisonFlags:
 comparison_flags = grouped(
     _FLAGS,
     "comparing",
-    lambda flags: ComparisonFlags(metrics.tolerances(tuple(flags["tolerance"])), flags["per_node"]),
+    lambda flags: ComparisonFlags(metrics.parse_tolerances(tuple(flags["tolerance"])), flags["per_node"]),
 )
 """Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""

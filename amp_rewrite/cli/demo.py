@@ -18,7 +18,7 @@ from amp_rewrite.files import destination, staging
 from amp_rewrite.model import loading
 from amp_rewrite.reporting import terminal
 from amp_rewrite.running import verification
-from amp_rewrite.running.inputs.origins import Origin
+from amp_rewrite.running.inputs.input_source import InputSource
 from amp_rewrite.running.verification import Verdict
 
 
@@ -72,6 +72,8 @@ _SEED = 0
 def _verdict(original: Path, rewritten: Path) -> Verdict | MissingPackageError:
     """How the two compare, or that nothing here can run them."""
     try:
-        return verification.verify(original, rewritten, [networks.feeds(_SEED)], inputs=Origin(seed=_SEED))
+        return verification.verify(
+            original, rewritten, [networks.feeds(_SEED)], inputs=InputSource(seed=_SEED)
+        )
     except MissingPackageError as error:
         return error

@@ -35,7 +35,7 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal
-from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome, VerdictOrError
+from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome, Verification
 from amp_rewrite.rewriting import checking, plan_files
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
@@ -115,7 +115,7 @@ def rewrite(
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with checking.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         counts = report_files.asked or save_plan is not None
-        pages = PageMaker(feeds.sizes(model, data) if counts else {})
+        pages = PageMaker(feeds.known_sizes(model, data) if counts else {})
 
         def on_plan(analysis: Analysis) -> None:
             if save_plan is not None:
@@ -201,7 +201,7 @@ def _write_page(
 
 def _tell(console: Console, job: RewriteJob, outcome: Outcome, json_: Path | None) -> None:
     """Reports on a result, and sets the exit code."""
-    report, verdict = outcome.result.report, outcome.verdict
+    report, verdict = outcome.result.report, outcome.verification
     reason = job.not_verified(verdict)
     if json_ is not None:
         _write_json(json_, report, verdict, reason, explanation.advise(outcome.result.model, report.half))
@@ -216,7 +216,7 @@ def _tell(console: Console, job: RewriteJob, outcome: Outcome, json_: Path | Non
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
 
 
-def _write_json(path: Path, report: Report, judged: VerdictOrError, reason: str, advice: Advice) -> None:
+def _write_json(path: Path, report: Report, judged: Verification, reason: str, advice: Advice) -> None:
     verdict = judged.to_json() if isinstance(judged, Verdict) else None
     if isinstance(judged, AmpRewriteError):
         verdict = {"not_compared": in_flags(judged)}
@@ -225,7 +225,7 @@ def _write_json(path: Path, report: Report, judged: VerdictOrError, reason: str,
     writing.write_json({**report.to_json(), **verified, **told}, path)
 
 
-def _print_verdict(console: Console, verdict: VerdictOrError, *, per_node: bool) -> None:
+def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
     """Prints a verdict; a bad one, or why there is none, on standard error if all else is quiet."""
     loud = Console(stderr=console.quiet)
     if isinstance(verdict, AmpRewriteError):

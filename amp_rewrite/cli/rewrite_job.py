@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from amp_rewrite import pipeline, rewrite_and_verify
+from amp_rewrite import pipeline
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
@@ -32,14 +32,14 @@ from amp_rewrite.policy.options import ExternalData, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.page import Evidence
-from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome, Steps, VerdictOrError
+from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
-from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verification import Verdict
 
@@ -79,7 +79,7 @@ class RewriteJob:
             raise self.original
         self._refuse_bad_data()
         look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
-        outcome = rewrite_and_verify.run(Steps(self._rewrite, self._compare, look), self.options.half, policy)
+        outcome = rewrite_and_verify(Callbacks(self._rewrite, self._compare, look), self.options.half, policy)
         return self._with_blame(outcome, self.comparing)
 
     def _refuse_bad_data(self) -> None:
@@ -105,14 +105,14 @@ class RewriteJob:
     def evidence(self, outcome: Outcome, *, timed: bool) -> Evidence:
         """The verdict with its blame, observed magnitudes, and if `timed` latencies."""
         bench = self._time(outcome.result) if timed else None
-        verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verdict
+        verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
         if isinstance(verdict, Verdict):
             return Evidence(verdict, seen=self._observe_if_possible(), bench=bench)
         reason = self.not_verified(verdict)
         told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
         return Evidence(unverified=told, bench=bench)
 
-    def not_verified(self, verdict: VerdictOrError) -> str:
+    def not_verified(self, verdict: Verification) -> str:
         """Why the result is not known to compute what the model does; empty where it is."""
         if isinstance(verdict, Verdict):
             return "; ".join(verdict.faults)
@@ -123,7 +123,7 @@ class RewriteJob:
     def _time(self, result: Result[Any]) -> Bench | None:
         """The latencies of both models as `bench` measures them by default; None where they cannot be run."""
         tell(self.progress, "measure")
-        subjects = [Subject(str(path), path) for path in (self.model, Path(result.model))]
+        subjects = [TimedModel(str(path), path) for path in (self.model, Path(result.model))]
         try:
             with self.limit.running():
                 samples = list(feeds.feeds(self.model, self.data))
@@ -172,7 +172,7 @@ class RewriteJob:
         writing.save(loading.load(result.model), self.model, self.options.external_data)
         return replace(result, model=self.model)
 
-    def _compare(self, result: Result[Any]) -> VerdictOrError:
+    def _compare(self, result: Result[Any]) -> Verification:
         if self.original is None or not (result.report.changed or self.required):
             return None
         if isinstance(self.original, AmpRewriteError):
@@ -185,7 +185,7 @@ class RewriteJob:
             return error
 
     def _with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
-        verdict = outcome.verdict
+        verdict = outcome.verification
         if not isinstance(verdict, Verdict) or not isinstance(self.original, Runnable):
             return outcome
         try:
@@ -193,7 +193,7 @@ class RewriteJob:
                 blamed = comparing.with_blame(verdict, self.original, outcome.result.model, self.data)
         except _CANNOT_RUN:
             return outcome
-        return replace(outcome, verdict=blamed)
+        return replace(outcome, verification=blamed)
 
 
 def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:

@@ -55,7 +55,7 @@ class _Question:
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _ask(question: _Question) -> Mapping[str, onnx.TypeProto]:
     """The types of the node's outputs by name; none where onnx cannot say, or dies of the question."""
-    found = worker.ask(
+    found = worker.call(
         worker_process.infer_node,
         question.node,
         question.domain,

@@ -42,7 +42,7 @@ def cells(output: Output) -> tuple[str, ...]:
         return (output.name, *[""] * (len(COLUMNS) - 2), "not compared")
     agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
     numbers = (f"{m.relative_l2:.1e}", f"{m.max_abs:.1e}", f"{m.mean_abs:.1e}", f"{m.snr_db:.1f}")
-    return (output.name, *numbers, f"{m.cosine:.6f}", agreement, "TOO FAR" if output.broken else "close")
+    return (output.name, *numbers, f"{m.cosine:.6f}", agreement, "FAIL" if output.broken else "PASS")
 
 
 def hints(verdict: Verdict) -> Iterator[str]:

@@ -9,7 +9,7 @@
 
   function verdictOn(ok) {
     if (ok === null) return ["not compared with the original", "none"];
-    return ok ? ["close to the original", "good"] : ["too far from the original", "bad"];
+    return ok ? ["PASS: verified against the original", "good"] : ["FAIL: not verified against the original", "bad"];
   }
 
   const file = data.title.split(/[\\/]/).pop();

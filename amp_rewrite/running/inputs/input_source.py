@@ -7,10 +7,10 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Made up from `seed`, or read from `paths`, or else handed over by the caller.
+class InputSource:
+    """Synthesised with `seed`, or read from `paths`, or else passed by the caller.
 
-    `files` names the file or folder of each sample that was read, in their order.
+    `files` has the file or folder of each sample that was read, in order.
     """
 
     seed: int | None = None
@@ -19,19 +19,18 @@ class Origin:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the inputs were made up."""
+        """Whether the inputs are synthetic."""
         return self.seed is not None
 
     def sample(self, index: int) -> str:
-        """What to call a sample, counted from 0; nothing where it was made up, like all others."""
+        """The display name of a sample, counted from 0; empty for synthetic ones, which are all alike."""
         if self.is_synthetic:
             return ""
         return self.files[index] if index < len(self.files) else f"sample {index + 1}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data, but for the names of single samples."""
+        """This as JSON data, without the names of single samples."""
         return {"synthetic": self.is_synthetic, "seed": self.seed, "paths": list(self.paths)}
 
 
-GIVEN = Origin()
-"""Handed over by the caller, who knows more about them."""
+FROM_CALLER = InputSource()

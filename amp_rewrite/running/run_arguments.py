@@ -1,4 +1,4 @@
-"""What a caller gives to be run, models and samples -> what the runs here take."""
+"""Checks and conversion of what callers pass to be run: models, samples and devices."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 Samples = Feeds | Iterable[Feeds]
-"""Samples, each a mapping from input names to arrays; one alone need not be in a list."""
+"""Mappings from input names to arrays; a single one need not be in a list."""
 
 _ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
 
 
 def model(name: str, given: loading.ModelSource) -> Runnable:
-    """A model of any kind that `rewrite` takes, as one that can be run; ModelError for what is none."""
+    """A model of any kind that `rewrite` takes, in a form that can be run; ModelError if it is not valid."""
     if isinstance(given, onnx.ModelProto):
         return given
     if arguments.is_path(given):
-        return _file(Path(given))
+        return _checked_path(Path(given))
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
         return writing.to_proto(loading.load(given))
     raise ModelError(f"{arguments.shown(given)} is not a model", where=name, remedy=_MODELS)
@@ -36,7 +36,7 @@ def model(name: str, given: loading.ModelSource) -> Runnable:
 _MODELS = "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
 
 
-def _file(path: Path) -> Path:
+def _checked_path(path: Path) -> Path:
     if flaw := arguments.flaw_of(path):
         raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
     with loading.open_file(path):
@@ -44,9 +44,9 @@ def _file(path: Path) -> Path:
 
 
 def samples(given: Samples) -> Iterator[Feeds]:
-    """Samples one after the other, each looked at when it is asked for; FeedError for what is none."""
+    """The samples, each checked when it is requested; FeedError for an invalid one."""
     several: Any = (given,) if isinstance(given, Mapping) else given
-    # an array can be iterated over, and so can a text: neither holds samples
+    # arrays and strings are iterable, but do not hold samples
     if not isinstance(several, Iterable) or isinstance(several, (str, bytes)) or hasattr(several, "dtype"):
         raise FeedError(f"{arguments.shown(given)} is not a sample", where="samples", remedy=_ARRAYS)
     return (_sample(at, sample) for at, sample in enumerate(several))
@@ -56,26 +56,26 @@ def _sample(at: int, given: object) -> Feeds:
     where = f"samples[{at}]"
     if not isinstance(given, Mapping):
         raise FeedError(f"{arguments.shown(given)} is not a sample", where=where, remedy=_ARRAYS)
-    held = dict(given)  # once: an npz file reads an array whenever it is asked for it
-    for name, array in held.items():
+    arrays = dict(given)  # once: an npz file reads an array at each access
+    for name, array in arrays.items():
         if not isinstance(name, str):
             raise FeedError(
                 f"{arguments.shown(name)} is not the name of an input", where=where, remedy=_ARRAYS
             )
-        if _hides_something(array):
+        if _has_mask_or_fields(array):
             raise FeedError(
-                "is an array with a mask or with fields, which no model takes",
+                "is an array with a mask or with fields, which are not supported",
                 where=f'{where}["{name}"]',
                 remedy="give a plain array",
             )
-    return held
+    return arrays
 
 
-def _hides_something(array: Any) -> bool:
-    """Whether plain numbers are not all that an array says: a mask would be lost, and so would fields."""
+def _has_mask_or_fields(array: Any) -> bool:
+    """Whether an array has more than plain numbers: a mask, or fields, which would be lost."""
     return isinstance(array, np.ma.MaskedArray) or bool(getattr(getattr(array, "dtype", None), "names", None))
 
 
 def device(given: Device | str | None) -> Device:
-    """A device, or the best there is for None. Raises OptionError, and what `sessions.best_device` does."""
+    """The device, the best one for None. Raises OptionError, and what `sessions.best_device` raises."""
     return sessions.best_device() if given is None else arguments.choice("device", given, Device)
