@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from amp_rewrite.errors import ThreadError
 from amp_rewrite.files import destination
 from amp_rewrite.model import tensor_blocks
 from amp_rewrite.process import interruptible
