@@ -233,7 +233,7 @@ SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = M
 def path(tmp_path, monkeypatch):
     """A model in a folder, on a machine without a device."""
     monkeypatch.setattr(explanation, "of_this_machine", lambda: None)
-    monkeypatch.setattr("amp_rewrite.cli.questions.of_this_machine", lambda: None)
+    monkeypatch.setattr("amp_rewrite.cli.explain_answers.of_this_machine", lambda: None)
     onnx.save(text.model(SOURCE), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
 

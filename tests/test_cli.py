@@ -246,7 +246,7 @@ def test_explain_all_prints_float32_first(model):
         (("{model}", "-o", "{folder}/none/out.onnx"), "cannot be written"),
         (("{model}", "--io", "half", "--keep-io", "nosuch"), "no float32 input or output is called 'nosuch'"),
         (("{model}", "--external-data", "2"), "say auto, always, never, or a size such as 2GB"),
-        (("{model}", "--external-data", "0GB"), "--external-data 0GB says nothing"),
+        (("{model}", "--external-data", "0GB"), "--external-data 0GB is not a valid value"),
         (("explain", "{model}", "rot"), "no node is called 'rot'; did you mean root"),
         (("demo", "-o", "{model}"), "cannot be written"),
         (("{model}", "--keep-io", "x"), "--keep-io is for --io half; add --io half"),

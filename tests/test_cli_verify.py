@@ -330,7 +330,7 @@ def test_a_size_that_does_not_fit_names_the_dimension(tmp_path):
     """Where a run fails on sizes that were made up, the line names them all and the flag that sets them."""
     path = tmp_path / "baked.onnx"
     onnx.save(parser.parse_model(BAKED), path)
-    said = "made up with batch = 1, length = 512: give other sizes with --dim batch=SIZE --dim length=SIZE"
+    said = "have batch = 1, length = 512: give other sizes with --dim batch=SIZE --dim length=SIZE"
     result = run(path, "-q")
     assert result.exit_code == 0
     assert said in result.stderr

@@ -80,11 +80,11 @@ def test_a_model_is_analysed(model):
 
 def test_a_rewritten_model_is_explained_from_its_metadata(rewritten):
     """The same without the original; there is nothing to try a flag on, and none is named."""
-    flags = "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)"
+    flags = "no flag was tried: that needs the original (amp-rewrite explain ORIGINAL)"
     assert told(rewritten) == [*CAUSE, SIZED, flags]
 
 
-UNTRIED = "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)"
+UNTRIED = "no flag was tried: that needs the model (amp-rewrite explain MODEL)"
 
 
 def test_a_plan_is_explained_without_its_model(plan):
@@ -299,12 +299,15 @@ def test_metadata_of_somebody_else(tmp_path):
     ("arguments", "words"),
     [
         (("rot",), "no node is called 'rot'; did you mean root or product?"),
-        (("zzzzz",), "no node is called 'zzzzz'; leave it out to see what holds nodes back, or say --all"),
-        (("--why-cast", "e"), "no Cast of 'e'; who makes it and who reads it have one type"),
-        (("--why-cast", "nothing"), "no Cast of 'nothing'; the model has or gets none"),
+        (
+            ("zzzzz",),
+            "no node is called 'zzzzz'; leave NODE out to see what keeps nodes in float32, or say --all",
+        ),
+        (("--why-cast", "e"), "no Cast of 'e'; its producer and its consumers have one type"),
+        (("--why-cast", "nothing"), "no Cast of 'nothing'; none is there, and none is inserted"),
         (("--why-cast", "r__flat16"), "did you mean r__float16"),
-        (("root", "--all"), "NODE and --all are two questions; ask one at a time"),
-        (("--advice", "--why-cast", "e"), "--why-cast and --advice are two questions"),
+        (("root", "--all"), "NODE and --all cannot be combined; ask for one at a time"),
+        (("--advice", "--why-cast", "e"), "--why-cast and --advice cannot be combined"),
         (("--device-capability", "7.0"), "--device-capability is for --advice; add --advice"),
         (("--advice", "--device-capability", "x"), "x is not a compute capability; write it as in 7.5"),
         (("--dim", "m=3"), "the model has no open dimension 'm'"),
@@ -321,7 +324,7 @@ def test_what_is_wrong_is_one_line(model, arguments, words):
     [
         (("--deny", "Exp"), "a plan alone has decided everything; leave the other flags out"),
         (("--dim", "n=3"), "a plan alone has decided everything; leave the other flags out"),
-        (("--advice",), "a plan alone says nothing of shapes; ask for advice on the model, with --plan"),
+        (("--advice",), "a plan alone has no shapes; ask for advice on the model, with --plan"),
         (("rot",), "no node is called 'rot'; did you mean root"),
     ],
 )

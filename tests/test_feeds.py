@@ -17,7 +17,7 @@ from tests.sessions import Runtime
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.input_flags import input_flags
 from amp_rewrite.running.inputs.feeds import Data, feeds
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -229,7 +229,7 @@ def test_weights_that_are_listed_as_inputs(saved, version):
 
 
 @click.command()
-@feed_flags
+@input_flags
 def show(data):
     """A command that prints the parsed flags."""
     click.echo(repr((data.paths, dict(data.dims), data.seed, data.samples)))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from amp_rewrite.cli import main
-from amp_rewrite.cli.group import loaded
+from amp_rewrite.cli.commands import loaded
 from amp_rewrite.demo import feeds
 from amp_rewrite.policy import operator_lists
 

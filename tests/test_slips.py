@@ -103,7 +103,7 @@ def test_what_was_seen_of_another_model_is_refused(model):
 def test_where_inputs_come_from_is_no_text(model):
     """`inputs` of verify is an Origin: a path is refused before anything runs."""
     line = refusal(amp_rewrite.verify, model, model, SAMPLE, inputs="my.npz")
-    assert line == "inputs: 'my.npz' is no InputSource; omit it"
+    assert line == "inputs: 'my.npz' is not of type InputSource; omit it"
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_size_for_external_data_is_told_how_it_is_given():
 @pytest.mark.parametrize("seconds", ["5", True])
 def test_a_time_limit_is_a_number(model, seconds):
     """No text, which a slip of another argument may have left there, and no truth value."""
-    assert "no number of seconds" in refusal(amp_rewrite.observe, model, SAMPLE, timeout=seconds)
+    assert "not a number of seconds" in refusal(amp_rewrite.observe, model, SAMPLE, timeout=seconds)
 
 
 def test_an_empty_path_is_not_the_current_folder(model, tmp_path):
     """Said of what was given: nobody wrote a dot."""
     onnx.save(model, tmp_path / "m.onnx")
-    assert refusal(amp_rewrite.rewrite, tmp_path / "m.onnx", output="") == "output: '' is no path"
+    assert refusal(amp_rewrite.rewrite, tmp_path / "m.onnx", output="") == "output: '' is not a path"
     assert refusal(Options, lists="").startswith("Options.lists: '' is not an operator list")
 
 
@@ -238,8 +238,8 @@ def test_a_sample_is_read_once(model):
 
 def test_a_plan_and_a_list_are_read_from_paths():
     """What is no path is an error of ours, as everywhere else."""
-    assert refusal(plan_files.load, 3) == "path: 3 is no path"
-    assert refusal(lists.load, 3) == "name_or_path: 3 is no path"
+    assert refusal(plan_files.load, 3) == "path: 3 is not a path"
+    assert refusal(lists.load, 3) == "name_or_path: 3 is not a path"
 
 
 def test_options_go_to_another_process():

@@ -5,15 +5,16 @@ import gzip
 import json
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite.errors import RunError
+from amp_rewrite.errors import ThreadError
 from amp_rewrite.files import destination
 from amp_rewrite.model import tensor_blocks
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from tests import text
 from tests.commands import failure, run
 
@@ -133,6 +134,19 @@ def test_a_name_like_a_flag(model):
     assert "explain ./-m.onnx" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "command", [("-o", "out.onnx", "n.onnx"), ("verify", "n.onnx", "n.onnx"), ("coverage", "n.onnx")], ids=str
+)
+@pytest.mark.usefixtures("model")
+def test_a_symbol_and_its_axis_have_one_size(command):
+    """A size for a symbol and another one for an axis that has it contradict each other."""
+    onnx.save(text.model("g (float[n,4] x, float[n,4] z) => (float[n,4] y) { y = Add(x, z) }"), "n.onnx")
+    line = failure(*command, "--dim", "n=4", "--dim", "z:0=5")
+    assert "--dim gives z:0 two sizes: n = 4 and z:0 = 5; give one of them" in line
+    assert not Path("out.onnx").exists()
+    assert run(*command, "--dim", "n=4", "--dim", "z:0=4").exit_code == 0
+
+
 def test_no_further_thread(monkeypatch):
     """A process at its limit of threads or memory: an error that a user can mend."""
 
@@ -140,8 +154,30 @@ def test_no_further_thread(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RunError, match="ulimit"):
-        stoppable.call(int, int)
+    with pytest.raises(ThreadError, match="ulimit"):
+        interruptible.call(int, int)
+
+
+@pytest.mark.parametrize("started", [0, 3, 4])
+def test_no_further_thread_is_not_a_failed_comparison(model, monkeypatch, started):
+    """`verify` ends with 2 whichever run gets no thread; a rewrite stands, and says it was not compared."""
+    assert run("-o", "out.onnx", model).exit_code == 0
+    start, left = threading.Thread.start, [started]
+
+    def refuse(thread):
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    verified = run("verify", model, "out.onnx")
+    if started < 4:  # two sessions are opened, and both are run
+        assert (verified.exit_code, "ulimit" in verified.stderr) == (2, True)
+    left[0] = started
+    done = run("-o", "out.onnx", model)
+    assert done.exit_code == 0
+    assert ("not compared" in done.output) == (started < 4)
 
 
 def test_a_disk_that_takes_only_a_part(tmp_path):

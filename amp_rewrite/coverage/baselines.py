@@ -29,7 +29,7 @@ def load(path: Path) -> Baseline:
     try:
         return _baseline(path, content)
     except _NoCoverageError as error:
-        raise OptionError(f"is not a coverage ({error})", where=path, remedy=_UPDATE) from error
+        raise OptionError(f"is not a coverage baseline ({error})", where=path, remedy=_UPDATE) from error
 
 
 class _NoCoverageError(Exception):

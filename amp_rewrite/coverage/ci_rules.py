@@ -55,10 +55,15 @@ class CoverageRules:
         """Raises OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
         named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
         for name, share in (*named.items(), *self.require.items()):
-            if not (arguments.is_number(share) and 0 <= share <= 1):
+            if not is_share(share):
                 raise OptionError(f"{name} {_number(share)} is not a share", remedy=SHARE)
         if self.max_casts is not None:
             arguments.whole("max_casts", self.max_casts)
+
+
+def is_share(given: object) -> bool:
+    """Whether this is a number from 0 to 1."""
+    return arguments.is_number(given) and 0 <= given <= 1
 
 
 def _number(given: object) -> str:

@@ -26,7 +26,7 @@ from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import constants, inlining, loading, traversal, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
-from amp_rewrite.process import collector
+from amp_rewrite.process import garbage_collection
 from amp_rewrite.rewriting import checking
 
 
@@ -37,7 +37,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
     ModelError, and OptionError for a dimension that is not open or an invalid size.
     """
     sizes = arguments.sizes("dims", dims)
-    with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)

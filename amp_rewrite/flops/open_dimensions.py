@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import AmpRewriteError, OptionError
 
 Dims = Mapping[str, int]
 """Sizes of open dimensions, by symbol or as `input:axis`; others count as ASSUMED."""
@@ -19,7 +19,7 @@ ASSUMED = 1
 class OpenDimensions:
     """The open dimensions of a model's inputs and their sizes; `assumed` names those that are not in `dims`.
 
-    Raises OptionError when `dims` names a dimension that is not open.
+    Raises OptionError when `dims` names what is not open, or gives one axis two sizes.
     """
 
     def __init__(self, graph: ir.Graph, dims: Dims) -> None:
@@ -36,7 +36,7 @@ class OpenDimensions:
         symbols = dict.fromkeys(symbol for symbol in spots.values() if symbol)
         self._sizes = {symbol: known.get(symbol, ASSUMED) for symbol in symbols}
         self.assumed = tuple(assumed)
-        _refuse_unknown(dims, list(self._spots), list(dict.fromkeys((*self._sizes, *assumed))))
+        refuse_wrong_sizes(dims, spots, OptionError)
 
     def of_symbol(self, symbol: str | None) -> int | None:
         """The size of a symbol; None for one that is not a dimension of an input."""
@@ -59,10 +59,18 @@ def _open(graph: ir.Graph) -> Iterator[tuple[str, str | None]]:
                 yield f"{value.name}:{axis}", dim.value
 
 
-def _refuse_unknown(dims: Dims, spots: Sequence[str], names: Sequence[str]) -> None:
-    known = [*names, *spots]
+def refuse_wrong_sizes(dims: Dims, spots: Mapping[str, str | None], error: type[AmpRewriteError]) -> None:
+    """Raises `error` for a size of a dimension that is not open, and for two sizes of one axis.
+
+    `spots` holds the open axes of the inputs as `input:axis`, each with its symbol if it has one.
+    """
+    names = list(dict.fromkeys(symbol or spot for spot, symbol in spots.items()))
     for name in dims:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            offer = f"did you mean {near[0]}?" if near else f"it has {', '.join(names) or 'none'}"
-            raise OptionError(f"the model has no open dimension '{name}'", remedy=offer)
+        if name not in (*names, *spots):
+            near = difflib.get_close_matches(name, (*names, *spots), n=1)
+            offer = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(names) or 'nothing'}"
+            raise error(f"the model has no open dimension '{name}'", remedy=offer)
+    for spot, symbol in spots.items():
+        if symbol and symbol in dims and spot in dims and dims[symbol] != dims[spot]:
+            sizes = f"{symbol} = {dims[symbol]} and {spot} = {dims[spot]}"
+            raise error(f"`dims` gives {spot} two sizes: {sizes}", remedy="give one of them")

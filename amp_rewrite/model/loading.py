@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.source_files import Identity, SourceFile
+from amp_rewrite.files.file_identity import FileIdentity, SourceFile
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import foreign_formats, preserved_fields, proto_traversal, topology, utf8_names
 from amp_rewrite.model.preserved_fields import PreservedFields
@@ -164,7 +164,7 @@ def exported(graph: Any) -> onnx.ModelProto:
 
 def _from_path(path: Path) -> Loaded:
     with open_file(path) as opened:
-        file = SourceFile(path, Identity.of(os.fstat(opened.fileno())))
+        file = SourceFile(path, FileIdentity.of(os.fstat(opened.fileno())))
         data = opened.read()
     file.check()
     loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
-from amp_rewrite.files import destination, locking, source_files, staging
-from amp_rewrite.files.source_files import SourceFile
+from amp_rewrite.files import destination, file_identity, locking, staging
+from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import external_data_writing, obsolete_data_files, preserved_fields, traversal
@@ -188,7 +188,7 @@ def _publish(
 ) -> WrittenModel:
     """Moves a model and its data files into place, after checking that no file that was read has changed."""
     (stage.files / stage.target.name).write_bytes(data)
-    source_files.check(read)
+    file_identity.check(read)
     with locking.held(stage.target.parent):
         obsolete = obsolete_data_files.find(stage.target, in_use)
         stage.publish(names, next((file.path for file in read), None))

@@ -84,7 +84,7 @@ def _is_utf8(path: str) -> bool:
 
 
 _NOT_ASKED = "onnx's checker was not run on the result: it only accepts UTF-8 paths"
-_NOT_IN_FULL = f"onnx's checker checked the structure only: the model has over {FULL_UP_TO:,} nodes"
+_NOT_IN_FULL = f"onnx's checker saw the structure only: the model has over {FULL_UP_TO:,} nodes"
 
 
 @contextlib.contextmanager

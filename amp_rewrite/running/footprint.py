@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from amp_rewrite.errors import ModelError
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from amp_rewrite.running import memory, prepared_runs, profiles, sessions
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.profiles import Profile
@@ -49,7 +49,7 @@ def measure(model: TimedModel, device: Device, feeds: Feeds) -> Footprint:
         child.start()
         sender.close()
         try:
-            found = stoppable.call(receiver.recv, child.kill)
+            found = interruptible.call(receiver.recv, child.kill)
         except EOFError as error:
             raise ModelError("the run crashes onnxruntime", where=model.path) from error
         finally:

@@ -10,7 +10,7 @@ import numpy as np
 from amp_rewrite.analysis.observed import Magnitudes, Observed, magnitudes
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import metrics, run_arguments
 from amp_rewrite.running.intermediate_values import InstrumentedModel
 from amp_rewrite.running.run_arguments import Samples
@@ -36,7 +36,7 @@ def observe(
     TimeLimitError after `timeout` seconds.
     """
     runnable, runs = run_arguments.model("model", model), run_arguments.samples(samples)
-    with Limit(timeout).running():
+    with TimeLimit(timeout).running():
         return _observe(runnable, runs, run_arguments.device(device))
 
 

@@ -15,7 +15,7 @@ from onnx import parser
 
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.model import loading
-from amp_rewrite.process import fork_safe, stoppable
+from amp_rewrite.process import fork_safe, interruptible
 from amp_rewrite.running import ort_values
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def run_interruptible(work: Callable[[Any], T]) -> T:
     can interrupt it (see `stoppable`).
     """
     options = onnxruntime().RunOptions()
-    return stoppable.call(partial(work, options), partial(setattr, options, "terminate", True))
+    return interruptible.call(partial(work, options), partial(setattr, options, "terminate", True))
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from amp_rewrite import arguments
 from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import comparison, metrics, run_arguments, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import RewrittenRunError
@@ -127,7 +127,7 @@ def verify(
     arguments.instance("inputs", inputs, InputSource, "omit it")
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     feeds, where = run_arguments.samples(samples), run_arguments.device(device)
-    with Limit(timeout).running():
+    with TimeLimit(timeout).running():
         before = sessions.open_session(models[0], where)
         source = inputs if before.get_inputs() else FROM_CALLER
         blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source)

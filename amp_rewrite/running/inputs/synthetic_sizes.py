@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 from amp_rewrite.errors import FeedError
+from amp_rewrite.flops.open_dimensions import refuse_wrong_sizes
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Input
 from amp_rewrite.running.inputs.synthetic_size_rules import RULES, Key, OpenDim, Shape, size_of
@@ -14,10 +14,11 @@ from amp_rewrite.running.inputs.synthetic_size_rules import RULES, Key, OpenDim,
 def shapes(inputs: Sequence[Input], dims: Mapping[str, int], consumers: Consumers) -> dict[str, Shape]:
     """The shape of every input of known rank, by name; a symbol has the same size everywhere.
 
-    `dims` gives sizes by symbol or as `input:axis`. Raises FeedError if it has a name that is not open.
+    `dims` gives sizes by symbol or as `input:axis`. Raises FeedError if it has a name that is not open, or
+    two sizes for one axis.
     """
     open_dims = list(_open_dims(inputs, consumers))
-    _refuse_unknown(dims, open_dims)
+    refuse_wrong_sizes(dims, {d.label: d.symbol for d in open_dims}, FeedError)
     labelled = {(d.input.name, d.axis): dims[d.label] for d in open_dims if d.label in dims}
     found: dict[Key, int] = {d.key: dims[d.label] for d in open_dims if d.label in dims}
     found |= {symbol: dims[symbol] for d in open_dims if (symbol := d.symbol) and symbol in dims}
@@ -44,13 +45,3 @@ def _open_dims(inputs: Sequence[Input], consumers: Consumers) -> Iterator[OpenDi
         for axis, dim in enumerate(declared.dims or ()):
             if not isinstance(dim, int):
                 yield OpenDim(declared, axis, dim, inputs, consumers)
-
-
-def _refuse_unknown(dims: Mapping[str, int], open_dims: Sequence[OpenDim]) -> None:
-    known = dict.fromkeys(dim.symbol for dim in open_dims if dim.symbol)
-    known |= dict.fromkeys(dim.label for dim in open_dims)
-    for name in dims:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(known) or 'nothing'}"
-            raise FeedError(f"the model has no open dimension '{name}'", remedy=remedy)

@@ -12,7 +12,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import demo, errors
-from amp_rewrite.cli.flag_words import FLAGS, in_flags
+from amp_rewrite.cli.fields_as_flags import FLAGS, in_flags
 from amp_rewrite.coverage import baselines
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import ExternalData, Options, Pins

@@ -1,4 +1,4 @@
-"""The files that a model is read from: whether they are still what they were when that began."""
+"""Detects that a file of a model was changed or replaced while it was read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from amp_rewrite.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What a file system knows a file by, and by what it knows that somebody has written to it."""
+class FileIdentity:
+    """What identifies a file and its content to the file system; times are in nanoseconds."""
 
     device: int
     inode: int
@@ -21,27 +21,27 @@ class Identity:
     changed: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> Identity:
-        """That of a file, open or by its path; times are in nanoseconds."""
+    def of(cls, found: os.stat_result) -> FileIdentity:
+        """The identity in the status of a file, open or by its path."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file, and what it was when it was first looked at."""
+    """A file, and its identity when it was opened."""
 
     path: Path
-    identity: Identity
+    identity: FileIdentity
 
     @classmethod
     def at(cls, path: Path) -> SourceFile:
-        """The file at a path as it is now; raises OSError."""
-        return cls(path, Identity.of(path.stat()))
+        """The file that is at a path now; raises OSError."""
+        return cls(path, FileIdentity.of(path.stat()))
 
     def check(self) -> None:
-        """ModelError when the file is no longer what it was: a mixture of two files is no model."""
+        """ModelError when the file has changed: a mixture of two files is not a model."""
         try:
-            same = Identity.of(self.path.stat()) == self.identity
+            same = FileIdentity.of(self.path.stat()) == self.identity
         except OSError:
             same = False
         if not same:
@@ -53,6 +53,6 @@ class SourceFile:
 
 
 def check(files: Iterable[SourceFile]) -> None:
-    """ModelError for the first file that is no longer what it was."""
+    """ModelError for the first file that has changed."""
     for file in files:
         file.check()

@@ -1,4 +1,4 @@
-"""What `rewrite` and `analyze` refuse before they begin: arguments of a type that they do not take."""
+"""Checks the types of the arguments of `rewrite` and `analyze`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
-def refuse(source: object, options: object, replay: object, seen: object) -> None:
-    """An error that names the argument, for what is of another type than the argument takes."""
-    if isinstance(source, (str, os.PathLike)) and not _names_a_file(source):
+def check_types(source: object, options: object, replay: object, seen: object) -> None:
+    """ModelError or OptionError, which names the argument, for a value of a wrong type."""
+    if isinstance(source, (str, os.PathLike)) and not _is_valid_path(source):
         raise ModelError(
-            f"{arguments.shown(os.fspath(source))} is no model", remedy="give the path of a file"
+            f"{arguments.shown(os.fspath(source))} is not a model", remedy="give the path of a file"
         )
     if options is not None:
         arguments.instance("options", options, Options, "write Options(...)")
@@ -30,12 +30,12 @@ def refuse(source: object, options: object, replay: object, seen: object) -> Non
             arguments.instance(f'seen["{name}"]', value, Magnitudes, remedy)
 
 
-def _names_a_file(path: object) -> bool:
+def _is_valid_path(path: object) -> bool:
     return arguments.is_path(path) and bool(os.fspath(path)) and not arguments.flaw_of(path)
 
 
-def refuse_output(source: object, output: object, *, in_place: object) -> None:
-    """OptionError for a place to write that is none, or where nothing is written."""
+def check_output(source: object, output: object, *, in_place: object) -> None:
+    """OptionError for an output that is not a path, and for `in_place` where no file is given."""
     is_path = isinstance(source, (str, os.PathLike))
     if arguments.flag("in_place", in_place) and not is_path:
         raise OptionError("in_place is for a path; other models are returned")

@@ -1,4 +1,4 @@
-"""What can be asked of an explanation, and the answers: printed, and as plain data."""
+"""The answers of `explain`: each is printed, and returned as plain data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from amp_rewrite.explanation import DecisionSource, Explanation
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.reporting import terminal_explain
 
-Told = dict[str, Any]
-"""What was told, as plain data."""
+Answer = dict[str, Any]
+"""An answer as plain data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """One of: a node, a Cast, all units, advice (for a device of a capability); none asks for the causes."""
+class Query:
+    """Asks for a node, a Cast, all units, or advice (for a compute capability); else for the causes."""
 
     node: str | None
     why_cast: str | None
@@ -32,93 +32,94 @@ class Question:
     advice: bool
     capability: str | None
 
-    def refuse_nonsense(self) -> None:
-        """OptionError for two questions at once, and for a device where no advice is asked for."""
+    def refuse_contradictions(self) -> None:
+        """OptionError for two queries at once, and for a device without --advice."""
         asked = [("NODE", self.node), ("--why-cast", self.why_cast)]
         asked += [("--all", self.all_ or None), ("--advice", self.advice or None)]
         given = [name for name, value in asked if value is not None]
         if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} are two questions", remedy="ask one at a time")
+            raise OptionError(f"{' and '.join(given)} cannot be combined", remedy="ask for one at a time")
         if self.capability is not None and not self.advice:
             raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
 
-    def tell(self, console: Console, found: Explanation) -> Told:
-        """The answer; OptionError where there is none."""
+    def answer(self, console: Console, found: Explanation) -> Answer:
+        """Prints and returns the answer; OptionError where there is none."""
         if self.advice:
-            return _tell_advice(console, found, self.capability)
+            return _answer_advice(console, found, self.capability)
         if self.all_:
-            return _tell_all(console, found)
+            return _answer_all(console, found)
         if self.why_cast is not None:
-            return _tell_cast(console, found, self.why_cast)
-        return (
-            _tell_node(console, found, self.node) if self.node is not None else _tell_causes(console, found)
-        )
+            return _answer_cast(console, found, self.why_cast)
+        if self.node is not None:
+            return _answer_node(console, found, self.node)
+        return _answer_causes(console, found)
 
 
-def _tell_all(console: Console, found: Explanation) -> Told:
+def _answer_all(console: Console, found: Explanation) -> Answer:
     terminal_explain.print_units(console, found.decisions)
     units = range(len(found.decisions.all))
     return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
 
 
-def _tell_causes(console: Console, found: Explanation) -> Told:
+def _answer_causes(console: Console, found: Explanation) -> Answer:
     terminal_explain.print_causes(console, found.causes)
-    rests = list(found.assumptions)
+    assumptions = list(found.assumptions)
     untried = any(not cause.suggestion.is_tried for cause in found.causes)
-    about_flags = [_UNTRIED[found.source]] if untried else []
-    if found.causes:
-        for line in (*rests, *about_flags):
-            console.print(Styled(line, "dim"))
+    about_flags = [_NO_FLAG_TRIED[found.source]] if untried else []
+    for line in (*assumptions, *about_flags) if found.causes else ():
+        console.print(Styled(line, "dim"))
     causes = [cause.to_json() for cause in found.causes]
-    return {"causes": causes, "assumptions": rests, "about_flags": about_flags}
+    return {"causes": causes, "assumptions": assumptions, "about_flags": about_flags}
 
 
-_UNTRIED = {
+_NO_FLAG_TRIED = {
     DecisionSource.ANALYSIS: "",
-    DecisionSource.METADATA: "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)",
-    DecisionSource.PLAN: "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)",
+    DecisionSource.METADATA: "no flag was tried: that needs the original (amp-rewrite explain ORIGINAL)",
+    DecisionSource.PLAN: "no flag was tried: that needs the model (amp-rewrite explain MODEL)",
 }
 
 
-def _tell_advice(console: Console, found: Explanation, asked: str | None) -> Told:
+def _answer_advice(console: Console, found: Explanation, asked: str | None) -> Answer:
     capability = parse(asked) if asked is not None else of_this_machine()
-    given = found.advice(capability)
-    for line in advice_text.lines(given):
+    advice = found.advice(capability)
+    for line in advice_text.lines(advice):
         console.print(line)
-    return {"advice": given.to_json()}
+    return {"advice": advice.to_json()}
 
 
-def _tell_cast(console: Console, found: Explanation, name: str) -> Told:
-    stories = cast_explanations.about(found.decisions, name)
-    if not stories:
+def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
+    explanations = cast_explanations.about(found.decisions, name)
+    if not explanations:
         raise _no_cast(found, name)
-    for story in stories:
-        terminal_explain.print_cast(console, story)
-    return {"casts": [story.to_json() for story in stories]}
+    for cast in explanations:
+        terminal_explain.print_cast(console, cast)
+    return {"casts": [cast.to_json() for cast in explanations]}
 
 
 def _no_cast(found: Explanation, name: str) -> OptionError:
     if _units_of(found, name):
-        return OptionError(f"no Cast of '{name}'", remedy="who makes it and who reads it have one type")
-    known = [known for crossing in found.decisions.cast_sites for known in crossing.names]
-    return OptionError(f"no Cast of '{name}'", remedy=_near(name, known, "the model has or gets none"))
+        return OptionError(f"no Cast of '{name}'", remedy="its producer and its consumers have one type")
+    known = [known for site in found.decisions.cast_sites for known in site.names]
+    return OptionError(
+        f"no Cast of '{name}'", remedy=_near(name, known, "none is there, and none is inserted")
+    )
 
 
-def _tell_node(console: Console, found: Explanation, name: str) -> Told:
+def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     units = _units_of(found, name)
     if not units and cast_explanations.about(found.decisions, name):
-        return _tell_cast(console, found, name)
+        return _answer_cast(console, found, name)
     if not units:
         raise _no_node(found, name)
     chains = [chain(found.decisions, unit) for unit in units]
     for steps in chains:
         terminal_explain.print_chain(console, steps)
-    told = [{"unit": steps[0].unit, "chain": [step.to_json() for step in steps]} for steps in chains]
-    return {"node": name, "units": told}
+    units_ = [{"unit": steps[0].unit, "chain": [step.to_json() for step in steps]} for steps in chains]
+    return {"node": name, "units": units_}
 
 
 def _units_of(found: Explanation, name: str) -> list[int]:
-    """The units of the nodes that are called so, or make a value that is; each node is looked at once."""
+    """The units of the nodes that have this name, or an output of this name."""
     nodes = {decision.node: decision for decision in found.decisions.all}
     named = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
     return [unit for unit, decision in enumerate(found.decisions.all) if decision.node in named]
@@ -126,10 +127,10 @@ def _units_of(found: Explanation, name: str) -> list[int]:
 
 def _no_node(found: Explanation, name: str) -> OptionError:
     if name in _without_units(found):
-        return OptionError(f"'{name}' has no float32 in it", remedy="there is nothing to decide")
+        return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
     nodes = {decision.node: decision for decision in found.decisions.all}.values()
     known = (known for decision in nodes for known in (decision.name, *decision.defs))
-    offer = "leave it out to see what holds nodes back, or say --all"
+    offer = "leave NODE out to see what keeps nodes in float32, or say --all"
     return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
 
 

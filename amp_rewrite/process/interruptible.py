@@ -1,9 +1,9 @@
-"""Calls that Python cannot interrupt, such as a run of onnxruntime: what may stop them is heard all the same.
+"""Makes native calls, such as a run of onnxruntime, interruptible by signals and time limits.
 
-Handlers of signals run on the main thread, and only while it runs Python. So such a call is made on a thread
-of its own, and whoever asked waits in Python: an error that a handler raises, or the end of a time limit,
-tells the call to stop and goes on. A call that does not stop, as it is in the middle of one long kernel, is
-left behind: the process has to end without waiting for it (`is_left_behind`).
+Signal handlers run on the main thread, and only while it runs Python. So a native call gets a thread of its
+own, and the caller waits in Python: an error that a handler raises, or the end of a time limit, tells the
+call to stop and propagates. A call that does not stop, in the middle of one long kernel, is left behind: the
+process has to end without waiting for it (`is_left_behind`).
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
-from amp_rewrite.errors import OptionError, RunError, TimeLimitError
+from amp_rewrite.errors import OptionError, ThreadError, TimeLimitError
 
 T = TypeVar("T")
 
 GRACE = 1.0
-"""The seconds that a call has to stop in."""
+"""The seconds that a call has to stop."""
 
 
 def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
-    """What `work` returns; raises what it raises, TimeLimitError where a `Limit` is reached, and
-    RunError where no thread can be started.
+    """What `work` returns; `stop` is called from another thread to make it end early.
 
-    `stop` is called from another thread to have the work end early.
+    Raises what `work` raises, TimeLimitError when a `TimeLimit` is reached, and ThreadError when no thread
+    can be started.
     """
     end, done = _END.get(), Future[T]()
     if end is not None:
-        end.refuse_to_begin()
+        end.slice()  # so that nothing starts after the limit
     try:
         _start(partial(copy_context().run, partial(_settle, done, work)))
         while not done.done():
             wait((done,), _SLICE if end is None else end.slice())
     except BaseException:
         stop()
-        _part_from(done)
+        _LEFT.append(done)
+        wait((done,), GRACE)
         raise
     return done.result()
 
@@ -52,40 +53,35 @@ def _start(work: Callable[[], object]) -> None:
     try:
         threading.Thread(target=work, daemon=True).start()
     except RuntimeError as error:
-        raise RunError(
+        raise ThreadError(
             f"the system starts no further thread ({error})",
             remedy="allow this process more memory and more threads (ulimit -v, ulimit -u)",
         ) from error
 
 
 _SLICE = 1.0
-"""The seconds after which a wait begins anew: not all systems run handlers of signals in the midst of one."""
+"""The longest wait in seconds: not all systems run signal handlers during one."""
 
 
 def _settle(done: Future[T], work: Callable[[], T]) -> None:
     try:
         done.set_result(work())
-    except BaseException as error:  # it is raised where the work was asked for
+    except BaseException as error:  # raised again where the caller waits
         done.set_exception(error)
 
 
 _LEFT: list[Future[Any]] = []
 
 
-def _part_from(done: Future[Any]) -> None:
-    _LEFT.append(done)
-    wait((done,), GRACE)
-
-
 def is_left_behind() -> bool:
-    """Whether a call goes on in the background that was told to stop."""
+    """Whether a call that was told to stop still runs in the background."""
     return not all(done.done() for done in _LEFT)
 
 
-class Limit:
-    """The seconds that running models may take in all; None for no limit. `name` is how the user knows it.
+class TimeLimit:
+    """The seconds that all runs of models may take together; None for no limit. Errors call it `name`.
 
-    Raises OptionError for what is no number above zero.
+    Raises OptionError for what is not a number above zero.
     """
 
     def __init__(self, seconds: float | None, name: str = "timeout") -> None:
@@ -95,7 +91,7 @@ class Limit:
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
-        """Takes the time that is spent inside from what is left; then every `call` has a TimeLimitError."""
+        """Counts the time inside; once none is left, every `call` raises TimeLimitError."""
         if self._left is None:
             yield
             return
@@ -110,32 +106,29 @@ class Limit:
 
 
 def _checked(seconds: Any, name: str) -> float:
-    with contextlib.suppress(OverflowError):  # of a whole number that is too large for a float
+    with contextlib.suppress(OverflowError):  # an integer that is too large for a float
         if isinstance(seconds, Real) and seconds is not True and 0 < float(seconds) < math.inf:
             return float(seconds)
-    raise OptionError(f"{name} is no number of seconds above 0", remedy="leave it out for no limit")
+    raise OptionError(f"{name} is not a number of seconds above 0", remedy="leave it out for no limit")
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """When the time of a limit is up."""
+    """When a limit is reached."""
 
     at: float
-    limit: Limit
+    limit: TimeLimit
 
     def slice(self) -> float:
-        """How long to wait now; TimeLimitError when there is no time left."""
-        self.refuse_to_begin()
-        return min(self.at - time.monotonic(), _SLICE)
-
-    def refuse_to_begin(self) -> None:
-        """TimeLimitError when there is no time left."""
-        if time.monotonic() >= self.at:
-            name = self.limit.name
-            raise TimeLimitError(
-                f"running the models took longer than {name} allows ({self.limit.seconds:g} s)",
-                remedy=f"give {name} more seconds",
-            )
+        """How long to wait at most now; TimeLimitError when no time is left."""
+        left = self.at - time.monotonic()
+        if left > 0:
+            return min(left, _SLICE)
+        name = self.limit.name
+        raise TimeLimitError(
+            f"running the models took longer than {name} allows ({self.limit.seconds:g} s)",
+            remedy=f"give {name} more seconds",
+        )
 
 
 _END: ContextVar[_End | None] = ContextVar("_END", default=None)

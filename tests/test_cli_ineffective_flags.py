@@ -1,12 +1,12 @@
-"""A flag that does nothing beside another is refused, and says which."""
+"""A flag that has no effect with another is refused, and says which."""
 
 import click
 import onnx
 import pytest
 
 from amp_rewrite.cli import main
-from amp_rewrite.cli.group import loaded
-from amp_rewrite.cli.idle_flags import IDLE
+from amp_rewrite.cli.commands import loaded
+from amp_rewrite.cli.ineffective_flags import INEFFECTIVE
 from tests import text
 from tests.commands import run
 
@@ -42,14 +42,16 @@ VALUES = {
     "--timeout": ["1"],
     "--dim": ["n=4"],
 }
-PAIRS = [(rule, flag) for rule in IDLE for flag in rule.flags if rule.beside in ("--no-verify", "--dry-run")]
+PAIRS = [
+    (rule, flag) for rule in INEFFECTIVE for flag in rule.flags if rule.beside in ("--no-verify", "--dry-run")
+]
 
 
 @pytest.mark.parametrize(("rule", "flag"), PAIRS, ids=lambda part: getattr(part, "beside", part))
 def test_beside_a_rewrite_that_does_less(model, rule, flag):
     """Both flags are named, and why; asking for what is the default is asking as well."""
     said = refusal(model, rule.beside, flag, *VALUES[flag])
-    assert f"{flag} does nothing beside {rule.beside}, which {rule.does}; leave out {flag}" in said
+    assert f"{flag} has no effect with {rule.beside}, which {rule.does}; leave out {flag}" in said
 
 
 @pytest.mark.parametrize(
@@ -57,20 +59,20 @@ def test_beside_a_rewrite_that_does_less(model, rule, flag):
     [
         (
             ("--no-verify", "--samples", "2", "--seed", "3"),
-            "--seed and --samples do nothing beside",
+            "--seed and --samples have no effect with",
         ),
         (
             ("--no-verify", "--data", "a.npz"),
             "leave out --data, or --no-verify, or add --observe always or",
         ),
-        (("--no-verify", "--data", "a.npz", "--observe", "never"), "--data does nothing beside --no-verify"),
-        (("--data", "a.npz", "--dim", "n=4"), "--dim does nothing beside --data, which brings inputs of its"),
-        (("verify", "a", "b", "--data", "c", "--samples", "2"), "--samples does nothing beside --data"),
-        (("bench", "a", "--data", "c", "--seed", "2"), "--seed does nothing beside --data"),
+        (("--no-verify", "--data", "a.npz", "--observe", "never"), "--data has no effect with --no-verify"),
+        (("--data", "a.npz", "--dim", "n=4"), "--dim has no effect with --data, which supplies the inputs"),
+        (("verify", "a", "b", "--data", "c", "--samples", "2"), "--samples has no effect with --data"),
+        (("bench", "a", "--data", "c", "--seed", "2"), "--seed has no effect with --data"),
         (("coverage", "a", "--tolerance", "0.1"), "--tolerance is for --baseline; add --baseline FILE"),
         (
             ("coverage", "a", "--baseline", "b", "--update", "--tolerance", "0.1"),
-            "--tolerance does nothing beside --update, which compares nothing",
+            "--tolerance has no effect with --update, which compares nothing",
         ),
     ],
 )
@@ -101,7 +103,7 @@ def test_inputs_to_look_at(model):
     assert run(model, "--no-verify", *looking).exit_code == 0
 
 
-@pytest.mark.parametrize("rule", IDLE, ids=lambda rule: f"{rule.beside} {rule.flags[0]}")
+@pytest.mark.parametrize("rule", INEFFECTIVE, ids=lambda rule: f"{rule.beside} {rule.flags[0]}")
 def test_every_flag_of_the_table_is_one(rule):
     """A flag that is renamed takes the table with it: some command has all that a rule names."""
     named = {flag.split()[0] for flag in (rule.beside, *rule.flags, *rule.unless)}

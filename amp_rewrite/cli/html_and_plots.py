@@ -1,4 +1,4 @@
-"""What a person looks at, the HTML report and the plots: flags, and how the page comes together."""
+"""The flags `--html` and `--plots`, and the page that both show."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import click
 import onnx_ir as ir
 
 from amp_rewrite import explanation, pipeline
-from amp_rewrite.cli.grouping import grouped
-from amp_rewrite.cli.touched_files import WRITTEN
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.errors import OptionError
@@ -36,11 +35,11 @@ _FLAGS = (
         "--html",
         type=WRITTEN,
         metavar="FILE",
-        help="Write a report to look at: the graph, why each node is what it is, coverage, errors.",
+        help="Write an HTML report: the graph, why each node has its precision, coverage, errors.",
     ),
     click.option(
         "--plots",
-        type=click.Path(path_type=Path),
+        type=PATH,
         metavar="FOLDER",
         help="Write the report's plots as SVG, and as PNG where matplotlib is installed.",
     ),
@@ -48,7 +47,7 @@ _FLAGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class ReportFiles:
     """Where the report and the plots go; None where they were not asked for."""
 
     html: Path | None
@@ -56,7 +55,7 @@ class Showing:
 
     @property
     def asked(self) -> bool:
-        """Whether there is anything to show."""
+        """Whether any of them was asked for."""
         return self.html is not None or self.plots is not None
 
     def write(self, shown: HtmlReport) -> None:
@@ -64,61 +63,53 @@ class Showing:
         if self.html is not None:
             staging.write(html_file.render(shown), self.html)
         if self.plots is not None:
-            _write_plots(shown, self.plots)
+            destination.make_folder(self.plots)
+            for name, picture in shown.pictures.items():
+                for kind in (".svg", ".png") if picture_files.has_png() else (".svg",):
+                    picture_files.write(picture, self.plots / f"{name}{kind}")
 
 
-def _write_plots(shown: HtmlReport, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise destination.unwritable(folder, error) from error
-    kinds = (".svg", ".png") if picture_files.has_png() else (".svg",)
-    for name, picture in shown.pictures.items():
-        for kind in kinds:
-            picture_files.write(picture, folder / f"{name}{kind}")
-
-
-def _showing(flags: Mapping[str, Any]) -> Showing:
-    html, folder = flags["html"], flags["plots"]
+def _read(flags: Mapping[str, Any]) -> ReportFiles:
+    folder = flags["plots"]
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OptionError(f"--plots {folder} is a file", remedy="name a folder")
-    return Showing(html, folder)
+    return ReportFiles(flags["html"], folder)
 
 
-showing_flags = grouped(_FLAGS, ("html", "plots"), "showing", _showing)
-"""Adds the flags of this module to a command; it gets them as `Showing` in `showing`."""
+report_flags = grouped(_FLAGS, "report_files", _read)
+"""Adds these flags to a command, which gets them as `ReportFiles` in `report_files`."""
 
 
-class Sketch:
-    """Keeps what was decided last: a rewrite that looks at its values may decide twice."""
+class PageMaker:
+    """Records the last analysis, as a rewrite may decide twice, and makes the page of it."""
 
     def __init__(self, dims: Dims) -> None:
         self.dims = dims
-        self.decided: DecisionView | None = None
+        self._decided: DecisionView | None = None
 
-    def draw(self, made: Analysis) -> None:
-        """Notes what the page shows of an analysis, before its model is changed."""
-        found = explanation.of_analysis(made, self.dims)
-        planned = graph_drawing.changes(made.graph, found.decisions, made.plan)
-        self.decided = _decided(found, made.loaded.model, planned, made.plan.half)
+    def record(self, analysis: Analysis) -> None:
+        """Records what the page shows of an analysis, before its model is changed."""
+        found = explanation.of_analysis(analysis, self.dims)
+        planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
+        self._decided = _decided(found, analysis.loaded.model, planned, analysis.plan.half)
 
     def page(self, model: Path, report: Report, evidence: Evidence, coverage: Coverage) -> HtmlReport:
-        """The page of what was decided last."""
-        assert self.decided is not None, "a page is made after the decisions"
-        return HtmlReport(str(model), report, self.decided, evidence, coverage)
+        """The page of the last analysis."""
+        assert self._decided is not None, "an analysis is recorded before its page is made"
+        return HtmlReport(str(model), report, self._decided, evidence, coverage)
 
 
-def of_plan(model: Path, made: Analysis, dims: Dims) -> HtmlReport:
-    """The page of what is decided and not written; its coverage is that of a result that is thrown away."""
-    sketch = Sketch(dims)
-    sketch.draw(made)
-    return sketch.page(model, made.report(), Evidence(), _coverage(model, made, dims))
+def of_plan(model: Path, analysis: Analysis, dims: Dims) -> HtmlReport:
+    """The page of an analysis that is not carried out; its coverage is that of a temporary result."""
+    pages = PageMaker(dims)
+    pages.record(analysis)
+    return pages.page(model, analysis.report(), Evidence(), _coverage(model, analysis, dims))
 
 
-def _coverage(model: Path, made: Analysis, dims: Dims) -> Coverage:
+def _coverage(model: Path, analysis: Analysis, dims: Dims) -> Coverage:
     """How much is half once the decisions of an analysis are carried out."""
-    plan = plan_files.dump(made.graph, made.painting, made.plan, made.options)
-    options = replace(made.options, check=False, metadata=False)
+    plan = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
+    options = replace(analysis.options, check=False, metadata=False)
     with tempfile.TemporaryDirectory() as scratch:
         saved, result = (Path(scratch) / name for name in ("plan.json", "result.onnx"))
         staging.write(plan.encode(), saved)
@@ -140,5 +131,5 @@ def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: H
 
 
 def _measured(found: Explanation) -> FlopCount:
-    assert found.counted is not None, "only a plan has no model"
+    assert found.counted is not None, "only a saved plan has no model"
     return found.counted

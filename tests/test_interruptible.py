@@ -13,7 +13,7 @@ import pytest
 
 from amp_rewrite import observe, verify
 from amp_rewrite.errors import OptionError, TimeLimitError
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from amp_rewrite.running import sessions
 from tests import text
 from tests.commands import run
@@ -80,15 +80,15 @@ def left_in(folder):
 STOPPED = """
 import os, signal, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from amp_rewrite.__main__ import main
 
-def told(work, stop, call=stoppable.call):
-    stoppable.call = call
+def told(work, stop, call=interruptible.call):
+    interruptible.call = call
     threading.Timer({seconds}, os.kill, (os.getpid(), {number})).start()
     return call(work, stop)
 
-stoppable.call = told
+interruptible.call = told
 main()
 """
 
@@ -147,7 +147,7 @@ def test_what_is_no_time_limit(endless, seconds):
     """A limit is a number above zero; at the command line it goes by the name of its flag."""
     done = run("verify", endless, endless, f"--timeout={seconds}")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "--timeout is no number of seconds above 0" in done.stderr
+    assert "--timeout is not a number of seconds above 0" in done.stderr
 
 
 SAMPLES = [{"x": np.ones((4, 4), np.float32)}]
@@ -168,25 +168,25 @@ def test_python_has_limits_too(endless):
     assert len(said) == 1
     with pytest.raises(TimeLimitError):
         observe(endless, SAMPLES, timeout=0.3)
-    assert not stoppable.is_left_behind()
+    assert not interruptible.is_left_behind()
 
 
 @pytest.mark.parametrize("seconds", [0, float("nan"), "ten", 10**400])
 def test_a_limit_is_a_number_above_zero(endless, seconds):
     """What is none is an OptionError, before anything runs."""
-    with pytest.raises(OptionError, match="timeout is no number of seconds above 0"):
+    with pytest.raises(OptionError, match="timeout is not a number of seconds above 0"):
         verify(endless, endless, SAMPLES, timeout=seconds)
 
 
 def test_a_limit_is_for_all_runs_together():
     """What one took, the next one lacks; the stricter of two limits counts."""
-    limit, stop = stoppable.Limit(0.2), threading.Event()
+    limit, stop = interruptible.TimeLimit(0.2), threading.Event()
     with limit.running(), pytest.raises(TimeLimitError):
-        stoppable.call(stop.wait, stop.set)
-    for outer in (limit, stoppable.Limit(100)):
+        interruptible.call(stop.wait, stop.set)
+    for outer in (limit, interruptible.TimeLimit(100)):
         with outer.running(), limit.running(), pytest.raises(TimeLimitError):
-            stoppable.call(lambda: pytest.fail("there is no time left"), stop.set)
-    assert stoppable.call(lambda: 7, stop.set) == 7
+            interruptible.call(lambda: pytest.fail("there is no time left"), stop.set)
+    assert interruptible.call(lambda: 7, stop.set) == 7
 
 
 def test_an_error_is_that_of_the_work():
@@ -196,25 +196,25 @@ def test_an_error_is_that_of_the_work():
     def fail():
         raise error
 
-    with stoppable.Limit(100).running(), pytest.raises(TimeoutError) as caught:
-        stoppable.call(fail, lambda: None)
+    with interruptible.TimeLimit(100).running(), pytest.raises(TimeoutError) as caught:
+        interruptible.call(fail, lambda: None)
     assert caught.value is error
 
 
 def test_what_does_not_stop_is_left_behind(monkeypatch):
     """Who waited goes on; the process then knows that it has to end without the work."""
-    monkeypatch.setattr(stoppable, "GRACE", 0.01)
+    monkeypatch.setattr(interruptible, "GRACE", 0.01)
     held = threading.Event()
-    with stoppable.Limit(0.01).running(), pytest.raises(TimeLimitError):
-        stoppable.call(held.wait, lambda: None)
-    assert stoppable.is_left_behind()
+    with interruptible.TimeLimit(0.01).running(), pytest.raises(TimeLimitError):
+        interruptible.call(held.wait, lambda: None)
+    assert interruptible.is_left_behind()
     held.set()
-    while stoppable.is_left_behind():
+    while interruptible.is_left_behind():
         pass
 
 
 def test_a_run_that_is_told_to_stop_is_no_bad_input(endless):
     """The limit is what is said, and not that the inputs do not fit."""
     session = sessions.open_session(endless)
-    with stoppable.Limit(0.2).running(), pytest.raises(TimeLimitError):
+    with interruptible.TimeLimit(0.2).running(), pytest.raises(TimeLimitError):
         sessions.run_session(session, SAMPLES[0])

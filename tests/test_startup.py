@@ -15,8 +15,8 @@ from onnx.parser import parse_model
 
 import amp_rewrite
 from amp_rewrite.cli import main
-from amp_rewrite.cli.group import loaded
-from amp_rewrite.process import late_imports, starting
+from amp_rewrite.cli.commands import loaded
+from amp_rewrite.process import startup
 from tests.test_packaging import ROOT
 
 
@@ -31,7 +31,7 @@ def test_what_needs_no_command_imports_none(arguments):
     """The version, the list of commands and a slip are there at once: nothing heavy is imported for them."""
     done = python("-X", "importtime", "-m", "amp_rewrite", *arguments, check=False)
     imported = set(re.findall(r"\| +(\S+)$", done.stderr, re.MULTILINE))
-    assert "amp_rewrite.cli.main" in imported
+    assert "amp_rewrite.cli.commands" in imported
     assert not {"numpy", "onnx", "onnx_ir", "yaml", "rich"} & imported
     assert "did you mean rewrite?" in done.stderr or "rewrte" not in arguments
 
@@ -41,7 +41,7 @@ def test_a_command_imports_no_other():
     script = "loaded(main.commands['verify']); print(*sys.modules)"
     done = python(
         "-c",
-        f"import sys; from amp_rewrite.cli.group import loaded; from amp_rewrite.cli import main; {script}",
+        f"import sys; from amp_rewrite.cli.commands import loaded, main; {script}",
     )
     imported = set(done.stdout.split())
     assert [name for name in main.commands if f"amp_rewrite.cli.{name}" in imported] == ["verify"]
@@ -82,7 +82,7 @@ def test_what_becomes_of_interrupts_later_is_not_ours(handler):
     """Once the imports are done, an interrupt is what it was before: nothing, for a job in the background."""
     before = signal.signal(signal.SIGINT, handler)
     try:
-        assert starting.load("amp_rewrite.cli").main is main
+        assert startup.load("amp_rewrite.cli").main is main
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
@@ -181,6 +181,32 @@ def ended(folder, text, start):
     return done.returncode, done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("own.onnx", "-q"), 0),  # where a line says that nothing was compared
+        (("explain", "own.onnx", "--keep-full", ".*"), 0),
+        (("missing.onnx",), 2),
+        (("own.onnx", "--nonsense"), 2),
+        (("--nonsense",), 2),
+    ],
+    ids=str,
+)
+def test_a_full_standard_error_changes_no_exit_code(tmp_path, arguments, code):
+    """What cannot be printed there is lost; what was asked for is done, or refused, all the same."""
+    save(parse_model(OWN), tmp_path / "own.onnx")
+    command = [sys.executable, ROOT / "cli.py", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stderr=full, stdout=subprocess.PIPE, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "own_fp16.onnx").is_file() == (arguments[-1] == "-q")
+
+
+OWN = """<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2,2] x) => (float[2,2] y) {
+    a = MatMul (x, x) y = own.Op (a) }"""
+"""A model that onnxruntime does not run."""
+
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
 named (float[batch, 2] x) => (float[batch, 2] y) <float[2, 2] w = {1, 2, 3, 4}>
@@ -207,9 +233,9 @@ def test_what_waits_is_there_when_it_is_asked_for():
 
 WAITS = """
 import sys
-from amp_rewrite.process.late_imports import postponed
+from amp_rewrite.process.startup import lazy_imports
 before = len(sys.meta_path)
-with postponed():
+with lazy_imports():
     import onnx_ir
 print("sympy.core" in sys.modules)
 print((onnx_ir.SymbolicDim("n") * 2).value)
@@ -220,6 +246,6 @@ print(len(sys.meta_path) - before)
 
 def test_only_modules_that_are_there_wait(monkeypatch):
     """A later onnx-ir may have no such module, or need no sympy."""
-    monkeypatch.setattr(late_imports, "_SELDOM", frozenset({"no_such_module"}))
-    with late_imports.postponed(), pytest.raises(ModuleNotFoundError):
+    monkeypatch.setattr(startup, "SELDOM", frozenset({"no_such_module"}))
+    with startup.lazy_imports(), pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module")

@@ -1,4 +1,4 @@
-"""The flags that say what a coverage has to reach."""
+"""The flags of `coverage` that set rules; they count before those of a rule file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli import feed_flags
-from amp_rewrite.cli.grouping import Flag, grouped
+from amp_rewrite.cli import input_flags
+from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable
 from amp_rewrite.coverage import baselines, rule_files
 from amp_rewrite.coverage.ci_rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
@@ -22,21 +22,19 @@ def _share(name: str, help_: str) -> Flag:
 
 
 _FLAGS = (
-    feed_flags.counted_dim_flag,
+    input_flags.counted_dim_flag,
     click.option(
         "--rules",
         "file",
-        type=click.Path(path_type=Path),
+        type=PATH,
         metavar="FILE",
-        help="Rules as YAML, see docs/coverage-rules.md; a flag beside it counts before the file.",
+        help="Rules as YAML, see docs/coverage-rules.md; a flag overrides the rule in the file.",
     ),
     _share("--min-flops", "The least share of FLOPs in half, 0 to 1."),
     _share("--min-nodes", "The least share of nodes in half, 0 to 1."),
     _share("--min-weights", "The least share of weight bytes in half, 0 to 1."),
-    click.option(
-        "--require", multiple=True, metavar="OP=SHARE", help="The least share of an operator's nodes in half."
-    ),
-    click.option("--forbid-half", multiple=True, metavar="OP", help="An operator that must not be in half."),
+    repeatable("--require", "OP=SHARE", "The least share of an operator's nodes in half."),
+    repeatable("--forbid-half", "OP", "An operator that must not be in half."),
     click.option(
         "--max-casts",
         type=click.IntRange(min=0),
@@ -45,20 +43,17 @@ _FLAGS = (
     ),
     click.option(
         "--baseline",
-        type=click.Path(path_type=Path),
+        type=PATH,
         metavar="FILE",
         help="Numbers that the model's must not fall below; --update writes them.",
     ),
     _share("--tolerance", f"How far a share may fall below the baseline's.  [default: {TOLERANCE}]"),
     click.option("--update", is_flag=True, help="Write the baseline instead of comparing with it."),
 )
-_NAMES = (
-    "dim file min_flops min_nodes min_weights require forbid_half max_casts baseline tolerance update"
-).split()
 
 
 @dataclass(frozen=True, slots=True)
-class AskedRules:
+class CoverageFlags:
     """What the flags and the file ask for; `update` is where to write a baseline, or None."""
 
     rules: CoverageRules
@@ -66,7 +61,7 @@ class AskedRules:
     update: Path | None
 
 
-def _asked(flags: Mapping[str, Any]) -> AskedRules:
+def _read(flags: Mapping[str, Any]) -> CoverageFlags:
     """Flags before the file; requirements and dimensions of both."""
     path = flags["file"]
     held = rule_files.load(path) if path is not None else rule_files.RuleFile()
@@ -84,8 +79,8 @@ def _asked(flags: Mapping[str, Any]) -> AskedRules:
         baseline=baselines.load(baseline) if baseline is not None and not flags["update"] else None,
         tolerance=_first(bounds["tolerance"], TOLERANCE),
     )
-    dims = {**held.dims, **feed_flags.dims(flags["dim"])}
-    return AskedRules(rules, dims, baseline if flags["update"] else None)
+    dims = {**held.dims, **input_flags.dims(flags["dim"])}
+    return CoverageFlags(rules, dims, baseline if flags["update"] else None)
 
 
 def _first(flag: Any, held: Any) -> Any:
@@ -98,12 +93,12 @@ def _checked(name: str, share: float | None) -> float | None:
     return share
 
 
-def _requirements(asked: Sequence[str]) -> dict[str, float]:
-    made: dict[str, float] = {}
-    for name, share in map(_requirement, asked):
-        if made.setdefault(name, share) != share:
+def _requirements(texts: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, share in map(_requirement, texts):
+        if found.setdefault(name, share) != share:
             raise OptionError(f"--require gives {name} two shares", remedy="give it once")
-    return made
+    return found
 
 
 def _requirement(text: str) -> tuple[str, float]:
@@ -117,5 +112,5 @@ def _requirement(text: str) -> tuple[str, float]:
     return name.strip(), share
 
 
-rule_flags = grouped(_FLAGS, _NAMES, "asked", _asked)
-"""Adds the flags of this module to a command; it gets them as `AskedRules` in `asked`."""
+coverage_flags = grouped(_FLAGS, "asked", _read)
+"""Adds these flags to a command, which gets them as `CoverageFlags` in `asked`."""

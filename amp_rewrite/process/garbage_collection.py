@@ -1,4 +1,4 @@
-"""The garbage collector, and how it keeps out of the way."""
+"""Python's cyclic garbage collector, paused while large graphs are built."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def paused() -> Generator[None]:
-    """Pauses the cycle collector, which would walk a large graph again and again as it grows.
+    """Pauses the collector, which would traverse a large graph again and again as it grows.
 
-    A pass over 100,000 nodes takes twice as long with it. What was made meanwhile counts as old
-    afterwards, so that the collector does not walk all of it at once.
+    A pass over 100,000 nodes takes twice as long with it. Objects that were created meanwhile count as old
+    afterwards, so that the collector does not traverse them all at once.
     """
     was_on = gc.isenabled()
     gc.disable()

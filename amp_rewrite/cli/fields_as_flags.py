@@ -1,7 +1,6 @@
-"""What the library says of fields and arguments, said of flags.
+"""Messages of the library name fields and arguments in backticks (`Options.keep_io`); users read flags.
 
-The library does not know who calls it. Where it names a field or an argument that would help, it writes that
-in backticks, as in `Options.keep_io`; who calls by the command line reads the flag.
+The library does not know whether it is called from the command line.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ FLAGS = {
     "plan_files.dump": "--save-plan",
     "samples": "--data",
 }
-"""The flag that does what a field or an argument of the library does."""
+"""The flag for each field or argument of the library."""
 
 _IN_BACKTICKS = re.compile("`([^`]+)`")
 
 
-def in_flags(said: object) -> str:
-    """A text, or the line of an error, with flags for the fields that it names; other backticks stay."""
-    return _IN_BACKTICKS.sub(lambda match: FLAGS.get(match[1], match[0]), str(said))
+def in_flags(message: object) -> str:
+    """A message, or the line of an error, with its fields replaced by flags; other backticks stay."""
+    return _IN_BACKTICKS.sub(lambda match: FLAGS.get(match[1], match[0]), str(message))
 
 
 def as_argument(path: Path) -> str:
-    """A path as a word of a command that can be pasted: none that begins like a flag."""
+    """A path quoted for a shell, and not mistaken for a flag."""
     name = str(path)
     return shlex.quote(f"./{name}" if name.startswith("-") else name)

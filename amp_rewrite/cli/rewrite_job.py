@@ -1,10 +1,9 @@
-"""The main job on one file: rewrite, compare, and once more where looking at the values helps."""
+"""The main job on one file: rewrite, compare, and once more where observed values keep more in float32."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import onnx
 
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.observed import Observed
-from amp_rewrite.cli.feed_flags import naming_sizes
-from amp_rewrite.cli.flag_words import in_flags
-from amp_rewrite.cli.judging import Judging
+from amp_rewrite.cli.comparison_flags import ComparisonFlags
+from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.errors import (
     AmpRewriteError,
@@ -23,13 +22,14 @@ from amp_rewrite.errors import (
     MissingPackageError,
     ModelError,
     OutputError,
+    ThreadError,
     TimeLimitError,
 )
 from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Options
-from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
@@ -45,16 +45,16 @@ from amp_rewrite.running.verification import Verdict
 
 NOTHING_CHANGED = "nothing changed"
 
-_UNRUN = (MissingPackageError, ModelError, FeedError, OutputError, TimeLimitError)
-"""What can keep a model from being run here; that is told, and the rewrite stands."""
+_CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
+"""What can keep a model from being run here; it is reported, and the rewrite stands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RewriteJob:
     """What to rewrite, how, and where to; what to compare it with, and on which inputs.
 
-    `original` is the model as it was, or why there is nothing to compare with; None when nobody asked. With
-    `required` a result that did not change is compared as well.
+    `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
+    asked for. With `required` a result that did not change is compared as well.
     """
 
     model: Path
@@ -64,28 +64,28 @@ class Job:
     output: Path | None
     in_place: bool
     data: Data
-    judging: Judging
+    comparing: ComparisonFlags
     required: bool
-    limit: Limit
-    on_plan: Callable[[Analysis], None] | None
+    limit: TimeLimit
+    on_plan: Callable[[Analysis], None]
     progress: Progress | None
 
-    def run(self, looking: ObservePolicy) -> Outcome:
-        """Does it; raises what `pipeline.rewrite` raises, and what `observe` does where that is asked for.
+    def run(self, policy: ObservePolicy) -> Outcome:
+        """Rewrites and compares; raises as `pipeline.rewrite`, and with ALWAYS as `observe`.
 
-        What keeps a comparison from being made that is required, and is known before, is raised as well.
+        Raises as well, before anything is written, what keeps a required comparison from being made.
         """
         if self.required and isinstance(self.original, AmpRewriteError):
             raise self.original
         self._refuse_bad_data()
-        look = self._observe if looking is ObservePolicy.ALWAYS else self._observe_if_possible
-        proof = rewrite_and_verify(Callbacks(self._rewrite, self._judge, look), self.options.half, looking)
-        return replace(proof, verification=self._with_blame(proof))
+        look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
+        outcome = rewrite_and_verify(Callbacks(self._rewrite, self._compare, look), self.options.half, policy)
+        return self._with_blame(outcome, self.comparing)
 
     def _refuse_bad_data(self) -> None:
         """FeedError, before anything is written, for inputs that were asked for and cannot be had.
 
-        Every sample of files is read once for that, and none is kept.
+        Every sample in files is read once for that, and none is kept.
         """
         if not isinstance(self.original, Runnable):
             return
@@ -93,63 +93,67 @@ class Job:
         for _ in samples if self.data.paths else itertools.islice(samples, 1):
             pass
 
-    def plan(self, looking: ObservePolicy) -> Analysis:
-        """Decides, and stops there; raises what `pipeline.analyze` and, where it looks, `observe` raise."""
-        seen = self._observe() if looking is ObservePolicy.ALWAYS else {}
-        made = pipeline.analyze(
+    def plan(self, policy: ObservePolicy) -> Analysis:
+        """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""
+        seen = self._observe() if policy is ObservePolicy.ALWAYS else {}
+        analysis = pipeline.analyze(
             self.model, self.options, replay=self.replay, seen=seen, progress=self.progress
         )
-        if self.on_plan is not None:
-            self.on_plan(made)
-        return made
+        self.on_plan(analysis)
+        return analysis
 
-    def evidence(self, proof: Outcome, *, timed: bool) -> Evidence:
-        """What the runs have shown, and the magnitudes of the original's values."""
-        bench = self._time(proof.result) if timed else None
-        if not isinstance(proof.verification, Verdict):
-            return Evidence(unverified=self._untold(proof.verification), bench=bench)
-        return Evidence(proof.verification, observed=self._observe_if_possible(), bench=bench)
+    def evidence(self, outcome: Outcome, *, timed: bool) -> Evidence:
+        """The verdict with its blame, observed magnitudes, and if `timed` latencies."""
+        bench = self._time(outcome.result) if timed else None
+        verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
+        if isinstance(verdict, Verdict):
+            return Evidence(verdict, observed=self._observe_if_possible(), bench=bench)
+        reason = self.not_verified(verdict)
+        told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
+        return Evidence(unverified=told, bench=bench)
 
-    def not_verified(self, judged: Verification) -> str:
-        """Why the result is not known to do what the model does; empty where it is."""
-        if isinstance(judged, Verdict):
-            return "; ".join(judged.faults)
-        if judged is not None:
-            return in_flags(judged)
+    def not_verified(self, verdict: Verification) -> str:
+        """Why the result is not known to compute what the model does; empty where it is."""
+        if isinstance(verdict, Verdict):
+            return "; ".join(verdict.faults)
+        if verdict is not None:
+            return in_flags(verdict)
         return "--no-verify was given" if self.original is None else NOTHING_CHANGED
 
-    def _untold(self, judged: AmpRewriteError | None) -> str:
-        reason = self.not_verified(judged)
-        return reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
-
     def _time(self, result: Result[Any]) -> Bench | None:
-        """Both models as `bench` times them at its defaults; None where they cannot be run."""
+        """The latencies of both models as `bench` measures them by default; None where they cannot be run."""
         tell(self.progress, "measure")
         subjects = [TimedModel(str(path), path) for path in (self.model, Path(result.model))]
         try:
             with self.limit.running():
                 samples = list(feeds.feeds(self.model, self.data))
                 return latency.measure(subjects, samples, latency.device_for(None))
-        except _UNRUN:
+        except _CANNOT_RUN:
             return None
 
     def _observe(self) -> Observed:
         tell(self.progress, "observe")
-        model: Runnable = self.model
-        if isinstance(self.original, onnx.ModelProto):
-            model = self.original  # the file may hold the result by now
+        # with --in-place the file may hold the result by now
+        model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
         with naming_sizes(model, self.data), self.limit.running():
             return observe(model, feeds.feeds(model, self.data))
 
     def _observe_if_possible(self) -> Observed:
         try:
             return self._observe()
-        except _UNRUN:
+        except _CANNOT_RUN:
             return {}
 
     def _rewrite(self, seen: Observed) -> Result[Any]:
-        with self._naming_output():
+        """The rewrite; the error for a result that cannot be written to its default path names -o."""
+        try:
             return self._write(seen)
+        except OutputError as error:
+            default = output_paths.default(self.model, self.options.half)
+            if self.output or self.in_place or error.where != str(default):
+                raise
+            remedy = "choose another place with -o"
+            raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
     def _write(self, seen: Observed) -> Result[Any]:
         overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
@@ -168,23 +172,7 @@ class Job:
         writing.save(loading.load(result.model), self.model, self.options.external_data)
         return replace(result, model=self.model)
 
-    @contextlib.contextmanager
-    def _naming_output(self) -> Generator[None]:
-        """Has the error for a result that cannot stand at its default place name the flag for another one."""
-        try:
-            yield
-        except OutputError as error:
-            if self.output or self.in_place or error.where != str(self._default()):
-                raise
-            raise OutputError(
-                error.problem, where=error.where, remedy="choose another place with -o"
-            ) from error
-
-    def _default(self) -> Path:
-        options = self.replay.over(self.options) if self.replay else self.options
-        return output_paths.default(self.model, options.half)
-
-    def _judge(self, result: Result[Any]) -> Verification:
+    def _compare(self, result: Result[Any]) -> Verification:
         if self.original is None or not (result.report.changed or self.required):
             return None
         if isinstance(self.original, AmpRewriteError):
@@ -192,29 +180,29 @@ class Job:
         tell(self.progress, "verify")
         try:
             with self.limit.running():
-                return self.judging.judge(self.original, result.model, self.data, self.options.io)
-        except _UNRUN as error:
+                return self.comparing.verdict(self.original, result.model, self.data, self.options.io)
+        except _CANNOT_RUN as error:
             return error
 
-    def _with_blame(self, proof: Outcome) -> Verification:
-        if not isinstance(proof.verification, Verdict) or not isinstance(self.original, Runnable):
-            return proof.verification
+    def _with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
+        verdict = outcome.verification
+        if not isinstance(verdict, Verdict) or not isinstance(self.original, Runnable):
+            return outcome
         try:
             with self.limit.running():
-                return self.judging.with_blame(
-                    proof.verification, self.original, proof.result.model, self.data
-                )
-        except _UNRUN:
-            return proof.verification
+                blamed = comparing.with_blame(verdict, self.original, outcome.result.model, self.data)
+        except _CANNOT_RUN:
+            return outcome
+        return replace(outcome, verification=blamed)
 
 
 def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
-    """What to compare the result with: what is overwritten is read before."""
+    """What to compare the result with: a model that will be overwritten is read beforehand."""
     if not in_place:
         return model
     if loading.load(model).external:
         return ModelError(
             "--in-place replaces a model with external data",
-            remedy="write it beside with -o, and compare the two",
+            remedy="write the result to another file with -o, and compare the two",
         )
     return loading.load_proto(model)
