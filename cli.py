@@ -1,4 +1,4 @@
-"""The door for a bare clone: python cli.py model.onnx -o model_fp16.onnx."""
+"""The command of a bare clone: python cli.py model.onnx -o model_fp16.onnx."""
 
 from amp_rewrite.__main__ import main
 

@@ -1,6 +1,6 @@
-"""What a caller gave for an argument or a field -> what it stands for, or an OptionError that names it.
+"""Checks and converts the values of arguments and fields; an OptionError names the wrong one.
 
-`name` is written as the caller would: `Options.io` for a field, `in_place` for an argument.
+`name` is written as in the caller's code: `Options.io` for a field, `in_place` for an argument.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ E = TypeVar("E", bound=enum.Enum)
 
 PathLike = str | os.PathLike[str]
 Texts = str | Iterable[str]
-"""One text, or any number of them."""
+"""A string, or several."""
 
 
 def refused(name: str, problem: str, remedy: str = "") -> OptionError:
-    """The error for an argument; `problem` says what is wrong with it."""
+    """The error for an argument with a `problem`."""
     return OptionError(problem, where=name, remedy=remedy)
 
 
 def shown(given: object) -> str:
-    """What was given, in a few words: a text or a number itself, of anything else the type."""
+    """A short description of a value: a string or number itself, of anything else the type."""
     if isinstance(given, np.generic):
         given = given.item()
     if isinstance(given, (str, bytes, int, float, enum.Enum)) or given is None:
@@ -44,44 +44,44 @@ def shown(given: object) -> str:
 
 
 def is_path(given: object) -> TypeGuard[PathLike]:
-    """Whether this is a path, or the text of one; bytes are none here, and no text is the path of nothing."""
+    """Whether this is a path or a non-empty string; bytes are not accepted."""
     return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str) and given != ""
 
 
 def flaw_of(path: PathLike) -> str:
-    """Why no file can have that path, as the end of a sentence; nothing where one can."""
+    """Why a path is not valid, as the end of a sentence; empty where it is."""
     try:
         Path(path).lstat()
     except ValueError:
-        return "has a character that no path has"
+        return "has a character that is not valid in a path"
     except OSError as error:
         return "is longer than a path can be" if error.errno == errno.ENAMETOOLONG else ""
     return ""
 
 
 def is_number(given: object) -> TypeGuard[float]:
-    """Whether this is a real number, NumPy's included; a truth value is none."""
-    return isinstance(given, (float, Real)) and not _is_truth(given)
+    """Whether this is a real number, also of NumPy, and not a bool."""
+    return isinstance(given, (float, Real)) and not _is_bool(given)
 
 
-def _is_truth(given: object) -> TypeGuard[bool]:
+def _is_bool(given: object) -> TypeGuard[bool]:  # of a number, pyright rules out that it is one
     return isinstance(given, bool)
 
 
 def instance(name: str, given: object, kind: type[T], remedy: str = "") -> T:
-    """What is of that class already."""
+    """An instance of that class."""
     if not isinstance(given, kind):
-        raise refused(name, f"{shown(given)} is no {kind.__name__}", remedy)
+        raise refused(name, f"{shown(given)} is not of type {kind.__name__}", remedy)
     return given
 
 
 def choice(name: str, given: E | str, kind: type[E], remedy: str = "") -> E:
-    """A member of an enum, which may be given by its value in any case."""
+    """A member of an enum, which may be given by its value, in any case."""
     return named(name, given, kind, {str(member.value): member for member in kind}, remedy)
 
 
 def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], remedy: str = "") -> T:
-    """One of a class, which may be given by the name under which it is known, in any case."""
+    """An instance of that class, which may be given by one of the `known` names, in any case."""
     if isinstance(given, kind):
         return given
     by_name = {key.lower(): value for key, value in known.items()}
@@ -91,39 +91,39 @@ def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], reme
 
 
 def flag(name: str, given: object) -> bool:
-    """A truth value; what merely counts as one is a slip, such as "no"."""
+    """A bool; other values with a truth value, such as "no", are mistakes."""
     if not isinstance(given, (bool, np.bool_)):
         raise refused(name, f"{shown(given)} is neither True nor False")
     return bool(given)
 
 
 def whole(name: str, given: Any, least: int = 0) -> int:
-    """A whole number of at least so much."""
-    if not isinstance(given, Integral) or _is_truth(given) or int(given) < least:
-        raise refused(name, f"{shown(given)} is no whole number from {least} up")
+    """An integer of at least `least`."""
+    if not isinstance(given, Integral) or _is_bool(given) or int(given) < least:
+        raise refused(name, f"{shown(given)} is not an integer of at least {least}")
     return int(given)
 
 
 def texts(name: str, given: Texts) -> tuple[str, ...]:
-    """Texts, of which one alone need not be in a list."""
-    found = _several(name, given, (str,), "a text, or a list of texts")
+    """Strings; a single one need not be in a list."""
+    found = _several(name, given, (str,), "a string, or a list of strings")
     for text in found:
         if not isinstance(text, str):
-            raise refused(name, f"{shown(text)} is no text")
+            raise refused(name, f"{shown(text)} is not a string")
     return found
 
 
 def path(name: str, given: object) -> Path:
-    """A path, of something that is there or may be."""
+    """A path, which need not exist."""
     if not is_path(given):
-        raise refused(name, f"{shown(given)} is no path")
+        raise refused(name, f"{shown(given)} is not a path")
     if flaw := flaw_of(given):
         raise refused(name, f"{shown(os.fspath(given))} {flaw}", "check the path")
     return Path(given)
 
 
 def paths(name: str, given: PathLike | Iterable[PathLike]) -> tuple[Path, ...]:
-    """Paths, of which one alone need not be in a list."""
+    """Paths; a single one need not be in a list."""
     several = _several(name, given, (str, os.PathLike), "a path, or a list of paths")
     return tuple(path(name, one) for one in several)
 
@@ -137,19 +137,19 @@ def _several(name: str, given: Any, one: tuple[type, ...], wanted: str) -> tuple
 
 
 def mapping(name: str, given: object, example: str) -> dict[str, Any]:
-    """Something by name; the `example` says how that is written."""
+    """A mapping with strings as keys; the error shows the `example`."""
     remedy = f"write it as in {example}"
     if not isinstance(given, Mapping):
-        raise refused(name, f"{shown(given)} is no mapping", remedy)
+        raise refused(name, f"{shown(given)} is not a mapping", remedy)
     found: dict[Any, Any] = dict(given)
     for key in found:
         if not isinstance(key, str):
-            raise refused(name, f"the key {shown(key)} is no text", remedy)
+            raise refused(name, f"the key {shown(key)} is not a string", remedy)
     return found
 
 
 def sizes(name: str, given: object) -> dict[str, int]:
-    """Sizes of dimensions by name; none for None."""
+    """Sizes of dimensions by name; empty for None."""
     found = mapping(name, {} if given is None else given, '{"batch": 4}')
     return {key: _size(f'{name}["{key}"]', size) for key, size in found.items()}
 
@@ -166,6 +166,6 @@ _TOO_MANY = 1 << 63
 
 
 def function(name: str, given: object) -> None:
-    """Refuses what is neither None nor can be called."""
+    """OptionError for what is neither None nor callable."""
     if given is not None and not callable(given):
-        raise refused(name, f"{shown(given)} is no function")
+        raise refused(name, f"{shown(given)} is not callable")

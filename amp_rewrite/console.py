@@ -1,6 +1,6 @@
-"""Where commands print: whatever is printed goes through here, and reaches a terminal or a log as text alone.
+"""The only place that prints: names reach a terminal or a log as plain text.
 
-No other module has rich print, but for the spinner in `cli.progress`, which shows stages.
+No other module prints with rich, except the spinner in `cli.progress`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amp_rewrite.escaping import brief, shortened, visible
 
 @dataclass(frozen=True, slots=True)
 class Styled:
-    """Text, and how it looks where there are colours."""
+    """Text, and its style where there are colours."""
 
     text: str
     style: str = ""
@@ -29,9 +29,9 @@ Part = str | Styled
 
 
 class Console:
-    """Prints lines and tables, each name in them visible and of a sensible length.
+    """Prints lines and tables, with names escaped and shortened.
 
-    No line is broken: a path may be long. `quiet` prints nothing.
+    Lines are not wrapped, as paths may be long. `quiet` prints nothing.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Console:
         width: int | None = None,
     ) -> None:
         self.quiet = quiet
-        # Text is printed as it is: a name may hold brackets, and :smile: is no picture.
+        # No markup: a name may contain brackets or :smile:.
         self._rich = rich.console.Console(
             quiet=quiet,
             stderr=stderr,
@@ -56,35 +56,35 @@ class Console:
         )
 
     def print(self, *parts: Part) -> None:
-        """One line, of its parts without anything between them; what they hold ends no line."""
+        """Prints the parts as one line, without separators."""
         self._rich.print(Text().join(map(_in_line, parts)))
 
     def whole(self, part: Part) -> None:
-        """One line that is there to be copied: no name in it is shortened."""
+        """Prints one line to be copied: no name in it is shortened."""
         self._rich.print(Text(visible(_text(part)), _style(part)))
 
     def command(self, line: str) -> None:
-        """A line that a CI's log is to take for a command; what it holds of names was escaped for that."""
+        """Prints a command to a CI log; names in it are escaped by the caller."""
         self._rich.print(Text(line))
 
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Part]]) -> None:
-        """A table; columns with `overflow="fold"` fold in a terminal only, and a pipe gets whole lines."""
+        """Prints a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe."""
         table = Table(*columns, box=None, header_style="dim", pad_edge=False)
         for row in rows:
             table.add_row(*map(_cell, row))
         before = self._rich.width
         if not (self._rich.file.isatty() and any(column.overflow == "fold" for column in table.columns)):
-            self._rich.width = max(before, self._wanted(table))
+            self._rich.width = max(before, self._full_width(table))
         self._rich.print(table)
         self._rich.width = before
 
-    def _wanted(self, table: Table) -> int:
+    def _full_width(self, table: Table) -> int:
         unbounded = self._rich.options.update(max_width=_WIDEST)
         return Measurement.get(self._rich, unbounded, table).maximum
 
 
 _WIDEST = 10_000
-"""More than the cells of any table of ours take up beside each other."""
+"""More than the width of any table."""
 
 
 def _in_line(part: Part) -> Text:

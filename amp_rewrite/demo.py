@@ -1,8 +1,8 @@
 """A small network of our own, so that the first run needs no download.
 
-It is small but not a toy: convolutions with a residual, attention with a mask, two kinds of norm, a
-loop and a classifier stand in it because each asks something else of mixed precision. Weights are
-random and scaled so that activations stay of order one.
+It has convolutions with a residual, attention with a mask, two kinds of normalisation, a loop and a
+classifier, because each is a different case for mixed precision. Weights are random, and scaled so that
+activations stay of order one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from onnx import numpy_helper
 
 Array = npt.NDArray[np.float32]
 
-SPREAD = np.float32(0.1)  # of scales around one, of biases around zero
-TOKENS = 64  # the stem makes an 8 x 8 map
+SPREAD = np.float32(0.1)  # standard deviation of scales around one and of biases around zero
+TOKENS = 64  # the stem's output is an 8 x 8 map
 WIDTH = 32
-PADDING_TOKENS = 4  # the last tokens, which attention may not look at
+PADDING_TOKENS = 4  # the last tokens, which the attention mask excludes
 
 # IR 8 and opset 17: the first opset with LayerNormalization, and old enough for any runtime in use.
-HEADER = """
+NETWORK = """
 <ir_version: 8, opset_import: ["" : 17], producer_name: "amp-rewrite demo">
 demo (float[batch,3,32,32] image) => (float[batch,10] probabilities)
 <
@@ -39,9 +39,8 @@ demo (float[batch,3,32,32] image) => (float[batch,10] probabilities)
   float    rms_epsilon   = {0.000001}
 >
 {
-"""
 
-STEM = """
+  # Stem
   [stem_conv1] conv1 = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(image, conv1_weight)
   [stem_norm1] normed1 = BatchNormalization(
     conv1, norm1_scale, norm1_bias, norm1_mean, norm1_variance)
@@ -54,9 +53,8 @@ STEM = """
   [stem_conv3] map = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(shapes, conv3_weight, conv3_bias)
   [tokens_flatten] flat = Reshape(map, map_shape)
   [tokens_transpose] tokens = Transpose<perm = [0, 2, 1]>(flat)
-"""
 
-ATTENTION = """
+  # Attention
   [attention_norm] attention_in = LayerNormalization<axis = -1>(
     tokens, attention_norm_scale, attention_norm_bias)
   [query_matmul] query_flat = MatMul(attention_in, query_weight)
@@ -77,9 +75,8 @@ ATTENTION = """
   [context_merge] context = Reshape(context_split, tokens_shape)
   [attention_project] attention_out = MatMul(context, project_weight)
   [attention_residual] attended = Add(tokens, attention_out)
-"""
 
-MLP = """
+  # MLP
   [mlp_norm] mlp_in = LayerNormalization<axis = -1>(
     attended, mlp_norm_scale, mlp_norm_bias)
   [mlp_up] mlp_up = MatMul(mlp_in, up_weight)
@@ -92,20 +89,16 @@ MLP = """
   [mlp_down] mlp_down = MatMul(activated, down_weight)
   [mlp_down_bias] mlp_out = Add(mlp_down, down_bias)
   [mlp_residual] thought = Add(attended, mlp_out)
-"""
 
-# Written out as most exporters write it: in half the square is what overflows first.
-RMS_NORM = """
+  # RMS norm, decomposed as most exporters write it: in half, the square overflows first
   [rms_square] square = Pow(thought, rms_exponent)
   [rms_mean] mean_square = ReduceMean<axes = [-1], keepdims = 1>(square)
   [rms_epsilon] shifted_square = Add(mean_square, rms_epsilon)
   [rms_sqrt] rms = Sqrt(shifted_square)
   [rms_div] unscaled = Div(thought, rms)
   [rms_scale] state = Mul(unscaled, rms_norm_scale)
-"""
 
-# The body reads loop_weight from the graph around it.
-LOOP = """
+  # The body uses loop_weight from the enclosing graph
   [refine_loop] refined = Loop(loop_trips, , state) <body = refine_step (
       int64 iteration, bool keep_going, float[batch,64,32] step_in
     ) => (bool keep_going_out, float[batch,64,32] step_out) {
@@ -113,18 +106,15 @@ LOOP = """
       [refine_matmul] step = MatMul(step_in, loop_weight)
       [refine_tanh] step_out = Tanh(step)
     }>
-"""
 
-HEAD = """
+  # Head
   [head_pool] pooled = ReduceMean<axes = [1], keepdims = 0>(refined)
   [head_gemm] logits = Gemm(pooled, class_weight, class_bias)
   [head_softmax] probabilities = Softmax<axis = -1>(logits)
 }
 """
 
-NETWORK = HEADER + STEM + ATTENTION + MLP + RMS_NORM + LOOP + HEAD
-
-# The last word of a name says how its values are drawn.
+# The last word of a name selects the distribution of its values.
 WEIGHT_SHAPES: dict[str, tuple[int, ...]] = {
     "conv1_weight": (16, 3, 3, 3),
     "norm1_scale": (16,),
@@ -158,9 +148,9 @@ WEIGHT_SHAPES: dict[str, tuple[int, ...]] = {
 
 
 def network(seed: int = 0) -> onnx.ModelProto:
-    """Return the network, from `image` [batch, 3, 32, 32] to `probabilities` [batch, 10], float32.
+    """The network, from `image` [batch, 3, 32, 32] to `probabilities` [batch, 10], float32.
 
-    One seed gives the same bytes every time.
+    The same seed gives the same bytes.
     """
     model = onnx.parser.parse_model(NETWORK)
     for name, array in _weights(np.random.default_rng(seed)):
@@ -169,19 +159,19 @@ def network(seed: int = 0) -> onnx.ModelProto:
 
 
 def feeds(seed: int = 0) -> dict[str, Array]:
-    """Return two images of noise, `image` float32 [2, 3, 32, 32] of mean 0 and deviation 1."""
+    """Two noise images: `image`, float32 [2, 3, 32, 32], mean 0, standard deviation 1."""
     rng = np.random.default_rng(seed)
     return {"image": rng.standard_normal((2, 3, 32, 32), dtype=np.float32)}
 
 
 def _weights(rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
     for name, shape in WEIGHT_SHAPES.items():
-        yield name, _drawn(name.rsplit("_", 1)[1], shape, rng)
+        yield name, _random(name.rsplit("_", 1)[1], shape, rng)
     yield "attention_mask", _attention_mask()
 
 
-def _drawn(role: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return values for a role that keep the deviation of what they are applied to near one."""
+def _random(role: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Values for a role that keep the standard deviation of activations near one."""
     noise = rng.standard_normal(shape, dtype=np.float32)
     match role:
         case "weight":
@@ -195,13 +185,13 @@ def _drawn(role: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array
 
 
 def _fan_in(shape: tuple[int, ...]) -> int:
-    """Return how many products each sum takes: Conv stores outputs first, a matrix inputs."""
+    """The number of products in each sum: Conv weights have the outputs first, matrices the inputs."""
     first, *rest = shape
     return math.prod(rest) if len(rest) > 1 else first
 
 
 def _attention_mask() -> Array:
-    """Return float32 [1, 1, TOKENS, TOKENS]: 0, and the lowest float32 where a key is padding."""
+    """float32 [1, 1, TOKENS, TOKENS]: 0, and the lowest float32 for keys that are padding."""
     mask = np.zeros((1, 1, TOKENS, TOKENS), np.float32)
     mask[..., -PADDING_TOKENS:] = np.finfo(np.float32).min
     return mask

@@ -1,17 +1,18 @@
-"""Everything that can go wrong in a way a user can mend, as one tree:
+"""The errors that a user can fix, as one tree:
 
     AmpRewriteError
-    ├── ModelError            the model cannot be read, or is not what it should be
+    ├── ModelError            the model cannot be read, or is not valid
     ├── ListError             an operator list is wrong; knows file and line
     ├── OptionError           the options contradict each other or name what is not there
     ├── PlanError             a saved plan is unreadable or belongs to another model
     ├── FeedError             the inputs given for a run do not fit the model
-    │   └── RunError          and it was the run that failed
-    ├── TimeLimitError        running models took longer than it may
+    │   └── RunError          onnxruntime's run on them failed
+    ├── TimeLimitError        running models took longer than allowed
+    ├── ThreadError           the system starts no thread for a run
     ├── OutputError           the result cannot be written
     └── MissingPackageError   an optional package is needed and not installed
 
-Each prints as one line that says what is wrong, where, and what would help.
+Each prints as one line: where, what is wrong, and what would help.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from pathlib import Path
 from amp_rewrite.escaping import brief, shortened
 
 TRACEBACK = "AMP_REWRITE_TRACEBACK"
-"""With this environment variable set, an error of the command comes with its traceback."""
+"""With this environment variable set, the command prints tracebacks."""
 
 EXPORT_AGAIN = "export or download it again"
 """What helps with a damaged model."""
 
 READABLE = "give a file that you may read"
-"""What helps where the system does not let a file be read."""
+"""What helps where the system denies access to a file."""
 
 
 _LONGEST = 1000
-"""Characters of an error: what is longer names very many things, and its beginning and end say which."""
+"""The most characters of an error; of a longer one, the beginning and the end are kept."""
 
 
 class AmpRewriteError(Exception):
     """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`).
 
-    Its text is one line that can be printed as it is; the three parts hold names as they are.
+    `str` gives one line, escaped for printing; the three parts are not escaped.
     """
 
     def __init__(self, problem: str, *, where: str | Path = "", remedy: str = "") -> None:
@@ -53,7 +54,7 @@ class AmpRewriteError(Exception):
 
 
 class ModelError(AmpRewriteError):
-    """The model cannot be read, or is not a model."""
+    """The model cannot be read, or is not valid."""
 
 
 class ListError(AmpRewriteError):
@@ -86,12 +87,16 @@ class TimeLimitError(AmpRewriteError):
     """Running the models took longer than the user allowed."""
 
 
+class ThreadError(AmpRewriteError):
+    """The system does not start another thread, on which a model would run."""
+
+
 class OutputError(AmpRewriteError):
-    """The result cannot be written; whatever stood there before still stands."""
+    """The result cannot be written; an earlier file at its path is unchanged."""
 
 
 class MissingPackageError(AmpRewriteError):
-    """An optional package is needed. `package` names it, `extra` what of ours brings it."""
+    """An optional package is needed: `package`, which the extra `extra` of amp-rewrite installs."""
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:
         self.package = package

@@ -1,8 +1,8 @@
-"""Text that others wrote -> text that may be printed: it moves no cursor, ends no line, and is no command.
+"""Escapes untrusted text for printing: it moves no cursor, ends no line, and is not a command to a CI log.
 
-Names, paths and messages come from files and command lines. What is printed of them goes through here: all
-errors of ours (`errors`), every line of a terminal (`reporting.console`), what click says (`cli.group`), and
-the files that a CI shows (`coverage`). JSON keeps names as they are, in its own escapes.
+Names, paths and messages come from files and command lines. What is printed of them is escaped here:
+errors (`errors`), every line of a terminal (`console`), click's own messages (`cli.exit_codes`), and the
+files that a CI shows (`coverage`). JSON keeps names as they are, with its own escapes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 
 LONGEST_NAME = 200
-"""Characters of a name that are shown: names that exporters make of module paths have up to about 150."""
+"""The most characters of a name that are shown; names derived from module paths have up to about 150."""
 
 
 def visible(text: str) -> str:
-    """The text on one line, what cannot be printed as itself in Python's escapes (`\\n`, `\\x1b`, `\\u202e`).
+    """The text on one line, with Python's escapes (`\\n`, `\\x1b`, `\\u202e`) for unprintable characters.
 
-    That is all of Unicode's categories C and Z but a space: controls, line ends, marks of direction, lone
-    surrogates, characters of no width. What a CI's log takes for a command is broken by an escape as well.
-    Backslashes stay, so that what is visible already remains the same.
+    These are Unicode's categories C and Z except the space: controls, line ends, directional marks, lone
+    surrogates, zero-width characters. An escape also breaks what a CI log would interpret as a command.
+    Backslashes stay, so that escaping twice changes nothing.
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -32,7 +32,7 @@ _COMMAND = re.compile(r"^ *:(?=:)|#(?=#\w*\[)")
 
 
 def brief(text: str) -> str:
-    """The visible text, with every word and every quotation that is too long for a name cut in its middle."""
+    """The visible text, with the middle of every word and quotation cut that is too long for a name."""
     shown = visible(text)
     return _LONG.sub(lambda found: shortened(found[0]), shown) if len(shown) > LONGEST_NAME else shown
 
@@ -41,7 +41,7 @@ _LONG = re.compile(rf"'[^']{{{LONGEST_NAME},}}'|[^ ]{{{LONGEST_NAME + 1},}}")
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """The text, or its beginning and its end with an ellipsis between them, if it has more characters."""
+    """The text; if it is longer than `longest`, its beginning and its end with an ellipsis between them."""
     if len(text) <= longest:
         return text
     kept = longest - len(_ELLIPSIS)

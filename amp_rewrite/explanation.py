@@ -9,8 +9,7 @@ from pathlib import Path
 
 from amp_rewrite.advice import advice
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.advice.capability import Capability, of_this_machine
-from amp_rewrite.advice.measured import Measured, measure
+from amp_rewrite.advice.compute_capability import Capability, of_this_machine
 from amp_rewrite.colouring.matching import Matched
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.errors import ModelError, OptionError
@@ -18,7 +17,9 @@ from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import reading
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops import flop_count
+from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import shape_inference
@@ -39,7 +40,7 @@ class DecisionSource(enum.Enum):
 class Explanation:
     """Why each part of a model is half or float32.
 
-    `half` is the half type. `measured` is None where only a plan is at hand. `assumptions` say what the FLOPs
+    `half` is the half type. `counted` is None where only a plan is at hand. `assumptions` say what the FLOPs
     rest on, `warnings` what a reader should know; `matched` counts what the user named.
     """
 
@@ -47,18 +48,18 @@ class Explanation:
     half: str
     decisions: Decisions
     causes: tuple[RootCause, ...]
-    measured: Measured | None = None
+    counted: FlopCount | None = None
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     matched: tuple[Matched, ...] = ()
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
-        if self.measured is None:
+        if self.counted is None:
             raise OptionError(
                 "a plan alone says nothing of shapes", remedy="ask for advice on the model, with --plan"
             )
-        return advice.give(self.measured, self.decisions, self.half, capability)
+        return advice.give(self.counted, self.decisions, self.half, capability)
 
 
 def of_plan(path: Path) -> Explanation:
@@ -75,11 +76,11 @@ def of_analysis(made: Analysis, dims: Dims) -> Explanation:
 
     Raises OptionError when `dims` names what is not open.
     """
-    measured = measure(made.loaded.model, made.graph.types, dims)
-    found = made.causes(measured.work.flops)
+    counted = flop_count.count(made.loaded.model, made.graph.types, dims)
+    found = made.causes(counted.flops)
     source = DecisionSource.PLAN if made.replayed else DecisionSource.ANALYSIS
-    rests, half = tuple(assumptions(measured.work)), made.options.half.name
-    return Explanation(source, half, made.decisions(), found, measured, rests, made.warnings, made.matched)
+    rests, half = tuple(assumptions(counted)), made.options.half.name
+    return Explanation(source, half, made.decisions(), found, counted, rests, made.warnings, made.matched)
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
@@ -97,24 +98,24 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return replace(made, warnings=(*made.warnings, f"{error}; what follows is a new analysis"))
     if found is None:
         return of_analysis(analyze(), dims)
-    measured = measure(model, shape_inference.types(model), dims)
-    untried = tuple(suggestions.untried(causes.find(found, measured.work.flops)))
-    rests = tuple(assumptions(measured.work))
-    return Explanation(DecisionSource.METADATA, _half(measured.types), found, untried, measured, rests)
+    counted = flop_count.count(model, shape_inference.types(model), dims)
+    untried = tuple(suggestions.untried(causes.find(found, counted.flops)))
+    rests = tuple(assumptions(counted))
+    return Explanation(DecisionSource.METADATA, _half(counted.types), found, untried, counted, rests)
 
 
 def advise(path: Path, half: str) -> Advice:
     """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
     with checking.blaming(lambda: str(path)):
         model = loading.load(path).model
-        measured = measure(model, shape_inference.types(model), {})
-        return advice.give(measured, Decisions(()), half, of_this_machine())
+        counted = flop_count.count(model, shape_inference.types(model), {})
+        return advice.give(counted, Decisions(()), half, of_this_machine())
 
 
 def advise_planned(made: Analysis) -> Advice:
     """Advice on what an analysis decided, for the device of this machine if it has one."""
-    measured = measure(made.loaded.model, made.graph.types, {})
-    return advice.give(measured, made.decisions(), made.options.half.name, of_this_machine())
+    counted = flop_count.count(made.loaded.model, made.graph.types, {})
+    return advice.give(counted, made.decisions(), made.options.half.name, of_this_machine())
 
 
 def _half(types: Types) -> str:

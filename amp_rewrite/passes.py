@@ -9,10 +9,10 @@ from amp_rewrite.policy.options import Options
 
 
 class AmpPass(ir.passes.FunctionalPass):
-    """Rewrites a model to mixed precision; the model that goes in stays as it is.
+    """Rewrites a model to mixed precision; the input model is not changed.
 
-    Raises OptionError for options that are none, and what `amp_rewrite.rewrite` raises when it is called;
-    a `Sequential` of onnx-ir's wraps that in a PassError.
+    Raises OptionError for `options` of another type, and when called what `amp_rewrite.rewrite` raises;
+    onnx-ir's `Sequential` wraps that in a PassError.
     """
 
     def __init__(self, options: Options | None = None) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import arguments, refusals
+from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.colouring import classification, rules
@@ -27,7 +27,7 @@ from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
-from amp_rewrite.process import collector
+from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rewriting import annotations, checking, editing, plan, plan_files, preparing, tidy
 from amp_rewrite.rewriting.report import Report
@@ -63,9 +63,9 @@ def analyze(
     cannot hold of it. `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
-    refusals.refuse(source, options, replay, seen)
+    argument_checks.check_types(source, options, replay, seen)
     arguments.function("progress", progress)
-    with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
         return _decide(source, _settled(options, replay), replay, seen or {}, Stopwatch(progress))
 
 
@@ -130,8 +130,8 @@ def rewrite(
     Raises ModelError, ListError, OptionError, PlanError and OutputError, and MissingPackageError for a
     graphsurgeon graph without graphsurgeon.
     """
-    refusals.refuse(source, options, replay, seen)
-    refusals.refuse_output(source, output, in_place=in_place)
+    argument_checks.check_types(source, options, replay, seen)
+    argument_checks.check_output(source, output, in_place=in_place)
     arguments.function("on_plan", on_plan)
     arguments.function("progress", progress)
     options = _settled(options, replay)
@@ -139,7 +139,7 @@ def rewrite(
     stages = Stopwatch(progress)
     if options.check:
         worker.start()
-    with collector.paused(), checking.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
         analysis = _decide(source, options, replay, seen or {}, stages)
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
@@ -241,6 +241,6 @@ def _check(analysis: Analysis, source: loading.ModelSource, made: writing.Writte
     broken = checking.broken_io(analysis.io, checking.io_types(model, types)) if keeps_io else ()
     if not options.check:
         return checking.Validity(broken=broken)
-    nodes = inlined_size.total(model) if model.functions else analysis.report().nodes.total
+    nodes = inlined_size.node_count(model) if model.functions else analysis.report().nodes.total
     found = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
     return replace(found, broken=(*broken, *found.broken))

@@ -1,4 +1,4 @@
-"""Rewrite, compare, and where the two are too far apart look at the values and rewrite again."""
+"""Rewrite and compare; on failure observe the values of the original, and rewrite once more."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.pipeline import Result
 from amp_rewrite.running.verification import Verdict
 
-Judged = Verdict | AmpRewriteError | None
-"""A verdict, or why there is none; None when none was asked for."""
+Verification = Verdict | AmpRewriteError | None
+"""A verdict, or the error that prevented one; None if none was requested."""
 
 
-class Looking(enum.Enum):
-    """When the float32 model is run to look at its values: first, on a failure, never."""
+class ObservePolicy(enum.Enum):
+    """When the float32 model is run to observe its values: before the rewrite, on a failure, or never."""
 
     ALWAYS = "always"
     ON_FAILURE = "on-failure"
@@ -26,35 +26,35 @@ class Looking(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """What there is to do; `rewrite` and `judge` are done again when `observe` saw what half cannot hold."""
+class Callbacks:
+    """The steps; `rewrite` and `verify` run a second time if `observe` found values beyond half's range."""
 
     rewrite: Callable[[Observed], Result[Any]]
-    judge: Callable[[Result[Any]], Judged]
+    verify: Callable[[Result[Any]], Verification]
     observe: Callable[[], Observed]
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """The result that counts, and the verdict on it."""
+class Outcome:
+    """The final result, and its verification."""
 
     result: Result[Any]
-    judged: Judged
+    verification: Verification
 
 
-def prove(steps: Steps, half: Half, looking: Looking) -> Proof:
-    """Rewrites and judges a model, a second time where the first failed and looking at its values can help.
+def rewrite_and_verify(callbacks: Callbacks, half: Half, policy: ObservePolicy) -> Outcome:
+    """Rewrites and verifies a model, twice if the first verdict fails and observation can help.
 
-    Raises what the steps raise.
+    Raises what the callbacks raise.
     """
-    seen = steps.observe() if looking is Looking.ALWAYS else {}
-    proof = _once(steps, seen)
-    if looking is not Looking.ON_FAILURE or not (isinstance(proof.judged, Verdict) and proof.judged.is_far):
-        return proof
-    seen = steps.observe()
-    return _once(steps, seen) if any(value.is_beyond(half) for value in seen.values()) else proof
 
+    def attempt(seen: Observed) -> Outcome:
+        result = callbacks.rewrite(seen)
+        return Outcome(result, callbacks.verify(result))
 
-def _once(steps: Steps, seen: Observed) -> Proof:
-    result = steps.rewrite(seen)
-    return Proof(result, steps.judge(result))
+    first = attempt(callbacks.observe() if policy is ObservePolicy.ALWAYS else {})
+    failed = isinstance(first.verification, Verdict) and first.verification.is_far
+    if policy is not ObservePolicy.ON_FAILURE or not failed:
+        return first
+    seen = callbacks.observe()
+    return attempt(seen) if any(value.is_beyond(half) for value in seen.values()) else first

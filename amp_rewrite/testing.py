@@ -1,4 +1,4 @@
-"""What a test suite asserts of a model; pytest is not needed to import it."""
+"""Assertions on models for test suites; importing this does not require pytest."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.coverage import baselines
-from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.ci_rules import TOLERANCE, CoverageRules, RuleResult
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import TOLERANCE, Check, Rules
-from amp_rewrite.coverage.table import nodes
+from amp_rewrite.coverage.rule_checks import check
+from amp_rewrite.coverage.terminal_table import nodes
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model.loading import ModelSource
 
 
@@ -31,16 +31,16 @@ def assert_coverage(
     tolerance: float | None = None,
     dims: Dims | None = None,
 ) -> Coverage:
-    """Asserts that a model keeps the rules, and returns its coverage.
+    """Asserts that a model satisfies the rules, and returns its coverage.
 
-    `model` is whatever `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares are of floats,
-    0 to 1; `require` has them by operator, `forbid_half` names one operator or several. `dims` gives open
-    dimensions a size, others count as 1, and a share may fall below that of a `baseline` (the path of a file)
-    by `tolerance` (0.01 if not given). Raises AssertionError with each broken rule and the nodes that break
-    it, ModelError for what is no model, and OptionError for what is no rule, or for none at all.
+    `model` is of any kind that `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares of what
+    is floating-point, from 0 to 1; `require` maps operators to shares, `forbid_half` names one or several
+    operators. `dims` gives sizes for open dimensions; others count as 1. A share may fall below that in the
+    file `baseline` by `tolerance` (default 0.01). Raises AssertionError with each violated rule and the nodes
+    that violate it, ModelError for an invalid model, and OptionError for an invalid rule or no rule.
     """
     __tracebackhide__ = True
-    rules = Rules(
+    rules = CoverageRules(
         min_flops=min_flops,
         min_nodes=min_nodes,
         min_weights=min_weights,
@@ -51,15 +51,15 @@ def assert_coverage(
         tolerance=TOLERANCE if tolerance is None else tolerance,
     )
     if tolerance is not None and baseline is None:
-        raise OptionError("tolerance is for a baseline", remedy="give a baseline, or leave it out")
+        raise OptionError("tolerance applies to a baseline only", remedy="give a baseline, or omit it")
     found = measure(model, dims)
-    if rules == Rules(tolerance=rules.tolerance):
-        raise OptionError("there is no rule to keep", remedy="give one, such as min_flops=0.95")
-    broken = [held for held in check(found, rules) if not held.ok]
-    if broken:
-        raise AssertionError("\n".join(map(_told, broken)))
+    if rules == CoverageRules(tolerance=rules.tolerance):
+        raise OptionError("no rule was given", remedy="give one, such as min_flops=0.95")
+    failed = [result for result in check(found, rules) if not result.ok]
+    if failed:
+        raise AssertionError("\n".join(map(_message, failed)))
     return found
 
 
-def _told(broken: Check) -> str:
-    return "\n    ".join((brief(f"{broken.rule}: {broken.found}"), *nodes(broken)))
+def _message(failed: RuleResult) -> str:
+    return "\n    ".join((brief(f"{failed.rule}: {failed.found}"), *nodes(failed)))

@@ -1,11 +1,11 @@
-"""Which amp-rewrite this is."""
+"""The version of amp-rewrite."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
 UNKNOWN = "0+unknown"
-"""The version of a clone that is not installed, as packaging tools write what they do not know."""
+"""The version of a clone that is not installed, in the notation of packaging tools."""
 
 
 def installed() -> str:

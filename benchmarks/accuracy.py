@@ -3,10 +3,10 @@
     python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md
 
 FOLDER is any folder of models with an `index.json`: a list with, for each model, `name`, `file` (its path in
-FOLDER) and `runs` (whether onnxruntime runs it; the others are left out). TOOLS holds a module
-`model_feeds.py` with `feeds(entry, folder)`, which makes from such an entry the inputs, arrays by name; what
-else an entry says is for it. Neither is part of this repository. Each model runs in a process of its own: a
-runtime that crashes costs one row.
+FOLDER) and `runs` (whether onnxruntime runs it; the others are left out). TOOLS contains a module
+`model_feeds.py` with `feeds(entry, folder)`, which makes the inputs from such an entry, as arrays by name;
+all other keys of an entry are for this function. Neither is part of this repository. Each model runs in a
+separate process: a runtime that crashes costs one row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from amp_rewrite import observe, rewrite
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.rewrite_and_verify import Looking, Steps, prove
+from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, rewrite_and_verify
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verification import verify
@@ -33,16 +33,16 @@ from amp_rewrite.running.verification import verify
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 HEADING = """# Accuracy on real models
 
-Each model is rewritten to float16 at the defaults and compared with the original on inputs of its own:
-float32 on onnxruntime's CPU provider against half emulated there (every half value is rounded behind the
-node that makes it); where the two are too far apart, the values are looked at and the model is rewritten
-once more, as `amp-rewrite MODEL` does it ("observed": how many units are in float32 for what was seen).
-Within the default tolerances: {good} of {all}; errors beyond them are bold. The last column names the node
-to look at: the first that makes something infinite, or the one that adds most error.
+Each model is rewritten to float16 at the defaults and compared with the original on its own inputs: float32
+on onnxruntime's CPU provider against half emulated there (every half value is rounded after the node that
+produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, as by
+`amp-rewrite MODEL` ("observed" counts the units that are in float32 for that reason). Within the default
+tolerances: {good} of {all}; errors beyond them are bold. The last column names the node to look at: the first
+that produces an infinite value, or else the one that adds most error.
 
 Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
-is part of this repository; `benchmarks/accuracy.py` says what they look like, so that you can take your own.
+is part of this repository; `benchmarks/accuracy.py` describes their format, so that you can use your own.
 
 | model | nodes with half | Casts added | observed | worst relative L2 | not finite | worst node |
 |---|--:|--:|--:|--:|--:|---|
@@ -50,18 +50,18 @@ is part of this repository; `benchmarks/accuracy.py` says what they look like, s
 
 
 def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
-    """One model: rewritten, verified on its own inputs, and the node to look at when that fails."""
+    """One model: rewritten and verified on its own inputs, with the node to look at if that fails."""
     original = folder / entry["file"]
     feeds = feeds_module(tools).feeds(entry, str(folder))
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "rewritten.onnx"
-        steps = Steps(
+        callbacks = Callbacks(
             rewrite=lambda seen: rewrite(original, output=target, seen=seen),
-            judge=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
+            verify=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
             observe=lambda: observe(original, [feeds], device=Device.CPU),
         )
-        proof = prove(steps, FLOAT16, Looking.ON_FAILURE)
-        result, verdict = proof.result, proof.judged
+        proof = rewrite_and_verify(callbacks, FLOAT16, ObservePolicy.ON_FAILURE)
+        result, verdict = proof.result, proof.verification
         changed = result.report.changed
         worst = blame(original, result.model, feeds, device=Device.CPU).worst if changed else None
     nodes, floats = result.report.nodes, [output.metrics for output in verdict.outputs]
@@ -95,7 +95,7 @@ def rows(folder: Path, tools: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _row(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What a child measured; for one that failed, its exception, or that it was killed."""
+    """The measurements of a child; for one that failed, its exception, or that it was killed."""
     if done.returncode == 0:
         return json.loads(done.stdout.strip().splitlines()[-1])
     said = done.stderr.strip().splitlines()
@@ -103,7 +103,7 @@ def _row(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
-    """The table, with what it holds and how it was made in front."""
+    """The table, with an introduction that says how it was made."""
     good = sum(row.get("ok", False) for _, row in measured)
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     date = f"{datetime.now(UTC):%Y-%m-%d}"

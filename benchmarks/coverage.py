@@ -3,8 +3,8 @@
     python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md
 
 FOLDER and TOOLS are those of benchmarks/accuracy.py: models with an `index.json`, and the module
-`model_feeds.py` that makes their inputs. Here only the inputs' shapes count: they give open dimensions their
-sizes. A model that cannot run has none, and its open dimensions count as 1.
+`model_feeds.py` that makes their inputs. Only the shapes of the inputs matter here: they determine the sizes
+of open dimensions. For a model that cannot run, open dimensions count as 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import onnx_ir as ir
 from accuracy import feeds_module
 
 from amp_rewrite import analyze, rewrite
+from amp_rewrite.coverage.ci_rules import percent
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.precision import Precision
-from amp_rewrite.coverage.rules import percent
-from amp_rewrite.coverage.wording import flops
+from amp_rewrite.coverage.node_precision import Precision
+from amp_rewrite.coverage.table_cells import flops
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
 from amp_rewrite.explaining.causes import RootCause
@@ -37,10 +37,10 @@ from amp_rewrite.explanation import of_analysis
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 BOUND = 0.9
-"""Below this share of FLOPs in half a model is listed with its causes."""
+"""Models with a smaller share of FLOPs in half are listed with their causes."""
 
 WORTH = 0.01
-"""A cause that holds less of a model's floating-point FLOPs than this is not listed."""
+"""Causes with a smaller share of a model's floating-point FLOPs are not listed."""
 
 PRODUCTS = frozenset(
     """Conv ConvTranspose MatMul Gemm LSTM GRU RNN Attention Einsum QLinearConv QLinearMatMul MatMulInteger
@@ -48,22 +48,22 @@ PRODUCTS = frozenset(
     com.microsoft:MatMulNBits com.microsoft:Attention com.microsoft:MultiHeadAttention
     com.microsoft:GroupQueryAttention""".split()
 )
-"""Operators that a network consists of: one with most of its FLOPs elsewhere is a case for an operator."""
+"""Operators typical of networks: a model with most of its FLOPs elsewhere is a test of an operator."""
 
 HEADING = """# Precision coverage of real models
 
-Each model is rewritten to float16 at the defaults, and counted as `amp-rewrite coverage` does
+Each model is rewritten to float16 at the defaults and measured by `amp-rewrite coverage`
 ([what is counted](coverage-rules.md#what-is-counted)). Open dimensions have the sizes of each model's own
-inputs, or 1 where it has none. Shares are of floats; FLOPs on integers are named beside them. The cause is
-what holds most FLOPs back in float32, as `amp-rewrite explain` has it, with its share of all FLOPs.
+inputs, or 1 if it has none. Shares are of floats; FLOPs on integers are listed separately. The cause is the
+one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with its share of all FLOPs.
 
-{networks} of the {all} models are networks: products (matrices, convolutions, recurrent cells, attention) are
-most of their arithmetic. {good} of these have at least 90 % of their floating-point FLOPs in half; the others
-are below the table, with all that holds them back.
+{networks} of the {all} models are networks: most of their arithmetic is in products (matrices,
+convolutions, recurrent cells, attention). {good} of these have at least 90 % of their floating-point FLOPs
+in half; the others are listed below the table, with all their causes of float32.
 
 Made on {date} by `python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
-is part of this repository; `benchmarks/accuracy.py` says what they look like.
+is part of this repository; `benchmarks/accuracy.py` describes their format.
 
 | model | nodes in half | FLOPs | in half | weights in half | Casts added | largest cause of float32 |
 |---|--:|--:|--:|--:|--:|---|
@@ -75,7 +75,7 @@ BELOW = """
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A model's coverage after the rewrite, and what holds it back; or why there is none, in `failed`."""
+    """A model's coverage after the rewrite and its causes of float32; or in `failed` why there is none."""
 
     name: str
     coverage: Coverage | None = None
@@ -85,7 +85,7 @@ class Measured:
 
     @property
     def is_network(self) -> bool:
-        """Whether products are most of its arithmetic."""
+        """Whether most of its arithmetic is in products."""
         if self.coverage is None:
             return False
         products = sum(row.flops.total for row in self.coverage.rows if row.operator in PRODUCTS)
@@ -93,7 +93,7 @@ class Measured:
 
     @property
     def is_below(self) -> bool:
-        """Whether it is a network, and too little of its float arithmetic is in half."""
+        """Whether it is a network with too small a share of FLOPs in half."""
         share = self.coverage.flops.share if self.coverage is not None else None
         return self.is_network and (share is None or share < BOUND)
 
@@ -115,14 +115,14 @@ def measured(folder: Path, tools: Path, entry: Mapping[str, Any]) -> Measured:
 
 
 def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
-    """Whether any of the nodes that a cause holds is not half as it stands: a unit of it may hold nothing."""
-    outside = {part.name for part in coverage.parts if part.precision in (Precision.FULL, Precision.MIXED)}
+    """Whether any node of a cause is not half in the result: a held unit may be without floats."""
+    outside = {n.name for n in coverage.node_list if n.precision in (Precision.FULL, Precision.MIXED)}
     held = (cause.decisions.all[unit] for unit in cause.held)
     return any(outside & {decision.name, *decision.defs} for decision in held)
 
 
 def _dims(model: ir.Model, folder: Path, tools: Path, entry: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes that the model's own inputs give its open dimensions; none for a model that cannot run."""
+    """The sizes of open dimensions in the model's own inputs; none for a model that cannot run."""
     if not entry["runs"]:
         return {}
     arrays = feeds_module(tools).feeds(entry, str(folder))
@@ -136,7 +136,7 @@ def _dims(model: ir.Model, folder: Path, tools: Path, entry: Mapping[str, Any]) 
 
 
 def markdown(found: Sequence[Measured]) -> str:
-    """The table, with what it holds and how it was made in front, and below it what is below the bound."""
+    """The table, with an introduction, and below it the models below the bound."""
     networks = [row for row in found if row.is_network]
     heading = HEADING.format(
         networks=len(networks),
@@ -167,14 +167,14 @@ def _largest(row: Measured) -> str:
 
 
 def _cause(cause: RootCause) -> str:
-    """What a cause holds, where it began and why."""
+    """The size of a cause, its operators and its reason."""
     share = "" if cause.flop_share is None else f"{percent(cause.flop_share)} of FLOPs, "
     words = of_cause(cause)
     return _text(f"{share}{plural(len(cause.held), 'node')}: {', '.join(cause.operators)}: {words.reason}")
 
 
 def _below(row: Measured) -> Iterator[str]:
-    """A model with everything that holds it back."""
+    """A model with its causes of float32."""
     found = row.coverage
     aside = found.flops.other / found.flops.total if found.flops.total else 0.0
     quantised = f"; {percent(aside)} of all arithmetic is on integers or converts them" if aside else ""

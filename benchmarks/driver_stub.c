@@ -1,7 +1,7 @@
-/* A CUDA device that is not there, for as long as onnxruntime-gpu is asked which kernels it registers.
+/* A stub of a CUDA device, for listing the kernels that onnxruntime-gpu registers.
 
-   The providers open a device before they list their kernels, and link to the driver and to TensorRT. None of
-   that decides which kernels there are: they are compiled in. Nothing can be computed with this.
+   The providers open a device before they list their kernels, and link to the driver and to TensorRT, although
+   the kernels are compiled in. Nothing can be computed with this.
 
      pip install 'onnxruntime-gpu[cuda,cudnn]' && site=$(python -c 'import nvidia; print(*nvidia.__path__)')
      mkdir stub && gcc -shared -fPIC -o stub/libcuda.so.1 benchmarks/driver_stub.c
@@ -13,7 +13,7 @@
 
 #define OK(name) int name(void) { return 0; }
 
-/* the CUDA runtime: one device, of which nothing is known */
+/* the CUDA runtime: one device without properties */
 OK(cudaSetDevice)
 OK(cudaDeviceSynchronize)
 OK(cudaGetDeviceProperties)

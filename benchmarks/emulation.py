@@ -1,10 +1,10 @@
-"""What an emulation costs: its time over that of the float32 model, on the CPU provider.
+"""The cost of an emulation: its time over that of the float32 model, on the CPU provider.
 
     python benchmarks/emulation.py FOLDER TOOLS [--json FILE]
 
-FOLDER holds `index.json` and the models, TOOLS the module `model_feeds.py` that makes their inputs.
-Original and emulation take turns in one process; each gets the median of its rounds. Models under 2 ms
-are left out.
+FOLDER contains `index.json` and the models, TOOLS the module `model_feeds.py` that makes their inputs. Runs
+of original and emulation are interleaved in one process, and the medians compared. Models under 2 ms are
+left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> tuple[float, fl
 
 
 def rows(folder: Path, tools: Path) -> Iterator[dict[str, Any]]:
-    """A row for every model that runs, changes, and takes long enough."""
+    """A row for every model that runs, is changed, and takes long enough."""
     for entry in json.loads((folder / "index.json").read_text()):
         found = measure(folder, tools, entry) if entry["runs"] else None
         if found is not None and found[0] >= SHORTEST:
@@ -62,7 +62,7 @@ def rows(folder: Path, tools: Path) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures, prints a table with the median last, and writes JSON where that is asked for."""
+    """Measures, prints a table with the median last, and writes JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("tools", type=Path)

@@ -1,10 +1,10 @@
-"""Networks on CUDA: float32, float32 with TF32, amp-rewrite and its peers; speed, error, Casts.
+"""Networks on CUDA: float32, float32 with TF32, amp-rewrite and other tools; speed, error, Casts.
 
     python benchmarks/gpu.py [--seconds 10] [--peers-venv VENVS] [--json FILE] [--kernels FILE]
     python benchmarks/gpu.py --small --provider cpu     # without CUDA: does the script work?
 
-docs/gpu.md says what the table means. All models of a network run in turn, round by round, in this
-process; each conversion has a process of its own.
+docs/gpu.md describes the table. Runs of all models of a network are interleaved in this process; each
+conversion has a separate process.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from networks import Network
 from peers import Converted
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.running import footprint, latency, metrics, runners, sessions
+from amp_rewrite.running import footprint, latency, metrics, prepared_runs, sessions
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.latency import Effort, Round
-from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.latency import Round, TimingBudget
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Device
 
 MINUTES = 6.5
-"""No further network begins after so long: the whole is to end within eight minutes."""
+"""No network starts after this time: everything should end within eight minutes."""
 CONVERSION = 60.0
-"""Seconds after which a conversion is given up."""
+"""The time limit of a conversion, in seconds."""
 ROUNDS = 300
 WARMUP = 10
 
@@ -48,10 +48,10 @@ WARMUP = 10
 class Row:
     """One model of one network.
 
-    `p50` is in milliseconds; `faster`, `faster_tf32` and `faster_half` say how many times as fast it is
-    as float32 without TF32, with it, and as everything in half. `error` is the relative L2 error of the
-    worst output against float32 without TF32, `lost` counts the values that are finite only there.
-    `emulation` is how far the outputs on CUDA are from those of the emulation on the CPU.
+    `p50` is in milliseconds; `faster`, `faster_tf32` and `faster_half` are the speedups over float32 without
+    TF32, with TF32, and over everything in half. `error` is the relative L2 error of the worst output against
+    float32 without TF32, `lost` counts the values that are finite only there. `emulation` is the relative L2
+    distance of the outputs on CUDA from those of the emulation on the CPU.
     """
 
     network: str
@@ -74,7 +74,7 @@ FLOAT, TF32 = "float32", "float32, TF32"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where and how long to measure."""
+    """The device, and the time limits."""
 
     device: Device
     seconds: float
@@ -87,12 +87,12 @@ class Machine:
 
 
 def measure(network: Network, machine: Machine, folder: Path) -> list[Row]:
-    """All models of a network: converted, compared with float32, timed in turn."""
+    """All models of a network: converted, compared with float32, and timed in interleaved runs."""
     source = folder / "float32.onnx"
     onnx.save(network.model, source)
     made = [peers.convert(peer, source, machine.venvs, CONVERSION) for peer in peers.PEERS]
-    subjects = [Subject(FLOAT, source)]
-    subjects += [Subject(TF32, source, tf32=True)] if machine.device is Device.CUDA else []
+    subjects = [TimedModel(FLOAT, source)]
+    subjects += [TimedModel(TF32, source, tf32=True)] if machine.device is Device.CUDA else []
     wanted = _outputs(subjects[0], network, machine.device)
     rows = [Row(network.name, subject.name, error=0.0, lost=0) for subject in subjects[:1]]
     rows += [
@@ -103,25 +103,25 @@ def measure(network: Network, machine: Machine, folder: Path) -> list[Row]:
         row = _judged(network, converted, wanted, machine.device)
         rows.append(row)
         if row.error is not None:
-            subjects.append(Subject(row.model, converted.path))
+            subjects.append(TimedModel(row.model, converted.path))
     return _timed(rows, subjects, network, machine)
 
 
 Outputs = dict[str, np.ndarray]
 
 
-def _outputs(subject: Subject, network: Network, device: Device) -> Outputs:
+def _outputs(subject: TimedModel, network: Network, device: Device) -> Outputs:
     """The outputs of a model: on CUDA as it is, on the CPU with half rounded as a GPU rounds it."""
     with emulated(subject.path, device) as runnable:
         ready = runnable
         if isinstance(runnable, onnx.ModelProto):
             ready = subject.path.with_suffix(".emulated.onnx")
             onnx.save(runnable, ready)
-        session = runners.open_subject(replace(subject, path=Path(ready)), device)
+        session = prepared_runs.open_timed_session(replace(subject, path=Path(ready)), device)
         return sessions.run_session(session, network.feeds)
 
 
-def _compared(network: Network, subject: Subject, wanted: Outputs, got: Outputs) -> Row:
+def _compared(network: Network, subject: TimedModel, wanted: Outputs, got: Outputs) -> Row:
     found = [metrics.measure(wanted[name], got[name]) for name in wanted]
     error = max(entry.relative_l2 for entry in found)
     return Row(network.name, subject.name, error=error, lost=sum(entry.non_finite for entry in found))
@@ -129,7 +129,7 @@ def _compared(network: Network, subject: Subject, wanted: Outputs, got: Outputs)
 
 def _judged(network: Network, converted: Converted, wanted: Outputs, device: Device) -> Row:
     """A converted model against float32, and ours against its own emulation where it runs on CUDA."""
-    subject = Subject(converted.peer.name, converted.path)
+    subject = TimedModel(converted.peer.name, converted.path)
     if converted.failure:
         return Row(network.name, subject.name, problem=converted.failure)
     problem = f"invalid: {converted.broken}" if converted.broken else ""
@@ -144,22 +144,22 @@ def _judged(network: Network, converted: Converted, wanted: Outputs, device: Dev
     return replace(row, emulation=apart, converted_in=round(converted.seconds, 2), problem=problem)
 
 
-def _is_emulated(subject: Subject, device: Device) -> bool:
-    """Whether CUDA's outputs are to be held against the emulation's: those of our models are."""
+def _is_emulated(subject: TimedModel, device: Device) -> bool:
+    """Whether to compare CUDA's outputs with those of the emulation, as for our models."""
     return device is Device.CUDA and subject.name in (peers.OURS.name, peers.ALL_HALF.name)
 
 
-def _timed(rows: list[Row], subjects: Sequence[Subject], network: Network, machine: Machine) -> list[Row]:
-    """The rows with the figures of the subjects that ran; the other rows as they are."""
-    effort = Effort(ROUNDS, WARMUP, machine.seconds)
-    rounds = latency.timed(subjects, [network.feeds], machine.device, effort)
+def _timed(rows: list[Row], subjects: Sequence[TimedModel], network: Network, machine: Machine) -> list[Row]:
+    """The rows with the times of the models that ran; the other rows unchanged."""
+    effort = TimingBudget(ROUNDS, WARMUP, machine.seconds)
+    rounds = latency.time_rounds(subjects, [network.feeds], machine.device, effort)
     columns = dict(zip((s.name for s in subjects), zip(*rounds, strict=True), strict=True))
     figures = {s.name: _figures(s, columns, network, machine.device) for s in subjects}
     return [replace(row, **figures.get(row.model, {})) for row in rows]
 
 
 def _figures(
-    subject: Subject, columns: dict[str, Round], network: Network, device: Device
+    subject: TimedModel, columns: dict[str, Round], network: Network, device: Device
 ) -> dict[str, object]:
     mine = columns[subject.name]
     profile = footprint.profile(subject, device, network.feeds)
@@ -198,7 +198,7 @@ _COLUMNS: tuple[Column, ...] = (
 
 
 def show(rows: Iterable[Row]) -> None:
-    """The one table."""
+    """Prints the table."""
     heads = "".join(f"{name:>{width}}" for name, width, _ in _COLUMNS)
     print(f"{'network':<17}{'model':<22}{heads}")
     for row in rows:
@@ -207,7 +207,7 @@ def show(rows: Iterable[Row]) -> None:
 
 
 def circumstances(device: Device) -> dict[str, str]:
-    """When, on what and with which versions this was measured."""
+    """Date, machine and package versions of the measurement."""
     packages = ("onnx", "onnx-ir", "numpy")
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -219,7 +219,7 @@ def circumstances(device: Device) -> dict[str, str]:
 
 
 def device_name(device: Device) -> str:
-    """What the driver calls the GPU, with the driver's version; for the CPU its architecture."""
+    """The driver's name of the GPU and the driver version; for the CPU its architecture."""
     if device is Device.CPU:
         return platform.machine()
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -231,7 +231,7 @@ def device_name(device: Device) -> str:
 
 
 def run(names: Iterable[str], machine: Machine, *, small: bool) -> Iterator[list[Row]]:
-    """The rows of each network; one that would begin too late, or that fails, has a row that says so."""
+    """The rows of each network; one that would start too late, or that fails, has a row that says so."""
     for name in names:
         if machine.left() <= 0:
             yield [Row(name, "", problem="skipped: no time left")]
@@ -243,7 +243,7 @@ def run(names: Iterable[str], machine: Machine, *, small: bool) -> Iterator[list
 
 
 def _safely(network: Network, machine: Machine, folder: Path) -> list[Row]:
-    """What has been measured must not be lost because one network fails, in whatever way."""
+    """Measures a network; any failure becomes a row, so that other results are not lost."""
     try:
         return measure(network, machine, folder)
     except Exception as error:
@@ -251,21 +251,21 @@ def _safely(network: Network, machine: Machine, folder: Path) -> list[Row]:
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the command line says."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", action="append", choices=list(networks.RECIPES))
-    parser.add_argument("--provider", choices=["cuda", "cpu"], help="CUDA where it works, if not given")
-    parser.add_argument("--small", action="store_true", help="networks of a few layers, to try the script")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of timing for each network")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="after which no network begins")
-    parser.add_argument("--peers-venv", type=Path, help="what benchmarks/peers.py made")
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    parser.add_argument("--kernels", type=Path, help="where the table of kernels goes")
+    parser.add_argument("--provider", choices=["cuda", "cpu"], help="by default CUDA if it works")
+    parser.add_argument("--small", action="store_true", help="networks of a few layers, to test the script")
+    parser.add_argument("--seconds", type=float, default=10.0, help="timing per network")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="after which no network starts")
+    parser.add_argument("--peers-venv", type=Path, help="the folder from benchmarks/peers.py")
+    parser.add_argument("--json", type=Path, help="output file for the results")
+    parser.add_argument("--kernels", type=Path, help="output file for the kernel table")
     return parser.parse_args(given)
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Measures, prints the table, and writes JSON where that is asked for."""
+    """Measures, prints the table, and writes JSON if requested."""
     asked = arguments(given)
     device = latency.device_for(asked.provider)
     small = asked.small or device is Device.CPU
@@ -284,7 +284,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def save_kernels(path: Path) -> None:
-    """Writes the table of kernels; where onnxruntime crashes over it, that is said and no more."""
+    """Writes the table of kernels, or prints that onnxruntime crashed on listing them."""
     try:
         print(f"{kernels.write(path):,} kernels -> {path}")
     except RuntimeError as error:
@@ -292,7 +292,7 @@ def save_kernels(path: Path) -> None:
 
 
 def write(figures: dict[str, object], path: Path) -> None:
-    """Writes what is known so far: a run that is cut short has its first networks on disk."""
+    """Writes the results so far, so that an interrupted run leaves its first networks on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=1) + "\n")
 

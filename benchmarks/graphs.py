@@ -1,4 +1,4 @@
-"""Made graphs of any size, in the shape of what PyTorch exports: transformer blocks one after another."""
+"""Generated graphs of any size, like exports of PyTorch: a sequence of transformer blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADS = 4
 
 
 class Transformer:
-    """Blocks as the TorchScript exporter writes them: norms in parts, shapes and scalars as Constants."""
+    """Blocks as the TorchScript exporter emits them: decomposed norms, shapes and scalars as Constants."""
 
     def __init__(self, nodes: int, seed: int = 0) -> None:
         self.nodes: list[NodeProto] = []

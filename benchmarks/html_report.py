@@ -1,11 +1,11 @@
-"""How long an HTML report takes to open in Chromium.
+"""The time that an HTML report takes to open in Chromium.
 
     python benchmarks/html_report.py MODEL|FOLDER [--rounds 5]
 
-The report is that of `amp-rewrite explain MODEL --html`; of a FOLDER, that of its model with the most nodes.
-Each round is a page of its own. Printed are the medians in milliseconds: from the request until all scripts
-have run and the graph is drawn, and of that the layout of the graph. Needs playwright and a Chromium (apt-get
-install chromium).
+The report is that of `amp-rewrite explain MODEL --html`; for a FOLDER, that of its model with the most nodes.
+Each round opens a new page. Prints the medians in milliseconds: from the request until all scripts have run
+and the graph is drawn, and of the graph layout alone. Needs playwright and Chromium (apt-get install
+chromium).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DRAWN = """() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 
 
 def chosen(asked: str, scratch: Path) -> Path:
-    """The model that is asked for; one of a number of nodes is made."""
+    """The requested model; for a number of nodes, a generated one."""
     if asked.isdigit():
         onnx.save(Transformer(int(asked)).model(), scratch / "transformer.onnx")
         return scratch / "transformer.onnx"
@@ -38,18 +38,18 @@ def chosen(asked: str, scratch: Path) -> Path:
 
 
 def largest(folder: Path) -> Path:
-    """The model with the most nodes of a folder, and of the folders below it."""
+    """The model with the most nodes in a folder and its subfolders."""
     sizes = {path: nodes(path) for path in sorted(folder.rglob("*.onnx"))}
     return max(sizes, key=sizes.__getitem__)
 
 
 def nodes(path: Path) -> int:
-    """How many nodes the main graph of a model has."""
+    """The number of nodes of the main graph."""
     return len(onnx.load(str(path), load_external_data=False).graph.node)
 
 
 def opened(browser: Any, report: Path, rounds: int) -> Iterator[tuple[float, float]]:
-    """Milliseconds until all is drawn, and of the layout, for each round."""
+    """Milliseconds until the page is drawn, and of the layout, for each round."""
     for _ in range(rounds):
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.goto(report.as_uri())
@@ -59,7 +59,7 @@ def opened(browser: Any, report: Path, rounds: int) -> Iterator[tuple[float, flo
 
 
 def main() -> None:
-    """Makes the report, opens it, and prints the figures."""
+    """Writes the report, opens it, and prints the times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,9 +1,9 @@
-"""The kernels of the onnxruntime that is installed, as it registers them: the exact table.
+"""Lists the kernels that the installed onnxruntime registers.
 
     python benchmarks/kernels.py --json benchmarks/results/kernels.json
     python benchmarks/kernels.py --condense benchmarks/results/kernels.json --json cuda_kernels.json
 
-The second takes from such a file what decides where half can run on CUDA. docs/gpu.md describes both.
+The second extracts from such a file what decides where half can run on CUDA. docs/gpu.md describes both.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ defined = state.get_all_opkernel_def()
 rows = [[k.provider, k.domain, k.op_name, list(k.version_range), k.type_constraints] for k in defined]
 print(json.dumps(rows))
 """
-"""Asked for in a process of its own: without the CUDA libraries a GPU build crashes here."""
+"""Runs in a child process: without the CUDA libraries a GPU build crashes here."""
 
 _OPEN = (1 << 31) - 1
-"""What onnxruntime writes for a kernel that serves every later version."""
+"""onnxruntime's last version of a kernel that serves all later versions."""
 
 
 def kernels() -> list[dict[str, object]]:
-    """All kernels, sorted; RuntimeError where onnxruntime crashes over the question."""
+    """All kernels, sorted; RuntimeError if onnxruntime crashes on listing them."""
     child = subprocess.run([sys.executable, "-c", _CHILD], capture_output=True, text=True, check=False)
     if child.returncode != 0:
         raise RuntimeError(f"onnxruntime cannot list its kernels (exit code {child.returncode})")
@@ -58,7 +58,7 @@ def _kernel(
 
 
 def table() -> dict[str, object]:
-    """The kernels with what they were read from, and when."""
+    """The kernels with their source and the date."""
     found = kernels()
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -69,7 +69,7 @@ def table() -> dict[str, object]:
 
 
 def runtime_version() -> str:
-    """The package that brings onnxruntime, and its version."""
+    """The package that provides onnxruntime, and its version."""
     for package in ("onnxruntime-gpu", "onnxruntime"):
         try:
             return f"{package} {version(package)}"
@@ -79,7 +79,7 @@ def runtime_version() -> str:
 
 
 def write(path: Path) -> int:
-    """Writes the table, a kernel a line, and returns how many there are."""
+    """Writes the table, one kernel per line, and returns their number."""
     made = table()
     rows = ",\n".join(json.dumps(kernel) for kernel in made.pop("kernels"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,15 +89,15 @@ def write(path: Path) -> int:
 
 CUDA = "CUDAExecutionProvider"
 INTERNAL = ("com.ms.internal.nhwc",)
-"""Operators that onnxruntime puts in place of others; no model has them."""
+"""Domains of operators that onnxruntime substitutes for others; no model contains them."""
 FLOATS = ("float", "float16", "bfloat16")
-"""What a target is asked about, in tensors and in sequences of them; other types decide nothing."""
+"""The types that a target is queried for, in tensors and sequences; other types are irrelevant."""
 
 
 def condensed(made: dict[str, object], provider: str = CUDA) -> dict[str, object]:
-    """Of one provider's kernels, what decides where half can run: by operator, as lists write it.
+    """The kernels of one provider that decide where half can run, by operator as named in lists.
 
-    An operator without a kernel for any of the three types is not in it.
+    Operators without a kernel for any of the three types are omitted.
     """
     operators: dict[str, dict[tuple[int, int | None], list[Types]]] = {}
     for kernel in made["kernels"]:
@@ -117,7 +117,7 @@ Types = dict[str, list[str]]
 
 
 def _float_types(types: Types) -> Types:
-    """The variables that a kernel takes a float type for, with those types by their bare names."""
+    """The type variables of a kernel that accept float types, with the bare names of these types."""
     bare = {
         name: [f for f in FLOATS if any(f"tensor({f})" in k for k in kinds)] for name, kinds in types.items()
     }
@@ -134,7 +134,7 @@ def _entries(spans: dict[tuple[int, int | None], list[Types]]) -> Iterator[dict[
 
 
 def write_condensed(source: Path, path: Path) -> int:
-    """Writes the condensed form of a table, an operator a line, and returns how many there are."""
+    """Writes the condensed form of a table, one operator per line, and returns their number."""
     made = condensed(json.loads(source.read_text()))
     operators = made.pop("operators")
     rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(entries)}" for name, entries in operators.items())

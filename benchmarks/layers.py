@@ -1,4 +1,4 @@
-"""Layers of networks as ONNX nodes, written as exporters write them, with random weights."""
+"""Layers of networks as the ONNX nodes that exporters emit, with random weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 MASKED = float(np.finfo(np.float32).min)
-"""What PyTorch fills masks with."""
+"""The fill value of masks in PyTorch."""
 
 
 class Layers:
-    """A graph that grows node by node; each method adds nodes and returns the name of what they make."""
+    """A graph builder; each method adds nodes and returns the name of their output."""
 
     def __init__(self, seed: int = 0):
         self.nodes: list[onnx.NodeProto] = []
@@ -41,7 +41,7 @@ class Layers:
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
 
     def add(self, operator: str, *inputs: str, outputs: int = 1, **attributes: object) -> str:
-        """A node; returns its first output, and the others are called `<first>_1` and so on."""
+        """Adds a node; returns its first output, and the others are named `<first>_1` and so on."""
         made = self._name(operator)
         names = [made, *(f"{made}_{i}" for i in range(1, outputs))]
         self.nodes.append(helper.make_node(operator, list(inputs), names, name=f"/{made}", **attributes))
@@ -52,7 +52,7 @@ class Layers:
         return self._store(np.asarray(values, dtype))
 
     def weight(self, *shape: int, scale: float | None = None) -> str:
-        """A stored tensor of normal random numbers; as He et al. (2015) scale them, if nothing is said."""
+        """A stored tensor of normal random numbers, by default scaled as in He et al. (2015)."""
         fan = math.prod(shape[1:]) if len(shape) > 1 else 1
         factor = np.float32(math.sqrt(2 / fan) if scale is None else scale)
         return self._store(self._random.standard_normal(shape, np.float32) * factor)
@@ -72,7 +72,7 @@ class Layers:
         return f"{kind}_{number}"
 
     def linear(self, x: str, wide: int, out: int, *, scale: float = 0.02) -> str:
-        """MatMul and Add, the way linear layers of three axes are exported."""
+        """MatMul and Add, as linear layers on three axes are exported."""
         product = self.add("MatMul", x, self.weight(wide, out, scale=scale))
         return self.add("Add", self.weight(out, scale=0.02), product)
 
@@ -123,7 +123,7 @@ class Layers:
         return self.add("Mul", product, self.constant(0.5))
 
     def gelu_tanh(self, x: str) -> str:
-        """GELU by the tangent, with the Pow that GPT-2 is exported with."""
+        """GELU by tanh, with the Pow that exports of GPT-2 contain."""
         cube = self.add("Mul", self.add("Pow", x, self.constant(3.0)), self.constant(0.044715))
         inner = self.add("Mul", self.add("Add", x, cube), self.constant(math.sqrt(2 / math.pi)))
         one = self.add("Add", self.add("Tanh", inner), self.constant(1.0))
@@ -135,7 +135,7 @@ class Layers:
         return self.add("Transpose", split, perm=[0, 2, 1, 3])
 
     def attend(self, query: str, key: str, value: str, wide: int, *, mask: str | None = None) -> str:
-        """Attention of heads to heads, back in [batch, length, wide]; a mask is added to the scores."""
+        """Attention on split heads, with output [batch, length, wide]; a mask is added to the scores."""
         size = wide // HEADS[wide]
         turned = self.add("Transpose", key, perm=[0, 1, 3, 2])
         scores = self.add("Div", self.add("MatMul", query, turned), self.constant(math.sqrt(size)))
@@ -150,7 +150,7 @@ class Layers:
         return self.linear(self.attend(*parts, wide, mask=mask), wide, wide)
 
     def mask(self, attended: str) -> str:
-        """int64 [batch, length] of ones and zeros -> what is added to the scores, as BERT is exported."""
+        """int64 [batch, length] of ones and zeros -> the additive mask, as BERT is exported."""
         wide = self.add("Unsqueeze", attended, self.constant([1, 2], np.int64))
         inverse = self.add("Sub", self.constant(1.0), self.add("Cast", wide, to=TensorProto.FLOAT))
         return self.add("Mul", inverse, self.constant(MASKED))

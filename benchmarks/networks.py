@@ -1,7 +1,7 @@
-"""Networks with random weights and the structure of the real ones, and inputs for them.
+"""Networks with random weights and the structure of real ones, and inputs for them.
 
-Each is written as exporters write it: attention as MatMul and Softmax, GELU as Erf, a group norm as
-InstanceNormalization. They need no framework, and no download.
+Each is built from the nodes that exporters emit: attention as MatMul and Softmax, GELU as Erf, a group norm
+as InstanceNormalization. They need no framework and no download.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _excite(net: Layers, x: str, wide: int) -> str:
 
 
 def bert(*, batch: int, length: int, wide: int, layers: int, words: int) -> Network:
-    """BERT-base: norms behind the residuals, a mask of -3.4e38, GELU by Erf; Devlin et al., 2019."""
+    """BERT-base: norms after the residuals, a mask of -3.4e38, GELU by Erf; Devlin et al., 2019."""
     net, shape = Layers(), ("batch", "length")
     ids = net.input("input_ids", shape, TensorProto.INT64)
     attended = net.input("attention_mask", shape, TensorProto.INT64)
@@ -119,7 +119,7 @@ def bert(*, batch: int, length: int, wide: int, layers: int, words: int) -> Netw
 
 
 def gpt2(*, batch: int, length: int, past: int, wide: int, layers: int, words: int) -> Network:
-    """GPT-2, with keys and values of `past` earlier tokens when that is not 0; Radford et al., 2019."""
+    """GPT-2, with keys and values of `past` earlier tokens if that is not 0; Radford et al., 2019."""
     net = Layers()
     ids = net.input("input_ids", ("batch", "length"), TensorProto.INT64)
     table, feeds = net.weight(words, wide, scale=0.02), {"input_ids": _ids(words, batch, length)}
@@ -140,7 +140,7 @@ def gpt2(*, batch: int, length: int, past: int, wide: int, layers: int, words: i
 
 
 def _remembering(net: Layers, x: str, wide: int, mask: str, layer: int | None) -> tuple[str, tuple[str, ...]]:
-    """Attention to what came before as well; also the names of the inputs that hold it."""
+    """Attention that includes past tokens; also the names of the inputs with past keys and values."""
     size = wide // HEADS[wide]
     joint = net.linear(x, wide, 3 * wide)
     query = net.add("Split", joint, net.constant([wide] * 3, np.int64), outputs=3, axis=-1)
@@ -179,7 +179,7 @@ def vit(*, batch: int, image: int, wide: int, layers: int) -> Network:
 
 
 def unet(*, batch: int, image: int, wide: tuple[int, ...]) -> Network:
-    """A diffusion UNet: residual blocks that know the time, attention at the bottom, skips by Concat."""
+    """A diffusion UNet: time-conditioned residual blocks, attention at the bottom, skips by Concat."""
     net = Layers()
     x = net.conv(net.input("sample", ("batch", 4, image, image)), 4, wide[0], 3)
     time = _time(net, net.input("timestep", ("batch",)), wide[0])
@@ -203,7 +203,7 @@ GROUPS = 8
 
 
 def _time(net: Layers, timestep: str, wide: int) -> str:
-    """The sines and cosines of a time in many frequencies, through two layers."""
+    """A sinusoidal time embedding, through two layers."""
     frequencies = np.exp(-math.log(10000) * np.arange(wide // 2) / (wide // 2))
     column = net.add("Unsqueeze", timestep, net.constant([1], np.int64))
     angles = net.add("Mul", column, net.constant(frequencies[None]))
@@ -221,7 +221,7 @@ def _residual(net: Layers, x: str, time: str, have: int, out: int, time_wide: in
 
 
 def _look_around(net: Layers, x: str, wide: int) -> str:
-    """Attention of every place of the image to every other."""
+    """Self-attention over all positions of the image."""
     flat = net.add("Reshape", net.group_norm(x, wide, GROUPS), net.constant([0, wide, -1], np.int64))
     seen = net.attention(net.add("Transpose", flat, perm=[0, 2, 1]), wide)
     back = net.add("Transpose", seen, perm=[0, 2, 1])
@@ -235,7 +235,7 @@ def _upsampled(net: Layers, x: str, wide: int) -> str:
 
 
 def lstm(*, batch: int, length: int, wide: int, layers: int) -> Network:
-    """A stack of LSTMs in both directions, and a classifier for every step."""
+    """A stack of bidirectional LSTMs, and a classifier for every step."""
     net = Layers()
     x, have = net.input("frames", ("length", "batch", 80)), 80
     for _ in range(layers):
@@ -274,7 +274,7 @@ Sizes = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to make a network: in the size that people use, and in one for a smoke test."""
+    """How to build a network: at its usual size, and at one for a smoke test."""
 
     make: Callable[..., Network]
     full: Sizes

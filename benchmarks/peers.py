@@ -1,8 +1,8 @@
-"""Everybody who turns a float32 model into a half one, each in a process of its own.
+"""The tools that convert a float32 model to half, each in a separate process.
 
     python benchmarks/peers.py VENVS [--only onnxconverter-common]
 
-makes a virtual environment for each peer that does not come with onnxruntime.
+creates a virtual environment for each tool that is not part of onnxruntime.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ print(json.dumps([seconds, broken]))
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A converter: Python that imports it, and that makes the file `target` of the file `source`.
+    """A converter: Python code that imports it, and that converts the file `source` to the file `target`.
 
-    `package` is what has to be installed in its own environment; empty if it comes with ours.
+    `package` is the package to install in its own environment; empty if it is available in ours.
     """
 
     name: str
@@ -84,7 +84,7 @@ PEERS = (OURS, ALL_HALF, ORT, CONVERTER_COMMON, AUTOCAST)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What came of a conversion: the file, the seconds, what onnx's checker says; or a failure in words."""
+    """The result of a conversion: the file, the seconds, the error of onnx's checker; or a failure."""
 
     peer: Peer
     path: Path
@@ -94,7 +94,7 @@ class Converted:
 
 
 def convert(peer: Peer, source: Path, venvs: Path | None, limit: float) -> Converted:
-    """Runs a peer on a file, for at most so many seconds; what goes wrong is said in the result."""
+    """Runs a tool on a file, for at most `limit` seconds; the result describes any failure."""
     target = source.with_name(f"{source.stem}.{peer.name.replace(' ', '_').replace(',', '')}.onnx")
     python = python_of(peer, venvs)
     if python is None:
@@ -118,7 +118,7 @@ def convert(peer: Peer, source: Path, venvs: Path | None, limit: float) -> Conve
 
 
 def python_of(peer: Peer, venvs: Path | None) -> Path | None:
-    """The interpreter that has a peer: ours, that of its folder in `venvs`, or of `venvs` itself."""
+    """The interpreter with a tool: ours, that of its folder in `venvs`, or of `venvs` itself."""
     if not peer.package:
         return Path(sys.executable)
     folders = [venvs / peer.name.replace(" ", "_"), venvs] if venvs else []
@@ -126,7 +126,7 @@ def python_of(peer: Peer, venvs: Path | None) -> Path | None:
 
 
 def _path(peer: Peer) -> str:
-    """What else the child may import: our checkout for our own, nothing of ours for the others."""
+    """The child's PYTHONPATH: our checkout for amp-rewrite, nothing for the others."""
     if peer.package:
         return ""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -137,14 +137,14 @@ def _last_line(text: str) -> str:
 
 
 def install(peer: Peer, venvs: Path) -> None:
-    """Makes the environment of a peer."""
+    """Creates the environment of a tool."""
     folder = venvs / peer.name.replace(" ", "_")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", peer.package], check=True)
 
 
 def main() -> None:
-    """Makes the environments."""
+    """Creates the environments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("venvs", type=Path)
     parser.add_argument("--only")

@@ -33,11 +33,12 @@ PACKAGES = ("onnxruntime-gpu", "onnx", "onnx-ir")
 
 HEADING = """# What onnxruntime's CUDA provider executes
 
-Each model is opened in float32 and as our result in float16 and in bfloat16, at the defaults, as
-`amp-rewrite placement` does. Numbers are of the graph that onnxruntime executes after its own optimisation,
-subgraphs included: all nodes; of these, those that handle half, and those that handle float32 but not half
-(Casts and copies count for neither); Casts between float32 and half. "Worse" names what the result has more of
-than the model: Casts that onnxruntime inserts, copies between devices (Memcpy), nodes on the CPU.
+Each of {all} models is opened in float32 and as our result in float16 and in bfloat16, at the defaults, as
+`amp-rewrite placement` does; {known} of them load in float32. Numbers are of the graph that onnxruntime executes
+after its own optimisation, subgraphs included: all nodes; of these, those that handle half, and those that
+handle float32 but not half (Casts and copies count for neither); Casts between float32 and half. "Worse" names
+what the result has more of than the model: Casts that onnxruntime inserts, copies between devices (Memcpy),
+nodes on the CPU.
 
 {where}
 
@@ -47,8 +48,10 @@ FOLDER holds models with an `index.json`; it is not part of this repository.
 ## In all
 
 """
-TOTALS = """| | models that load | nodes | in half | in float32 | Casts | inserted | copies | on the CPU |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|
+TOTALS = """Results are counted where the model loads as well; "as float32" has the nodes of the same models.
+
+| | load | nodes | as float32 | in half | in float32 | Casts | inserted | copies | on the CPU |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 """
 RATIOS = """
 Of the models that load in float32, the nodes of the result over those of the model:
@@ -104,13 +107,16 @@ def _result(model: Path, half: str, place: Place) -> Placement:
 
 def markdown(rows: Sequence[Row], *, stubs: bool) -> str:
     """The page: totals, ratios, and every model."""
+    known = [row for row in rows if not row.original.refused]
     heading = HEADING.format(
+        all=len(rows),
+        known=len(known),
         where=STUBS if stubs else DEVICE,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
     )
-    totals = [_total("float32", [row.original for row in rows])]
-    totals += [_total(half, [row.results[half] for row in rows]) for half in HALVES]
+    totals = [_total("float32", [(row.original, row.original) for row in known])]
+    totals += [_total(half, [(row.original, row.results[half]) for row in known]) for half in HALVES]
     lines = "\n".join(map(_line, rows))
     refused = "\n".join(_refused(rows))
     return "".join(
@@ -128,10 +134,11 @@ def markdown(rows: Sequence[Row], *, stubs: bool) -> str:
     )
 
 
-def _total(name: str, found: Sequence[Placement]) -> str:
-    loaded = [one for one in found if not one.refused]
-    columns = zip(*(_numbers(one) for one in loaded), strict=True)
-    cells = [name, f"{len(loaded)} of {len(found)}", *(f"{sum(column):,}" for column in columns)]
+def _total(name: str, pairs: Sequence[tuple[Placement, Placement]]) -> str:
+    loaded = [(before, after) for before, after in pairs if not after.refused]
+    nodes, *others = map(sum, zip(*(_numbers(after) for _, after in loaded), strict=True))
+    sums = [nodes, sum(before.nodes for before, _ in loaded), *others]
+    cells = [name, f"{len(loaded)} of {len(pairs)}", *(f"{number:,}" for number in sums)]
     return f"| {' | '.join(cells)} |\n"
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py [--nodes 10000 --nodes 100000] [--rounds 3] [--json FILE]
 
-Each run is a process of its own that reads a model, converts it and writes the result; imports are not
-counted. The two take turns, and the best of the rounds counts: these machines are noisy.
+Each run is a separate process that reads a model, converts it and writes the result; imports are not timed.
+Runs are interleaved, and the best of the rounds counts, since the machines are noisy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ print(json.dumps([time.perf_counter() - start, {}]))
 
 
 def run(code: str, source: Path) -> tuple[float, dict[str, float]]:
-    """Seconds of one run in a process of its own, and of its stages where it says them."""
+    """The seconds of one run in a separate process, and of its stages if it reports them."""
     arguments = [sys.executable, "-W", "ignore", "-c", code, source, source.with_suffix(".out.onnx")]
     printed = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
     seconds, stages = json.loads(printed.splitlines()[-1])
@@ -47,7 +47,7 @@ def run(code: str, source: Path) -> tuple[float, dict[str, float]]:
 
 
 def measure(nodes: int, rounds: int, folder: Path) -> dict[str, object]:
-    """Both tools on one graph: the best seconds of each, their ratio, and where ours goes."""
+    """Both tools on one graph: the best time of each, their ratio, and our time by stage."""
     source = folder / f"{nodes}.onnx"
     made = Transformer(nodes)
     onnx.save(made.model(), source)
@@ -63,7 +63,7 @@ def measure(nodes: int, rounds: int, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measures, prints a table and writes JSON where that is asked for."""
+    """Measures, prints a table, and writes JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, action="append")
     parser.add_argument("--rounds", type=int, default=3)
@@ -78,8 +78,8 @@ def main() -> None:
 
 
 def show(rows: list[dict[str, object]]) -> None:
-    """The table, and how ours grows from the smallest to the largest graph."""
-    print(f"{'nodes':>8} {'amp-rewrite s':>14} {'onnxruntime s':>14} {'ratio':>6}   where ours goes")
+    """Prints the table, and how our time grows from the smallest to the largest graph."""
+    print(f"{'nodes':>8} {'amp-rewrite s':>14} {'onnxruntime s':>14} {'ratio':>6}   our time by stage")
     for row in rows:
         stages = ", ".join(f"{name} {seconds}" for name, seconds in row["stages"].items())
         ours, theirs, ratio = row["amp_rewrite"], row["onnxruntime"], row["ratio"]
@@ -90,7 +90,7 @@ def show(rows: list[dict[str, object]]) -> None:
 
 
 def circumstances() -> dict[str, str]:
-    """When, on what and with which versions this was measured."""
+    """Date, machine and package versions of the measurement."""
     packages = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     return {
         "date": datetime.now(UTC).date().isoformat(),

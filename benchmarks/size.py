@@ -1,17 +1,17 @@
-"""Memory and time against the size of the weights: amp-rewrite beside a plain copy of the same files.
+"""Memory and time against the size of the weights: amp-rewrite compared with a copy of the same files.
 
     python benchmarks/size.py [--gib 4] [--layout layers --layout sharded --layout huge] [--rounds 2]
         [--cached] [--folder FOLDER] [--json FILE]
 
-Each model keeps its weights in external data. A run is a process of its own, `amp-rewrite --no-verify` from
-its start to its end, and its memory the high-water mark that Linux keeps, mapped pages included, with that of
-the process in which onnx's checker runs. The copy is `cp` (no reflinks) of the same files into the same
-folder. Both read from the disk: the source is dropped from the page cache before, or with `--cached` read
-into it; neither waits until what it wrote is on the disk. As many bytes as the weights have are written and
-removed before every run: a virtual machine takes much longer for memory that it has not used yet, whoever
-asks first. The call of `rewrite`, without Python's start and the imports that a pipeline has behind it, is
-timed as well, in a third process. They take turns; the best of the rounds counts. The folder needs room for
-three times the weights.
+Each model keeps its weights in external data. A run is a separate process, `amp-rewrite --no-verify` from
+start to end; its memory is the peak that Linux records, mapped pages included, plus that of the process that
+runs onnx's checker. The copy is `cp` (no reflinks) of the same files into the same folder. Both read from
+disk: the source is dropped from the page cache before, or with `--cached` read into it; neither waits until
+its output is on disk. Before every run, as many bytes as the weights have are written and removed: a virtual
+machine is much slower to provide memory that it has not used yet, whichever process asks first. The call of
+`rewrite`, without Python's start-up and the imports that a pipeline has already done, is timed as well, in a
+third process. Runs are interleaved, and the best of the rounds counts. The folder needs room for three times
+the weights.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ print(time.perf_counter() - start)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Weights of `rows` x `columns` and `columns` x `rows` in turn, `count` of them, over so many files."""
+    """`count` weights of alternately `rows` x `columns` and `columns` x `rows`, in `files` files."""
 
     count: int
     rows: int
@@ -70,7 +70,7 @@ class Layout:
 
 
 def layouts(gib: float) -> dict[str, Layout]:
-    """The layouts with weights of about so many GiB: layers of 64 MiB, or three tensors in all."""
+    """The layouts with about this many GiB of weights: layers of 64 MiB, or three tensors in total."""
     count = max(2, round(gib * GIB / (4 * 4096**2)))
     wide = int((gib * GIB / 4 / 3) ** 0.5)
     return {
@@ -96,7 +96,7 @@ def build(layout: Layout, path: Path) -> None:
 
 
 def _store(layout: Layout, path: Path) -> Iterator[TensorProto]:
-    """Random weights, in as many files as the layout has."""
+    """Random weights, in the files of the layout."""
     random = np.random.default_rng(0)
     noise = random.standard_normal(1 << 24, np.float32) * np.float32(0.02)
     for i, shape in enumerate(layout.shapes()):
@@ -117,7 +117,7 @@ def _append(noise: np.ndarray, size: int, file: Path) -> None:
 
 
 def settle(folder: Path, *, cached: bool) -> None:
-    """Has the same ground for every run: memory that was used before, the disk idle, and the files of a
+    """Creates equal conditions for every run: memory that was used before, an idle disk, and the files of a
     folder in the page cache or not.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
@@ -132,7 +132,7 @@ def settle(folder: Path, *, cached: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one process took: seconds, seconds of processors, and what it printed."""
+    """One process: wall seconds, CPU seconds, and its output."""
 
     seconds: float
     cpu: float
@@ -149,13 +149,13 @@ def timed(*command: str | Path) -> Run:
 
 
 def command(source: Path, folder: Path) -> Run:
-    """One rewrite into a folder by the command; it prints its peak in KiB."""
+    """One rewrite into a folder by the command, which prints its peak memory in KiB."""
     flags = ("-o", folder / "out.onnx", "--no-verify", "-q")
     return timed(sys.executable, "-c", COMMAND, source, *flags)
 
 
 def call(source: Path, folder: Path) -> Run:
-    """One rewrite into a folder by a process that has imported us; it prints the seconds that it took."""
+    """One rewrite into a folder by a process with amp-rewrite imported; prints the seconds of the call."""
     return timed(sys.executable, "-W", "ignore", "-c", CALL, source, folder / "out.onnx")
 
 
@@ -165,7 +165,7 @@ def copy(source: Path, folder: Path) -> Run:
 
 
 def measure(name: str, layout: Layout, rounds: int, folder: Path, *, cached: bool) -> dict[str, object]:
-    """The best seconds of both on one layout, and the highest peak of ours."""
+    """The best times on one layout, and the highest peak memory of amp-rewrite."""
     source = folder / "source" / "model.onnx"
     source.parent.mkdir()
     build(layout, source)
@@ -197,14 +197,16 @@ def measure(name: str, layout: Layout, rounds: int, folder: Path, *, cached: boo
 
 
 def main() -> None:
-    """Measures, prints a table and writes JSON where that is asked for."""
+    """Measures, prints a table, and writes JSON if requested."""
     known = list(layouts(1))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=4.0)
     parser.add_argument("--layout", action="append", choices=known)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--cached", action="store_true", help="With the source in the page cache.")
-    parser.add_argument("--folder", type=Path, help="Where the models are made; a temporary folder if not.")
+    parser.add_argument(
+        "--folder", type=Path, help="Where to write the models (default: a temporary folder)."
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     made = layouts(arguments.gib)

@@ -1,24 +1,24 @@
-"""Benches of made-up figures."""
+"""Benches of invented figures."""
 
 from pathlib import Path
 
 from amp_rewrite.running.footprint import Footprint
-from amp_rewrite.running.latency import Bench, Latency, Spread
+from amp_rewrite.running.latency import Bench, Latency, Speedup
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.profiles import Profile
-from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Device
 
 
 def latency(name, p50, *, speed=1.0, tf32=False, on_cpu=0, memory=2_500_000):
-    """A latency of these figures."""
+    """A latency with these figures."""
     profile = Profile(9, on_cpu, 4, 2, (("Unique", on_cpu),) if on_cpu else ())
     return Latency(
-        subject=Subject(name, Path(name), tf32),
+        model=TimedModel(name, Path(name), tf32),
         p50=p50,
         p90=p50 * 1.5,
         p99=p50 * 2,
         throughput=1000 / p50,
-        speedup=Spread(speed, speed * 0.9, speed * 1.1),
+        speedup=Speedup(speed, speed * 0.9, speed * 1.1),
         size=1200,
         footprint=Footprint(0.25, memory, profile),
     )

@@ -27,7 +27,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main as amp_rewrite
-from amp_rewrite.cli.group import TRACEBACK
+from amp_rewrite.errors import TRACEBACK
 from tests import mutations, text
 from tests.sessions import Runtime
 

@@ -1,32 +1,30 @@
-"""Advice on Tensor Cores: which dimensions are no multiples of 8, what padding costs, what a device gains."""
+"""Advice on Tensor Cores: dimensions that are not multiples of 8, padding costs, a device's gain."""
 
 import json
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from amp_rewrite import analyze, explanation, rewrite
-from amp_rewrite.advice import advice, capability, words
-from amp_rewrite.advice.capability import Capability, parse, shortfall
-from amp_rewrite.advice.measured import measure
-from amp_rewrite.cli import main
+from amp_rewrite.advice import advice, advice_text, compute_capability
+from amp_rewrite.advice.compute_capability import Capability, parse, shortfall
 from amp_rewrite.errors import OptionError
+from amp_rewrite.flops import flop_count
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.running import devices
-from tests import text
+from amp_rewrite.running import nvml
+from tests import commands, text
 
 
 def paddings(source, dims=None, options=None):
-    """What padding would help in a model: (operator, {dimension: (size, padded)}, FLOPs, bytes)."""
+    """The padding advice for a model: (operator, {dimension: (size, padded)}, FLOPs, bytes)."""
     made = analyze(text.model(source), options)
-    measured = measure(made.loaded.model, made.graph.types, dims or {})
-    given = advice.give(measured, made.decisions(), "float16")
+    counted = flop_count.count(made.loaded.model, made.graph.types, dims or {})
+    given = advice.give(counted, made.decisions(), "float16")
     return [
         (
             found.operator,
@@ -94,7 +92,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_dimensions_and_costs(case):
-    """What is no multiple of 8 is named with the next that is, and costs what was counted by hand."""
+    """Dimensions that are not multiples of 8 are named with the next multiple; costs are as by hand."""
     source, (operator, dims, flops, size) = CASES[case]
     assert paddings(source) == [(operator, dims, round(flops, 6), round(size, 6))]
 
@@ -111,12 +109,12 @@ def test_dimensions_and_costs(case):
     ids=["multiples", "vectors", "a vector", "a filter for each channel", "no product"],
 )
 def test_nothing_to_pad(source):
-    """Multiples of 8 are fine; vectors and filters for single channels are no work for Tensor Cores."""
+    """Multiples of 8 need no padding; vectors and depthwise filters do not use Tensor Cores."""
     assert paddings(source) == []
 
 
 def test_products_in_float32_are_left_alone():
-    """Advice is for what is half."""
+    """There is advice only for nodes in half."""
     source = "g (float[12, 12] x) => (float[12, 12] y) { y = MatMul(x, x) }"
     assert len(paddings(source)) == 1
     kept = Options(lists=Options().operator_lists().override(Kind.DENY, ["MatMul"]))
@@ -130,7 +128,7 @@ OPEN = """g (float[batch, seq, 16] x, float[16, 16] w) => (float[batch, seq, seq
 
 
 def test_open_dimensions_are_not_guessed():
-    """A size that depends on an open dimension is not looked at, until it is given."""
+    """A size that depends on an open dimension is not examined unless the dimension is given."""
     assert paddings(OPEN) == []
     assert paddings(OPEN, {"seq": 12, "batch": 1}) == [
         ("MatMul", {"rows": (12, 16), "columns": (12, 16)}, round(256 / 144 - 1, 6), round(16 / 12 - 1, 6))
@@ -138,7 +136,7 @@ def test_open_dimensions_are_not_guessed():
 
 
 def test_sums_with_open_dimensions_are_not_guessed():
-    """Nor is one that is computed from it: a cache of 11 and what comes is not 12."""
+    """Nor is one computed from it: a cache of 11 plus an open length is not 12."""
     source = """g (float[1, n, 16] x, float[1, 11, 16] past) => (float[1, n, m] y) {
       k = Concat <axis = 1> (past, x)
       t = Transpose <perm = [0, 2, 1]> (k)
@@ -148,25 +146,26 @@ def test_sums_with_open_dimensions_are_not_guessed():
 
 
 def test_alike_products_are_one_line():
-    """Nodes of one operator with the same dimensions to pad are told together, the most FLOPs first."""
+    """Nodes of one operator with the same dimensions to pad share one entry; most FLOPs first."""
     source = """g (float[16, 12] x, float[12, 12] v, float[16, 8] u) => (float[16, 12] y, float[16, 10] z)
       <float[8, 10] w> { a = MatMul(x, v)  y = MatMul(a, v)  z = MatMul(u, w) }"""
     made = analyze(text.model(source))
-    given = advice.give(measure(made.loaded.model, made.graph.types, {}), made.decisions(), "float16")
+    counted = flop_count.count(made.loaded.model, made.graph.types, {})
+    given = advice.give(counted, made.decisions(), "float16")
     assert [len(found.nodes) for found in given.paddings] == [2, 1]
     flops = 2 * (2 * 16 * 12 * 12), 2 * 16 * 8 * 10
     assert [found.flop_share for found in given.paddings] == [part / sum(flops) for part in flops]
-    title, costs = list(words.lines(given))[1:3]
+    title, costs = list(advice_text.lines(given))[1:3]
     assert title == "2 nodes, 78% of FLOPs: MatMul 'a' and 1 more"
     assert costs.startswith("  inner dimension 12 -> 16, columns 12 -> 16; padded: 78% more FLOPs, 78% more")
 
 
 def test_a_half_model_of_anybody():
-    """What runs in half in a model as it stands gets advice, whoever made it half."""
+    """Nodes that are already in half get advice, whichever tool converted them."""
     source = "g (float16[16, 12] x, float16[12, 16] w) => (float16[16, 16] y) { y = MatMul(x, w) }"
     model = loading.load(text.model(source)).model
-    measured = measure(model, shape_inference.types(model), {})
-    (found,) = advice.give(measured, Decisions(()), "float16").paddings
+    counted = flop_count.count(model, shape_inference.types(model), {})
+    (found,) = advice.give(counted, Decisions(()), "float16").paddings
     assert [d.name for d in found.dimensions] == ["inner dimension"]
 
 
@@ -186,14 +185,14 @@ def test_a_half_model_of_anybody():
     ],
 )
 def test_what_a_device_gains(written, half, says):
-    """Below 7.0 nothing in float16, below 8.0 nothing in bfloat16."""
+    """No gain in float16 below 7.0, and in bfloat16 below 8.0."""
     found = shortfall(parse(written), half)
     assert says in found if says else found == ""
 
 
 @pytest.mark.parametrize("written", ["7", "7.x", "", "-7.0", "7.0.1", "sm_70", "7,0", "\u0667.\u0660"])
 def test_what_is_no_capability(written):
-    """Anything but two numbers and a point is refused."""
+    """Anything but two numbers and a point is rejected."""
     with pytest.raises(OptionError, match=r"write it as in 7\.5"):
         parse(written)
 
@@ -209,22 +208,22 @@ class FakeNvml:
         return index
 
     def nvmlDeviceGetCudaComputeCapability(self, handle):  # noqa: N802
-        """Its capability, as NVML gives it."""
+        """Its compute capability."""
         assert handle == 0
         return [6, 1]
 
 
 def test_the_capability_of_this_machine(monkeypatch):
-    """With nvidia-ml-py and a device it is read; without, nobody says anything of the device."""
+    """With nvidia-ml-py and a device the capability is read; otherwise it is unknown."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(devices.fork_safe, "import_module", lambda _: FakeNvml())
-    assert capability.of_this_machine() == Capability(6, 1)
+    monkeypatch.setattr(nvml.fork_safe, "import_module", lambda _: FakeNvml())
+    assert compute_capability.of_this_machine() == Capability(6, 1)
 
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(devices.fork_safe, "import_module", missing)
-    assert capability.of_this_machine() is None
+    monkeypatch.setattr(nvml.fork_safe, "import_module", missing)
+    assert compute_capability.of_this_machine() is None
 
 
 SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = MatMul(x, w) }"
@@ -234,14 +233,14 @@ SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = M
 def path(tmp_path, monkeypatch):
     """A model in a folder, on a machine without a device."""
     monkeypatch.setattr(explanation, "of_this_machine", lambda: None)
-    monkeypatch.setattr("amp_rewrite.cli.questions.of_this_machine", lambda: None)
+    monkeypatch.setattr("amp_rewrite.cli.explain_answers.of_this_machine", lambda: None)
     onnx.save(text.model(SOURCE), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
 
 
 def run(*arguments):
-    """Runs the command line in this process; it must end well."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    """Runs the command line in this process; it must succeed."""
+    result = commands.run(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
@@ -259,7 +258,7 @@ def test_explain_gives_advice(path):
 
 
 def test_a_device_that_gains_nothing(path):
-    """For it there is nothing to pad, and the exit code is 0 all the same."""
+    """Nothing is padded for such a device, and the exit code is still 0."""
     (line,) = run("explain", path, "--advice", "--device-capability", "6.1")
     assert line.startswith("compute capability 6.1 has no Tensor Cores for float16")
     (line,) = run("explain", path, "--advice", "--device-capability", "7.5", "--to", "bfloat16")
@@ -270,7 +269,7 @@ def test_a_device_that_gains_nothing(path):
 
 
 def test_advice_in_the_reports(path, tmp_path):
-    """The JSON of a rewrite, of a dry run and of explain hold the same advice."""
+    """The JSON of a rewrite, of a dry run and of explain contain the same advice."""
     names = [tmp_path / f"{i}.json" for i in range(3)]
     run(path, "-q", "--no-verify", "--json", names[0])
     run(path, "-q", "--dry-run", "--json", names[1])

@@ -99,12 +99,12 @@ OPTIONS = [
     ({"check": None}, "Options.check: None is neither True nor False"),
     ({"metadata": 1}, "Options.metadata: 1 is neither True nor False"),
     ({"keep_functions": "all"}, "Options.keep_functions: 'all' is neither True nor False"),
-    ({"pins": "head_.*"}, "Options.pins: 'head_.*' is no Pins; write Pins(keep_full="),
-    ({"pins": {"keep_full": "a"}}, "Options.pins: dict is no Pins"),
-    ({"pins": Pins}, "Options.pins: the class Pins is no Pins"),
-    ({"keep_io": None}, "Options.keep_io: None is not a text, or a list of texts"),
-    ({"keep_io": ["a", 1]}, "Options.keep_io: 1 is no text"),
-    ({"keep_io": {"a": 1}}, "Options.keep_io: dict is not a text"),
+    ({"pins": "head_.*"}, "Options.pins: 'head_.*' is not of type Pins; write Pins(keep_full="),
+    ({"pins": {"keep_full": "a"}}, "Options.pins: dict is not of type Pins"),
+    ({"pins": Pins}, "Options.pins: the class Pins is not of type Pins"),
+    ({"keep_io": None}, "Options.keep_io: None is not a string, or a list of strings"),
+    ({"keep_io": ["a", 1]}, "Options.keep_io: 1 is not a string"),
+    ({"keep_io": {"a": 1}}, "Options.keep_io: dict is not a string"),
     ({"external_data": True}, "Options.external_data: True is not one of auto, always, never"),
 ]
 
@@ -118,31 +118,35 @@ def test_options_name_the_field_that_is_wrong(given, line):
 @pytest.mark.parametrize(
     ("call", "given", "line"),
     [
-        (Pins, {"keep_full": 5}, "Pins.keep_full: 5 is not a text, or a list of texts"),
-        (Pins, {"force_half": [None]}, "Pins.force_half: None is no text"),
+        (Pins, {"keep_full": 5}, "Pins.keep_full: 5 is not a string, or a list of strings"),
+        (Pins, {"force_half": [None]}, "Pins.force_half: None is not a string"),
         (
             ExternalData,
             {"beside": "sometimes"},
             "ExternalData.beside: 'sometimes' is not one of auto",
         ),
-        (ExternalData, {"largest": "2GB"}, "ExternalData.largest: '2GB' is no whole number from 1 up"),
-        (ExternalData, {"largest": 0}, "ExternalData.largest: 0 is no whole number from 1 up"),
-        (ExternalData, {"largest": 1e9}, "ExternalData.largest: 1000000000.0 is no whole number from 1 up"),
+        (ExternalData, {"largest": "2GB"}, "ExternalData.largest: '2GB' is not an integer of at least 1"),
+        (ExternalData, {"largest": 0}, "ExternalData.largest: 0 is not an integer of at least 1"),
+        (
+            ExternalData,
+            {"largest": 1e9},
+            "ExternalData.largest: 1000000000.0 is not an integer of at least 1",
+        ),
         (
             Tolerances,
             {"relative_l2": "0.01"},
-            "Tolerances.relative_l2: '0.01' is no number; give a number, or",
+            "Tolerances.relative_l2: '0.01' is not a number; give a number, or",
         ),
         (Tolerances, {"relative_l2": -1}, "Tolerances.relative_l2: -1 is not from 0 to inf"),
         (Tolerances, {"max_abs": float("nan")}, "Tolerances.max_abs: nan is not from 0 to inf"),
-        (Tolerances, {"non_finite": 0.5}, "Tolerances.non_finite: 0.5 is no whole number from 0 up"),
+        (Tolerances, {"non_finite": 0.5}, "Tolerances.non_finite: 0.5 is not an integer of at least 0"),
         (Tolerances, {"top1": 99}, "Tolerances.top1: 99 is not from 0 to 1"),
         (Data, {"paths": 5}, "Data.paths: 5 is not a path, or a list of paths"),
-        (Data, {"paths": [b"in.npz"]}, "Data.paths: b'in.npz' is no path"),
-        (Data, {"dims": {"batch": "4"}}, "Data.dims[\"batch\"]: '4' is no whole number from 0 up"),
-        (Data, {"dims": [("batch", 4)]}, 'Data.dims: list is no mapping; write it as in {"batch": 4}'),
-        (Data, {"seed": -1}, "Data.seed: -1 is no whole number from 0 up"),
-        (Data, {"samples": 0}, "Data.samples: 0 is no whole number from 1 up"),
+        (Data, {"paths": [b"in.npz"]}, "Data.paths: b'in.npz' is not a path"),
+        (Data, {"dims": {"batch": "4"}}, "Data.dims[\"batch\"]: '4' is not an integer of at least 0"),
+        (Data, {"dims": [("batch", 4)]}, 'Data.dims: list is not a mapping; write it as in {"batch": 4}'),
+        (Data, {"seed": -1}, "Data.seed: -1 is not an integer of at least 0"),
+        (Data, {"samples": 0}, "Data.samples: 0 is not an integer of at least 1"),
     ],
     ids=label,
 )
@@ -153,29 +157,29 @@ def test_other_dataclasses_name_their_fields(call, given, line):
 
 def test_a_path_object_is_no_text():
     """A Path where texts are meant is a slip."""
-    assert refusal(Pins, Path("a")).startswith("Pins.keep_full: PosixPath is not a text")
+    assert refusal(Pins, Path("a")).startswith("Pins.keep_full: PosixPath is not a string")
 
 
 MODEL = demo.network()
 IMAGE = demo.feeds()["image"]
 
 REWRITE = [
-    ({"options": {"half": "bfloat16"}}, "options: dict is no Options; write Options(...)"),
-    ({"options": "bfloat16"}, "options: 'bfloat16' is no Options"),
-    ({"options": Pins("a")}, "options: Pins is no Options"),
-    ({"options": Options}, "options: the class Options is no Options"),
-    ({"seen": [1]}, "seen: list is no mapping; write it as in seen=amp_rewrite.observe(model, samples)"),
-    ({"seen": True}, "seen: True is no mapping"),
+    ({"options": {"half": "bfloat16"}}, "options: dict is not of type Options; write Options(...)"),
+    ({"options": "bfloat16"}, "options: 'bfloat16' is not of type Options"),
+    ({"options": Pins("a")}, "options: Pins is not of type Options"),
+    ({"options": Options}, "options: the class Options is not of type Options"),
+    ({"seen": [1]}, "seen: list is not a mapping; write it as in seen=amp_rewrite.observe(model, samples)"),
+    ({"seen": True}, "seen: True is not a mapping"),
     (
         {"seen": {"image": IMAGE}},
-        'seen["image"]: ndarray is no Magnitudes; give what amp_rewrite.observe ret',
+        'seen["image"]: ndarray is not of type Magnitudes; give what amp_rewrite.observe ret',
     ),
     (
         {"replay": "plan.json"},
-        "replay: 'plan.json' is no SavedPlan; read a saved plan with amp_rewrite.rewriting.plan_",
+        "replay: 'plan.json' is not of type SavedPlan; read a saved plan with amp_rewrite.rewriting.plan_",
     ),
-    ({"replay": {}}, "replay: dict is no SavedPlan"),
-    ({"progress": True}, "progress: True is no function"),
+    ({"replay": {}}, "replay: dict is not of type SavedPlan"),
+    ({"progress": True}, "progress: True is not callable"),
 ]
 
 
@@ -189,7 +193,7 @@ def test_rewrite_and_analyze_name_the_argument(call, given, line):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"on_plan": "plan.json"}, "on_plan: 'plan.json' is no function"),
+        ({"on_plan": "plan.json"}, "on_plan: 'plan.json' is not callable"),
         ({"in_place": "yes"}, "in_place: 'yes' is neither True nor False"),
         ({"in_place": True}, "in_place is for a path; other models are returned"),
         ({"output": "x.onnx"}, "output is for a path; other models are returned"),
@@ -204,10 +208,10 @@ def test_rewrite_of_a_model_in_memory_names_the_argument(given, line):
 @pytest.mark.parametrize(
     ("output", "line"),
     [
-        (5, "output: 5 is no path"),
-        (b"x.onnx", "output: b'x.onnx' is no path"),
-        (True, "output: True is no path"),
-        ("a\0b.onnx", "output: 'a\\x00b.onnx' has a character that no path has"),
+        (5, "output: 5 is not a path"),
+        (b"x.onnx", "output: b'x.onnx' is not a path"),
+        (True, "output: True is not a path"),
+        ("a\0b.onnx", "output: 'a\\x00b.onnx' has a character that is not valid in a path"),
         ("a" * 5000, "output: 'aaaaaaaaaaaa...aaaaaaaaaaaaa' is longer than a path can be"),
     ],
 )
@@ -239,13 +243,13 @@ def test_what_is_no_model_is_a_model_error(call, model):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"dims": {"batch": "4"}}, "dims[\"batch\"]: '4' is no whole number from 0 up"),
-        ({"dims": {"batch": -4}}, 'dims["batch"]: -4 is no whole number from 0 up'),
-        ({"dims": {"batch": 2.5}}, 'dims["batch"]: 2.5 is no whole number from 0 up'),
+        ({"dims": {"batch": "4"}}, "dims[\"batch\"]: '4' is not an integer of at least 0"),
+        ({"dims": {"batch": -4}}, 'dims["batch"]: -4 is not an integer of at least 0'),
+        ({"dims": {"batch": 2.5}}, 'dims["batch"]: 2.5 is not an integer of at least 0'),
         ({"dims": {"batch": 10**30}}, 'dims["batch"]: is larger than any dimension'),
-        ({"dims": [1]}, 'dims: list is no mapping; write it as in {"batch": 4}'),
-        ({"dims": "batch=4"}, "dims: 'batch=4' is no mapping"),
-        ({"dims": {3: 4}}, "dims: the key 3 is no text"),
+        ({"dims": [1]}, 'dims: list is not a mapping; write it as in {"batch": 4}'),
+        ({"dims": "batch=4"}, "dims: 'batch=4' is not a mapping"),
+        ({"dims": {3: 4}}, "dims: the key 3 is not a string"),
         ({"dims": {"btach": 4}}, "the model has no open dimension 'btach'; did you mean batch?"),
     ],
     ids=label,
@@ -259,20 +263,20 @@ def test_coverage_names_the_dimension(given, line):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"min_flops": "0.95"}, "min_flops '0.95' is no share; write a share from 0 to 1"),
-        ({"min_nodes": True}, "min_nodes True is no share"),
-        ({"min_weights": 95}, "min_weights 95 is no share"),
-        ({"require": "MatMul"}, "require: 'MatMul' is no mapping; write it as in {\"MatMul\": 1.0}"),
-        ({"require": ["MatMul"]}, "require: list is no mapping"),
-        ({"require": {"MatMul": "all"}}, "MatMul 'all' is no share"),
-        ({"require": {"MatMul": None}}, "MatMul None is no share"),
-        ({"forbid_half": 5}, "forbid_half: 5 is not a text, or a list of texts"),
-        ({"forbid_half": [5]}, "forbid_half: 5 is no text"),
+        ({"min_flops": "0.95"}, "min_flops '0.95' is not a share; write a share from 0 to 1"),
+        ({"min_nodes": True}, "min_nodes True is not a share"),
+        ({"min_weights": 95}, "min_weights 95 is not a share"),
+        ({"require": "MatMul"}, "require: 'MatMul' is not a mapping; write it as in {\"MatMul\": 1.0}"),
+        ({"require": ["MatMul"]}, "require: list is not a mapping"),
+        ({"require": {"MatMul": "all"}}, "MatMul 'all' is not a share"),
+        ({"require": {"MatMul": None}}, "MatMul None is not a share"),
+        ({"forbid_half": 5}, "forbid_half: 5 is not a string, or a list of strings"),
+        ({"forbid_half": [5]}, "forbid_half: 5 is not a string"),
         ({"forbid_half": "Sotfmax"}, "no operator is called Sotfmax; did you mean Softmax?"),
-        ({"max_casts": "3"}, "max_casts: '3' is no whole number from 0 up"),
-        ({"max_casts": -1}, "max_casts: -1 is no whole number from 0 up"),
-        ({"baseline": 5}, "baseline: 5 is no path"),
-        ({"baseline": {"flops": 0.9}}, "baseline: dict is no path"),
+        ({"max_casts": "3"}, "max_casts: '3' is not an integer of at least 0"),
+        ({"max_casts": -1}, "max_casts: -1 is not an integer of at least 0"),
+        ({"baseline": 5}, "baseline: 5 is not a path"),
+        ({"baseline": {"flops": 0.9}}, "baseline: dict is not a path"),
     ],
     ids=label,
 )
@@ -288,8 +292,8 @@ def test_one_operator_may_be_forbidden_without_a_list():
 
 @pytest.mark.parametrize("options", ["x", {"half": "bfloat16"}, Options], ids=label)
 def test_a_pass_refuses_other_options_when_it_is_made(options):
-    """What is no Options is refused where it is written, not in the middle of a pipeline."""
-    assert "is no Options; write AmpPass(Options(...))" in refusal(AmpPass, options)
+    """What is not of type Options is refused where it is written, not in the middle of a pipeline."""
+    assert "is not of type Options; write AmpPass(Options(...))" in refusal(AmpPass, options)
 
 
 def test_a_pass_takes_models_of_onnx_ir_alone():
@@ -301,14 +305,14 @@ def test_a_pass_takes_models_of_onnx_ir_alone():
 @pytest.mark.parametrize("path", ["a\0b.onnx", "a" * 5000 + ".onnx"], ids=["NUL", "long"])
 def test_a_path_that_no_file_can_have_is_refused(path):
     """Python's own errors for these are no OSError, or name no cause."""
-    assert " is no model" in refusal(amp_rewrite.rewrite, path)
+    assert " is not a model" in refusal(amp_rewrite.rewrite, path)
     assert refusal(assert_coverage, MODEL, baseline=path).startswith("baseline: '")
     assert refusal(Data, path).startswith("Data.paths: '")
 
 
 def test_data_that_is_no_data_is_refused():
     """`feeds` takes a Data."""
-    assert refusal(feeds.feeds, MODEL, {"seed": 3}).startswith("data: dict is no Data")
+    assert refusal(feeds.feeds, MODEL, {"seed": 3}).startswith("data: dict is not of type Data")
     assert Data("in.npz") == Data(["in.npz"]) == Data((Path("in.npz"),))
 
 
@@ -342,14 +346,14 @@ class TestRunning:
     @pytest.mark.parametrize(
         ("samples", "line"),
         [
-            (IMAGE, "samples: ndarray is no sample; give arrays by the names of the inputs"),
-            ([IMAGE], "samples[0]: ndarray is no sample"),
-            ([demo.feeds(), "x"], "samples[1]: 'x' is no sample"),
-            ((iter([IMAGE])), "samples[0]: ndarray is no sample"),
-            ([{1: IMAGE}], "samples[0]: 1 names no input"),
-            (None, "samples: None is no sample"),
-            ("in.npz", "samples: 'in.npz' is no sample"),
-            (Data(), "samples: Data is no sample"),
+            (IMAGE, "samples: ndarray is not a sample; give arrays by the names of the inputs"),
+            ([IMAGE], "samples[0]: ndarray is not a sample"),
+            ([demo.feeds(), "x"], "samples[1]: 'x' is not a sample"),
+            ((iter([IMAGE])), "samples[0]: ndarray is not a sample"),
+            ([{1: IMAGE}], "samples[0]: 1 is not the name of an input"),
+            (None, "samples: None is not a sample"),
+            ("in.npz", "samples: 'in.npz' is not a sample"),
+            (Data(), "samples: Data is not a sample"),
             ([], "there is no sample"),
             ([{"x": IMAGE}], "the run failed"),
             ([{"image": "hello"}], "the run failed"),
@@ -365,13 +369,16 @@ class TestRunning:
 
     def test_observe_says_the_same_of_samples(self):
         """`observe` takes the samples that `verify` takes."""
-        assert refusal(amp_rewrite.observe, MODEL, [IMAGE]).startswith("samples[0]: ndarray is no sample")
+        assert refusal(amp_rewrite.observe, MODEL, [IMAGE]).startswith("samples[0]: ndarray is not a sample")
 
     @pytest.mark.parametrize(
         ("given", "line"),
         [
-            ({"bounds": {"relative_l2": 0.1}}, "bounds: dict is no Tolerances; write Tolerances(relative"),
-            ({"bounds": 0.01}, "bounds: 0.01 is no Tolerances"),
+            (
+                {"bounds": {"relative_l2": 0.1}},
+                "bounds: dict is not of type Tolerances; write Tolerances(relative",
+            ),
+            ({"bounds": 0.01}, "bounds: 0.01 is not of type Tolerances"),
             ({"io": "x"}, "io: 'x' is not one of keep, half"),
             ({"device": "gpu"}, "device: 'gpu' is not one of cuda, cpu"),
             ({"device": 0}, "device: 0 is not one of cuda, cpu"),
@@ -389,7 +396,7 @@ class TestRunning:
     )
     def test_verify_and_observe_name_the_model(self, model):
         """Which of two models is none, or which file is not there, is said."""
-        named = "missing.onnx: there is no such file" if isinstance(model, str) else " is no model"
+        named = "missing.onnx: there is no such file" if isinstance(model, str) else " is not a model"
         for place, models in (("original", (model, MODEL)), ("rewritten", (MODEL, model))):
             line = refusal(amp_rewrite.verify, *models, demo.feeds())
             assert named in line

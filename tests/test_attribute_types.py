@@ -1,4 +1,4 @@
-"""Outputs whose type an attribute of the node names."""
+"""Outputs whose type is given by an attribute of the node."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from tests.text import becomes
 ANY_TARGET = Options(target=targets.ANY)
 
 TYPED = {
-    # ConstantOfShape says its type by its value, which is float32's zero when it says nothing.
+    # The type of ConstantOfShape is that of its value, by default a float32 zero.
     "fills take the colour of their readers": partial(
         becomes,
         """g (float[4,4] x) => (float[4,4] y, float[4,4] z) <float[4,4] w> {
@@ -37,7 +37,7 @@ TYPED = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # EyeLike goes without a type, whether it named the old one or took it from its input.
+    # EyeLike gets the new type, whether it named the old one or took it from its input.
     "eye like has the type of its input": partial(
         becomes,
         """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
@@ -59,7 +59,7 @@ TYPED = {
         ANY_TARGET,
         runs=False,  # no half kernel on the CPU
     ),
-    # An EyeLike whose input is half and whose output is not names float32 from then on.
+    # An EyeLike with half input and float32 output names float32 explicitly.
     "what follows its input says float32 when that becomes half": partial(
         becomes,
         """g (float[4,4] x) => (float[4,4] y, float[4,4] z) <float[4,4] w> {
@@ -77,7 +77,7 @@ TYPED = {
         ANY_TARGET,
         runs=False,
     ),
-    # RandomNormalLike takes its input's type: it reads float32, so that the draw stays the same.
+    # RandomNormalLike has its input's type: it stays float32, so that it draws the same values.
     "random draws stay": partial(
         becomes,
         """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
@@ -96,7 +96,7 @@ TYPED = {
         }""",
         runs=False,  # two draws differ
     ),
-    # A Cast whose readers are all half gives half; one that gives an output of the model does not.
+    # A Cast with only half consumers casts to half; one that defines an output of the model does not.
     "a cast from bool gives half": partial(
         becomes,
         """g (float[4,4] x, bool[4,4] k) => (float[4,4] y, float[4,4] b) <float[4,4] w> {
@@ -117,7 +117,7 @@ TYPED = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # A Cast that float32 reads as well keeps its type; what reads half gets a Cast behind it.
+    # A Cast that also has float32 consumers keeps its type; its half consumers get another Cast.
     "a cast with readers of both colours stays": partial(
         becomes,
         """g (float[4,4] x, bool[4,4] k) => (float[4,4] y, float[4,4] z) <float[4,4] w> {
@@ -141,5 +141,5 @@ TYPED = {
 
 @pytest.mark.parametrize("holds", TYPED.values(), ids=TYPED)
 def test_an_attribute_names_the_new_type(holds):
-    """Where an attribute names the type of an output, it names the one that the output has now."""
+    """An attribute that gives the type of an output gives the new one."""
     holds()

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import pipeline
-from amp_rewrite.running import latency, runners, verification
+from amp_rewrite.running import latency, prepared_runs, sessions, verification
 from amp_rewrite.running.sessions import Device
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -159,7 +159,7 @@ def test_the_script_runs_without_a_gpu(modules, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_path_for_cuda_runs(modules, monkeypatch, tmp_path):
     """With the CPU in CUDA's place, all columns are filled: TF32, emulation, nodes on the CPU."""
-    bind = runners._bound
+    bind = prepared_runs.bind
 
     class OnTheCpu:
         """A session whose outputs are bound on the CPU."""
@@ -174,8 +174,8 @@ def test_the_path_for_cuda_runs(modules, monkeypatch, tmp_path):
             return binding
 
     monkeypatch.setattr(latency, "device_for", lambda _: Device.CUDA)
-    monkeypatch.setattr(runners, "_providers", lambda *_, **__: ["CPUExecutionProvider"])
-    monkeypatch.setattr(runners, "_bound", lambda session, values: bind(OnTheCpu(session), values))
+    monkeypatch.setattr(sessions, "providers", lambda *_, **__: ["CPUExecutionProvider"])
+    monkeypatch.setattr(prepared_runs, "bind", lambda session, values: bind(OnTheCpu(session), values))
     path = tmp_path / "g.json"
     quick = ["--small", "--seconds", "0", "--network", "unet", "--json", str(path)]
     modules["gpu"].main(quick)

@@ -1,4 +1,4 @@
-"""Blame: the node that a rewrite spoils, under the name by which it can be kept in float32."""
+"""Blame: the node that adds error, under the name by which it can be kept in float32."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running import intermediate_values, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
@@ -35,7 +35,7 @@ def model(body):
 
 
 def blamed(before, feeds, options=FORCED):
-    """Who is to blame for what a rewrite does on the CPU."""
+    """The blame for a rewrite, on the CPU."""
     return blame(before, amp_rewrite.rewrite(before, options).model, feeds, device=Device.CPU)
 
 
@@ -46,7 +46,7 @@ def printed(before, feeds):
     out = io.StringIO()
     console = Console(file=out, width=200)
     found = blame(before, after, feeds, device=Device.CPU)
-    terminal.print_verdict(console, verification.replace(verdict, blame=found))
+    terminal_rewrite.print_verdict(console, verification.replace(verdict, blame=found))
     return out.getvalue()
 
 
@@ -58,7 +58,7 @@ FUNCTION = """g (float[2] x) => (float[2] y) { [call] y = own.Norm (x) }
 
 
 def test_what_is_blamed_in_a_function_can_be_kept():
-    """A node of a function's body goes by the name that it has once inlined, which is what pins match."""
+    """A node of a function's body has its name after inlining, which is what pins match."""
     before = model(FUNCTION)
     found = blamed(before, X)
     assert (found.worst.operator, found.worst.non_finite) == ("Mul", 1)
@@ -67,7 +67,7 @@ def test_what_is_blamed_in_a_function_can_be_kept():
 
 
 def test_a_function_in_a_file_is_inlined_too(tmp_path):
-    """The same holds of a model that is given by its path."""
+    """The same for a model given by its path."""
     before, after = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(model(FUNCTION), before)
     onnx.save(amp_rewrite.rewrite(model(FUNCTION), FORCED).model, after)
@@ -86,7 +86,7 @@ LOOP = """g (float[2] x) => (float[2] y) {
 
 
 def test_a_loop_that_is_blamed_can_be_kept():
-    """Keeping a loop keeps what is in its body, and in the bodies there: then nothing is lost."""
+    """Keeping a loop keeps the nodes of its body and nested bodies: then nothing overflows."""
     before = model(LOOP)
     lost = blamed(before, X).first_lost
     assert (lost.node, lost.operator) == ("loop", "Loop")
@@ -96,7 +96,7 @@ def test_a_loop_that_is_blamed_can_be_kept():
 
 @pytest.mark.parametrize("name", ["", "s.q", "(", "[a]*", "two words", "'"])
 def test_the_flags_that_are_printed_keep_what_is_blamed(name):
-    """Names that are empty, or that a shell or a pattern misreads: the flags match all the same."""
+    """The flags match empty names, and names with characters special to a shell or a pattern."""
     before = model(SQUARE.replace("[double] ", "[sxq] "))
     before.graph.node[1].name = name
     *_, line = printed(before, X).splitlines()
@@ -108,8 +108,8 @@ def test_the_flags_that_are_printed_keep_what_is_blamed(name):
     assert double.colour is Colour.HALF, "no other node is kept"
 
 
-def test_what_no_pin_can_name_is_not_named():
-    """A stored value is made by no node that a pin can name; who reads it is."""
+def test_a_constant_is_not_named_but_its_consumer_is():
+    """A constant has no node that a pin can name; its consumer is named."""
     source = """g (float[2] x) => (float[2] y) {
         [stored] w = Constant <value = float[2] {1e6, 1e6}> () [sum] s = Add (x, w) [back] y = Sqrt (s) }"""
     found = blamed(model(source), X)
@@ -120,27 +120,27 @@ def test_what_no_pin_can_name_is_not_named():
 # ---- what is read
 
 
-def test_what_the_model_is_fed_counts_as_read():
-    """The first node reads an input of the model: that is known from the feeds."""
+def test_the_range_of_model_inputs_is_known():
+    """The range of the model's inputs, read by the first node, is known from the feeds."""
     body = "g (float[2] x) => (float[2] y) { [square] s = Mul (x, x) y = Sqrt (s) }"
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (1, 300)
-    assert "which reads 1 to 300\n" in printed(model(body), X)
+    assert "whose inputs range from 1 to 300\n" in printed(model(body), X)
 
 
-def test_where_nothing_is_known_no_range_is_printed():
-    """A node that reads weights alone has no range, and the line ends before it."""
+def test_an_unknown_range_is_not_printed():
+    """A node that reads weights only has no range, and none is printed."""
     body = """g (float[2] x) => (float[2] y) <float[2] w = {300, 1}> {
         [square] s = Mul (w, w) r = Sqrt (s) y = Add (r, x) }"""
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (None, None)
     text = printed(model(body), X)
-    assert "infinite or NaN: Mul 'square'\n" in text
+    assert "infinite or NaN value: Mul 'square'\n" in text
     assert "nan" not in text.replace("NaN", "")
 
 
-def test_what_reads_nothing_finite_has_no_range():
-    """Where all that a node reads is infinite, there are no bounds."""
+def test_infinite_inputs_have_no_range():
+    """If all inputs of a node are infinite, there are no bounds."""
     body = "g (float[1] x) => (float[1] y) { [square] s = Mul (x, x) [back] y = Sqrt (s) }"
     found = {error.node: error for error in blamed(model(body), {"x": np.float32([300])}).nodes}
     assert (found["back"].low, found["back"].high) == (None, None)
@@ -149,8 +149,8 @@ def test_what_reads_nothing_finite_has_no_range():
 # ---- odd shapes and types
 
 
-def test_scalars_and_empty_values_are_no_obstacle():
-    """A scalar is compared as any other value; what has no elements is left out."""
+def test_scalars_and_empty_values():
+    """A scalar is compared like any other value; an empty value is skipped."""
     body = """g (float[2] x) => (float y, float[0] z) <float[0] e> {
         [sum] s = ReduceSum <keepdims = 0> (x) [square] q = Mul (s, s) [back] y = Sqrt (q)
         [none] n = Mul (e, e) z = Identity (n) }"""
@@ -161,8 +161,8 @@ def test_scalars_and_empty_values_are_no_obstacle():
     assert found.first_lost.node == "square"
 
 
-def test_what_is_no_float_tensor_is_left_out():
-    """Integers and sequences are run and not compared; a graph of these alone has no one to blame."""
+def test_values_that_are_not_float_tensors_are_skipped():
+    """Integers and sequences are not compared; a graph of only these has no blame."""
     body = """g (int64[2] i, float[2] x) => (int64[2] j, float[2] y) {
         k = Add (i, i) j = Abs (k) q = SequenceConstruct (x, x)
         p = Constant <value = int64 {0}> () [at] y = SequenceAt (q, p) }"""
@@ -172,8 +172,8 @@ def test_what_is_no_float_tensor_is_left_out():
     assert blame(integers, integers, {"i": np.int64([1, 2])}, device=Device.CPU).nodes == ()
 
 
-def test_bfloat16_is_looked_into():
-    """What a bfloat16 model makes can be compared on the CPU as well."""
+def test_bfloat16_values_are_compared():
+    """The values of a bfloat16 model can be compared on the CPU as well."""
     options = Options(level=Level.UNSAFE_FORCE_ALL, half=amp_rewrite.half.BFLOAT16)
     made = parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]> {SQUARE}')
     found = blamed(made, X, options)
@@ -190,25 +190,27 @@ def _chain(length):
 
 
 def _opened(monkeypatch, feeds, length):
-    """How many sessions blame opens for a chain."""
+    """The number of sessions that blame opens for a chain."""
     opened = []
-    plain = sessions.open_plain_session
-    monkeypatch.setattr(sessions, "open_plain_session", lambda *given: opened.append(1) or plain(*given))
+    plain = sessions.open_unoptimised_session
+    monkeypatch.setattr(
+        sessions, "open_unoptimised_session", lambda *given: opened.append(1) or plain(*given)
+    )
     made = _chain(length)
     assert len(blame(made, made, feeds, device=Device.CPU).nodes) == length
     return len(opened)
 
 
 def test_chunks_of_small_values_grow(monkeypatch):
-    """While values are small each chunk is twice the last, so that few sessions see a long graph."""
+    """While values are small, chunks double, so that a long graph takes few sessions."""
     monkeypatch.setattr(intermediate_values, "CHUNK", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
 
 
 def test_chunks_of_large_values_do_not_grow(monkeypatch):
-    """Where a chunk takes much memory, the next is no larger."""
+    """After a chunk that takes much memory, the next is not larger."""
     monkeypatch.setattr(intermediate_values, "CHUNK", 1)
-    monkeypatch.setattr(intermediate_values, "_SMALL", 1)
+    monkeypatch.setattr(intermediate_values, "SMALL", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
 
 
@@ -216,7 +218,7 @@ def test_chunks_of_large_values_do_not_grow(monkeypatch):
 
 
 def _save(made, path, tensor):
-    """Writes a model of which one tensor lies in a file beside it."""
+    """Writes a model with one tensor in an external data file."""
     array = onnx.numpy_helper.to_array(tensor)
     (path.parent / "weights").write_bytes(array.tobytes())
     tensor.ClearField("float_data")
@@ -234,8 +236,8 @@ INNER = """g (float[2] x, bool c) => (float[2] y) {
     y = Sqrt (r) }"""
 
 
-def test_a_model_with_external_data_and_a_long_name_is_looked_into(tmp_path):
-    """The file beside it has a short name, and is gone afterwards."""
+def test_a_model_with_external_data_and_a_long_name(tmp_path):
+    """The temporary file has a short name, and is removed."""
     made, path = model(WEIGHTS), tmp_path / f"{'m' * 250}.onnx"
     after = amp_rewrite.rewrite(made, FORCED).model
     _save(made, path, made.graph.initializer[0])
@@ -244,7 +246,7 @@ def test_a_model_with_external_data_and_a_long_name_is_looked_into(tmp_path):
 
 
 def test_external_data_of_a_body_is_found(tmp_path):
-    """A tensor of a branch that lies in a file is read from beside the model."""
+    """External data of a branch is read from the model's folder."""
     made, path = model(INNER), tmp_path / "m.onnx"
     after = amp_rewrite.rewrite(made, FORCED).model
     _save(made, path, made.graph.node[1].attribute[0].g.initializer[0])
@@ -252,8 +254,8 @@ def test_external_data_of_a_body_is_found(tmp_path):
     assert found.first_lost.node == "square"
 
 
-def test_a_folder_that_cannot_be_written_to_is_said(tmp_path):
-    """Instead of a bare OSError there is one line that says what would help."""
+def test_a_folder_that_is_not_writable_is_an_error(tmp_path):
+    """Instead of an OSError there is one line with a remedy."""
     made, path = model(WEIGHTS), tmp_path / "m.onnx"
     _save(made, path, made.graph.initializer[0])
     (tmp_path / f".amp-rewrite-{os.getpid()}.onnx").mkdir()  # in the way, for root too

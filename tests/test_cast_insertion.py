@@ -1,4 +1,4 @@
-"""Where a rewrite puts its Casts, and how they are called."""
+"""Where Casts are inserted, and what they are called."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import pytest
 from tests.text import agree, becomes, model, nodes, rewritten
 
 PLACES = {
-    # A Cast stands right behind its value's maker, and every reader of that type shares it.
+    # A Cast directly follows its value's producer, and all consumers of that type share it.
     "one cast serves all readers of a value": partial(
         becomes,
         """g (float[4,4] x) => (float[4,4] y, float[4,4] z) <float[4,4] w> {
@@ -32,7 +32,7 @@ PLACES = {
         }""",
         runs=False,  # exponentials of exponentials: every rounding shows
     ),
-    # Casts of inputs come first, in the order of the inputs, whatever the order of the readers.
+    # Casts of inputs come first, in the order of the inputs, whatever the order of the consumers.
     "inputs are cast at the front in their order": partial(
         becomes,
         """g (float[4,4] a, float[4,4] b, float[4,4] c) => (float[4,4] y) {
@@ -50,7 +50,7 @@ PLACES = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # What branches read of the graph around them is cast there, once, behind its maker.
+    # A value of the enclosing graph that branches use is cast there, once, after its producer.
     "readers in branches share the cast outside": partial(
         becomes,
         """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
@@ -70,7 +70,7 @@ PLACES = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # A value from outside is cast once before the loop, not once per turn; the body's own inside it.
+    # An outer value is cast once before the loop, not in each iteration; the body's own values inside it.
     "a loop body reads the cast outside": partial(
         becomes,
         """g (float[4,4] x, int64 n, bool c) => (float[k,4,4] ys) {
@@ -98,12 +98,12 @@ PLACES = {
 
 @pytest.mark.parametrize("holds", PLACES.values(), ids=PLACES)
 def test_where_casts_stand(holds):
-    """One Cast serves all readers of a value, and stands right behind what makes it."""
+    """One Cast serves all consumers of a value, and directly follows its producer."""
     holds()
 
 
 def test_an_input_of_a_body_is_cast_at_the_front_of_the_body():
-    """Where a body's input keeps its type, its Cast is the first node of that body."""
+    """If a body's input keeps its type, its Cast is the first node of that body."""
     result = rewritten(
         model(
             """g (seq(float[4,4]) x) => (seq(float[4,4]) y) <float[4,4] w> {
@@ -126,7 +126,7 @@ def test_an_input_of_a_body_is_cast_at_the_front_of_the_body():
 
 
 NAMES = {
-    # A Cast's name and its value's are new in all graphs: those of branches count as well.
+    # The names of a Cast and its output are unique in all graphs, including branches.
     "names that are taken are numbered": partial(
         becomes,
         """g (float[4,4] x, bool c) => (float[4,4] y, float[4,4] z) <float[4,4] w> {
@@ -152,7 +152,7 @@ NAMES = {
             >
         }""",
     ),
-    # They get names of their own: onnx's type inference would mistake one for the other.
+    # They are renamed, since onnx's type inference confuses the two.
     "weights of a body that are called as others outside": partial(
         becomes,
         """g (float[4,4] x, bool c) => (float[4,4] y) {
@@ -176,7 +176,7 @@ NAMES = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # Nodes are known by identity: a name that repeats, or is missing, is left as it is.
+    # Nodes are compared by identity: a repeated or missing name is not changed.
     "duplicate node names and unnamed nodes are no trouble": partial(
         becomes,
         """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
@@ -200,12 +200,12 @@ NAMES = {
 
 @pytest.mark.parametrize("holds", NAMES.values(), ids=NAMES)
 def test_what_casts_are_called(holds):
-    """A Cast and what it makes are called after the value and its type, and no name is taken twice."""
+    """A Cast and its output are named after the value and its type, and each name is unique."""
     holds()
 
 
 def test_names_of_stored_tensors_are_taken_too():
-    """A stored tensor of the name that a Cast's value would have makes it another."""
+    """If an initializer has the name for a Cast's output, another is chosen."""
     text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] x__float16> {
         y = MatMul (x, x__float16)
     }"""
@@ -214,7 +214,7 @@ def test_names_of_stored_tensors_are_taken_too():
 
 @pytest.mark.parametrize("name", ["a b", "ümlaut/层:0", "x.1::y", 'quote"d', "x__float16", " "])
 def test_odd_names_are_kept(name):
-    """Whatever a value is called, its Cast is called so too, with the type behind it."""
+    """For any name of a value, its Cast has the same name with the type appended."""
     proto = model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }")
     for old in ("x", "y"):
         _rename(proto, old, f"{name}{old}")

@@ -9,7 +9,7 @@ import pytest
 from amp_rewrite.errors import OptionError
 from amp_rewrite.testing import assert_coverage
 from tests import text
-from tests.test_cli import failure, run
+from tests.commands import failure, run
 
 SOURCE = """g (float16[n, 8] x) => (float[n, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
   [first] h = MatMul (x, w1)
@@ -27,7 +27,7 @@ def model(tmp_path):
 
 
 def test_without_rules_it_tells_and_ends_well(model):
-    """A table, and what was assumed."""
+    """A table, and the assumptions."""
     result = run("coverage", model)
     assert result.exit_code == 0
     assert "66.6 %" in result.stdout
@@ -35,7 +35,7 @@ def test_without_rules_it_tells_and_ends_well(model):
 
 
 def test_a_broken_rule_is_exit_code_1_with_its_nodes(model):
-    """Quietly too."""
+    """Also with -q."""
     result = run("coverage", model, "--min-flops", "0.9", "--max-casts", "5", "-q")
     assert result.exit_code == 1
     assert result.stdout == "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n"
@@ -60,7 +60,7 @@ def test_dimensions_have_the_sizes_that_are_given(model, tmp_path):
 
 
 def test_files_are_written_also_when_a_rule_is_broken(model, tmp_path):
-    """CI shows them just then."""
+    """They are written, since CI shows them."""
     paths = [tmp_path / name for name in ("found.json", "page.md", "junit.xml")]
     flags = zip(("--json", "--markdown", "--junit"), paths, strict=True)
     result = run(
@@ -74,7 +74,7 @@ def test_files_are_written_also_when_a_rule_is_broken(model, tmp_path):
 
 
 def test_a_file_of_rules_counts_and_flags_count_before_it(model, tmp_path):
-    """The flag lowers what the file asks for; requirements add up."""
+    """A flag overrides the file; requirements add up."""
     rules = tmp_path / "rules.yaml"
     rules.write_text("min-flops: 0.9\nrequire: {MatMul: 1.0}\ndims: {n: 2}\n")
     assert run("coverage", model, "--rules", rules, "-q").stdout.count("BROKEN") == 2
@@ -101,58 +101,60 @@ def test_a_baseline_is_written_and_then_held(model, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--min-flops", "95"], "--min-flops 95 is no share; write a share from 0 to 1"),
-        (["--tolerance", "-1"], "--tolerance -1 is no share"),
-        (["--min-flops", "nan"], "--min-flops nan is no share"),
+        (["--min-flops", "95"], "--min-flops 95 is not a share; write a share from 0 to 1"),
+        (["--tolerance", "-1"], "--tolerance -1 is not a share"),
+        (["--min-flops", "nan"], "--min-flops nan is not a share"),
         (["--require", "MatMul"], "--require MatMul is not OP=SHARE"),
         (["--require", "MatMul=x"], "--require MatMul=x is not OP=SHARE"),
         (["--forbid-half", "Sofmax"], "no operator is called Sofmax; did you mean Softmax?"),
         (["--dim", "n"], "--dim n is not NAME=SIZE"),
-        (["--dim", "m=3"], "no open dimension 'm'; it leaves open n"),
+        (["--dim", "m=3"], "no open dimension 'm'; it has n"),
         (["--update"], "--update has nothing to write; say where with --baseline FILE"),
         (["--baseline", "none.json"], "there is no such baseline; write it with --update"),
         (["--rules", "none.yaml"], "cannot be read"),
     ],
 )
 def test_a_bad_request_is_one_line(model, flags, said):
-    """Exit code 2, and what would help."""
+    """Exit code 2, with a remedy."""
     assert said in failure("coverage", model, *flags)
 
 
 def test_a_baseline_of_brackets_without_end(model, tmp_path):
-    """What Python's JSON cannot go into is no baseline, and it is the file that is named."""
+    """A file that is nested too deeply is not a baseline; the error names the file."""
     (tmp_path / "deep.json").write_text("[" * 200_000)
     assert "deep.json: is not JSON" in failure("coverage", model, "--baseline", tmp_path / "deep.json")
 
 
 def test_a_bad_model_is_one_line(tmp_path):
-    """One that is not there, one that is none."""
+    """A missing file, and an invalid one."""
     assert "there is no such file" in failure("coverage", tmp_path / "none.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    assert "is no ONNX model" in failure("coverage", tmp_path / "bad.onnx")
+    assert "is not an ONNX model" in failure("coverage", tmp_path / "bad.onnx")
 
 
 def test_assert_coverage_returns_what_it_found(model):
-    """A path or an object; the numbers can be asserted further."""
+    """It takes a path or an object, and returns the coverage."""
     assert assert_coverage(model, min_flops=0.6, dims={"n": 4}).flops.half == 4 * 2 * 8 * 16
     assert assert_coverage(text.model(SOURCE), max_casts=1, forbid_half=["Exp"]).nodes.half == 1
 
 
 @pytest.mark.parametrize("asked", [{"min_flops": 95}, {"tolerance": -1}, {"require": {"MatMul": 1.5}}])
 def test_assert_coverage_refuses_what_is_no_share(model, asked):
-    """A percentage in the place of a share is a slip, not a model that fails."""
-    with pytest.raises(OptionError, match="is no share"):
+    """A percentage in place of a share is a usage error, not a failed assertion."""
+    with pytest.raises(OptionError, match="is not a share"):
         assert_coverage(model, **asked)
 
 
 def test_assert_coverage_refuses_a_tolerance_of_nothing(model):
-    """Who gives one expects a comparison, as with the command's flag."""
-    with pytest.raises(OptionError, match="tolerance is for a baseline; give a baseline, or leave it out"):
+    """A tolerance without a baseline is an error, as on the command line."""
+    with pytest.raises(
+        OptionError, match="tolerance applies to a baseline only; give a baseline, or omit it"
+    ):
         assert_coverage(model, tolerance=0.02)
 
 
 def test_assert_coverage_tells_each_broken_rule_with_its_nodes(model, tmp_path):
-    """As an AssertionError, and nothing else of ours is one."""
+    """Only broken rules raise AssertionError."""
     with pytest.raises(AssertionError) as caught:
         assert_coverage(model, min_flops=0.9, require={"MatMul": 1.0}, max_casts=1)
     assert str(caught.value) == (

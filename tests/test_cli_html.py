@@ -6,13 +6,12 @@ import re
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import parser
 
 from amp_rewrite import demo
-from amp_rewrite.cli import main
 from amp_rewrite.reporting import picture_files
 from tests import text
+from tests.commands import run
 from tests.text import RUNS
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -23,11 +22,6 @@ def model(tmp_path):
     """The demo in a folder of its own."""
     onnx.save(demo.network(), tmp_path / "demo.onnx")
     return tmp_path / "demo.onnx"
-
-
-def run(*arguments):
-    """Runs the command line in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def data_of(path):
@@ -45,7 +39,7 @@ def test_a_rewrite_shows_the_comparison_and_what_each_node_adds(model, tmp_path)
     assert result.output == plain
     data = data_of(tmp_path / "r.html")
     assert data["verification"]["ok"] is True
-    assert len(data["misfits"]) > 40
+    assert len(data["errors"]) > 40
     assert [picture["title"] for picture in data["pictures"]] == [
         "Error of each node, relative L2",
         "Magnitudes against the limits of float16",
@@ -138,7 +132,7 @@ def test_plots_are_files_of_their_own(model, tmp_path):
 @needs_runs
 def test_latency_is_a_plot_too(model, tmp_path, monkeypatch):
     """Both models are timed, in the order before and after."""
-    monkeypatch.setattr("amp_rewrite.running.latency.Effort.__init__.__defaults__", (5, 0, 0.0))
+    monkeypatch.setattr("amp_rewrite.running.latency.TimingBudget.__init__.__defaults__", (5, 0, 0.0))
     result = run(model, "-o", tmp_path / "a.onnx", "--latency", "--html", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     (chart,) = [p for p in data_of(tmp_path / "r.html")["pictures"] if p["title"].startswith("Latency")]

@@ -1,4 +1,4 @@
-"""Which tensors a model stores, and which of them are constants."""
+"""Stored tensors, and which of them are constant."""
 
 import numpy as np
 import onnx_ir as ir
@@ -11,12 +11,12 @@ WEIGHT = "{1.0, 2.0}"
 
 
 def found(text):
-    """What is stored, by the name of its value."""
+    """The stored tensors by value name."""
     return {s.value.name: s for s in constants.find(ir.from_proto(model(text))).values()}
 
 
 def test_initializers_and_constants_of_all_graphs():
-    """Float32 tensors are found wherever they are: main graph, branches, Constant nodes of any form."""
+    """Float32 tensors of the main graph, of branches and of Constant nodes of any form are found."""
     text = f"""g (bool c) => (float[2] y, double[1] z, int64[1] u)
     <float[2] w = {WEIGHT}, int64[1] i = {{1}}, double[1] d = {{1.0}}> {{
         a = Constant <value_float = 0.5> ()
@@ -53,7 +53,7 @@ def test_initializers_that_are_inputs(version, constant):
 
 
 def test_where_it_is_stored():
-    """A tensor of a Constant node knows that node, one of an initializer has none."""
+    """A tensor of a Constant node has that node; one of an initializer has none."""
     text = f"""g (float[2] x) => (float[2] y) <float[2] w = {WEIGHT}> {{
         c = Constant <value_float = 0.5> ()
         a = Add (x, w)
@@ -66,7 +66,7 @@ def test_where_it_is_stored():
 
 
 def test_a_reference_is_no_constant():
-    """A Constant whose value is a parameter of its function holds nothing that we could read."""
+    """A Constant whose value is a parameter of its function has no known value."""
     node = ir.node("Constant", [])
     node.attributes["value"] = ir.RefAttr("value", "given", ir.AttributeType.TENSOR)
     assert constants.constant(node) is None

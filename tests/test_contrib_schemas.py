@@ -1,4 +1,4 @@
-"""onnxruntime's own schemas: asked of onnxruntime where it is installed, and read from a table."""
+"""Schemas of onnxruntime's own operators: from onnxruntime if it is installed, else from a table."""
 
 import importlib
 import json
@@ -13,8 +13,8 @@ MADE_WITH = "1.31.1"
 """The onnxruntime that contrib_schemas.json was written with."""
 
 
-def test_the_table_is_what_onnxruntime_says():
-    """With the onnxruntime that wrote it the stored table is up to date, to the letter."""
+def test_the_table_matches_onnxruntime():
+    """With the onnxruntime that it was written with, the table is up to date, byte for byte."""
     onnxruntime = pytest.importorskip("onnxruntime")
     if onnxruntime.__version__ != MADE_WITH:
         pytest.skip(f"the table is of onnxruntime {MADE_WITH}")
@@ -24,7 +24,7 @@ def test_the_table_is_what_onnxruntime_says():
 
 @pytest.fixture
 def without_onnxruntime(monkeypatch):
-    """A process in which onnxruntime cannot be imported."""
+    """Makes the import of onnxruntime fail."""
     for name in [n for n in sys.modules if n.split(".")[0] == "onnxruntime"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -37,7 +37,7 @@ def without_onnxruntime(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_onnxruntime")
-def test_the_table_serves_where_onnxruntime_is_missing():
+def test_the_table_replaces_a_missing_onnxruntime():
     """Schemas of com.microsoft are known without onnxruntime, and are the same."""
     with pytest.raises(ImportError):
         importlib.import_module("onnxruntime")
@@ -47,22 +47,20 @@ def test_the_table_serves_where_onnxruntime_is_missing():
 
 
 @pytest.mark.parametrize("error", [ImportError, AttributeError, OSError])
-def test_an_onnxruntime_that_does_not_work_is_none(error, monkeypatch):
-    """A build that cannot be loaded, or that has no schemas to give, leaves the table to answer."""
+def test_a_broken_onnxruntime_is_ignored(error, monkeypatch):
+    """If a build cannot be loaded, or does not expose schemas, the table is used."""
 
     def broken(name):
         raise error(name)
 
     monkeypatch.setattr(contrib_schemas.fork_safe, "import_module", broken)
-    assert contrib_schemas.from_onnxruntime() == {}
+    assert contrib_schemas.installed() == {}
 
 
-def test_what_the_installed_onnxruntime_is_too_old_for_is_in_the_table(monkeypatch):
-    """Operators come and go: the newest that the table has are known, and what is installed has the say."""
+def test_the_installed_onnxruntime_takes_precedence_over_the_table(monkeypatch):
+    """Operators that only the table has, since the installed version is older, are known as well."""
     rows = ({"since": 7, "inputs": [], "outputs": [], "types": {}},)
-    monkeypatch.setattr(
-        contrib_schemas, "_from_onnxruntime", lambda: {("com.microsoft", "FusedMatMul"): rows}
-    )
+    monkeypatch.setattr(contrib_schemas, "installed", lambda: {("com.microsoft", "FusedMatMul"): rows})
     contrib_schemas.records.cache_clear()
     try:
         known = contrib_schemas.records()

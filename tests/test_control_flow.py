@@ -22,7 +22,7 @@ LOOP = """g (float[4,4] x, int64 n, bool c) => (float[4,4] y, float[k,4,4] ys) <
 
 
 CONTROL_FLOW = {
-    # A carried value is half before, in and after the body; a scan output is as the body makes it.
+    # A carried value is half before, in and after the body; a scan output has its type in the body.
     "a loop carries half": partial(
         becomes,
         LOOP,
@@ -39,9 +39,9 @@ CONTROL_FLOW = {
         }""",
         close=3e-2,
     ),
-    # A Loop whose body gains nothing is left alone, and so is all that goes in and out.
+    # A Loop without a gain in its body is not changed, and neither are its inputs and outputs.
     "a loop without half inside stays": partial(stays, LOOP.replace("MatMul (s, w)", "Sub (s, w)")),
-    # Where one branch gives half and the other float32, the second has a Cast at its end.
+    # If one branch result is half and the other float32, the second branch ends with a Cast.
     "branches agree on a type": partial(
         becomes,
         """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
@@ -67,7 +67,7 @@ CONTROL_FLOW = {
         }""",
         close=3e-2,
     ),
-    # A value that comes out of a branch of a branch is half all the way.
+    # The result of a branch nested in a branch is half at every level.
     "control flow within control flow": partial(
         becomes,
         """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
@@ -98,7 +98,7 @@ CONTROL_FLOW = {
         }""",
         close=3e-2,
     ),
-    # A Scan's state is one value as a Loop's is; what it scans and what it collects are values too.
+    # The state, scan inputs and scan outputs of a Scan are bound like the values of a Loop.
     "a scan": partial(
         becomes,
         """g (float[4] x, float[3,4] xs) => (float[4] y, float[3,4] ys) <float[4,4] w> {
@@ -123,7 +123,7 @@ CONTROL_FLOW = {
         }""",
         close=3e-2,
     ),
-    # The first Scan has sequence lengths in front of its values, and a batch around them.
+    # Scan 8 has sequence lengths as its first input, and a batch dimension.
     "a scan of opset 8": partial(
         becomes,
         """<ir_version: 8, opset_import: ["" : 8]>
@@ -149,7 +149,7 @@ CONTROL_FLOW = {
         }""",
         close=3e-2,
     ),
-    # What enters and leaves the body of an unknown operator is float32; between them half may be.
+    # Inputs and outputs of the body of an unknown operator are float32; values between them may be half.
     "a foreign body keeps its types at the binding": partial(
         becomes,
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -170,18 +170,18 @@ CONTROL_FLOW = {
 
 @pytest.mark.parametrize("holds", CONTROL_FLOW.values(), ids=CONTROL_FLOW)
 def test_one_value_has_one_type_inside_and_outside(holds):
-    """A value that enters or leaves a body has one type on both sides, each value for itself."""
+    """Each value that enters or leaves a body has the same type on both sides."""
     holds()
 
 
 def test_a_pinned_body():
-    """A node that is kept has its Casts inside the body."""
+    """The Casts of a pinned node are inside the body."""
     found = nodes(rewritten(model(LOOP), Options(pins=Pins(keep_full=("next",)))).model)
     assert "t = MatMul(s, w)" in found
 
 
 def test_values_of_a_loop_change_one_by_one():
-    """Each carried value has a colour of its own: only what meets a product is half."""
+    """Each carried value has its own colour: only the one used by a product is half."""
     text = """g (float[4,4] x, float[4,4] z, int64 n, bool c) => (float[4,4] y, float[4,4] v) <float[4,4] w> {
         y, v = Loop (n, c, x, z) <body = b (int64 i, bool ci, float[4,4] s, float[4,4] r)
             => (bool co, float[4,4] t, float[4,4] u) {
@@ -212,7 +212,7 @@ def test_values_of_a_loop_change_one_by_one():
 
 
 SEQUENCES = {
-    # What makes a sequence and what reads it change together; no Cast can stand between them.
+    # Producers and consumers of a sequence change together, since a sequence cannot be cast.
     "a sequence moves as one": partial(
         becomes,
         """g (float[4,4] x, int64 n) => (float[4,4] y, float[12,4] z) <float[4,4] w> {
@@ -236,7 +236,7 @@ SEQUENCES = {
         }""",
         close=3e-2,
     ),
-    # A sequence that is an output of the model keeps its type, and with it all that makes it.
+    # A sequence that is an output of the model keeps its type, and so do its producers.
     "a sequence at the binding stays as one": partial(
         becomes,
         """g (float[4,4] x) => (float[8,4] y, seq(float[4,4]) s) <float[4,4] w> {
@@ -262,12 +262,12 @@ SEQUENCES = {
 
 @pytest.mark.parametrize("holds", SEQUENCES.values(), ids=SEQUENCES)
 def test_a_sequence_has_one_type(holds):
-    """What makes a sequence and what reads it change together, or not at all."""
+    """Producers and consumers of a sequence change together, or not at all."""
     holds()
 
 
 def test_an_empty_sequence_takes_the_type_of_what_is_put_in():
-    """SequenceEmpty names its new type; a loop that fills it carries a half sequence."""
+    """SequenceEmpty gets the new type; a loop that fills it carries a half sequence."""
     text = """g (float[4,4] x, int64 n, bool c) => (float[k,4] y) <float[4,4] w> {
         e = SequenceEmpty ()
         s = Loop (n, c, e) <body = b (int64 i, bool ci, seq(float[4,4]) r)
@@ -288,7 +288,7 @@ def test_an_empty_sequence_takes_the_type_of_what_is_put_in():
 
 
 def test_a_sequence_in_bfloat16_stays():
-    """Sequences have no bfloat16 in ONNX: they stay float32 altogether."""
+    """ONNX has no bfloat16 sequences: they stay float32."""
     text = """g (float[4,4] x) => (float[8,4] y) <float[4,4] w> {
         m = MatMul (x, w)
         s = SequenceConstruct (m, m)
@@ -317,12 +317,12 @@ def _graph(text):
 
 
 def test_the_borders_of_a_loop():
-    """Trip count and condition are no bindings; a scan output has no input."""
+    """Trip count and condition are not bound; a scan output has no input."""
     assert bindings(LOOP) == [("V[0]", (2,), (0,), [2], [1]), ("V[1]", (), (1,), [], [2])]
 
 
 def test_the_borders_of_a_branch():
-    """A branch result leaves both branches at one place."""
+    """A branch result is the same output of both branches."""
     text = """g (bool c, float[1] x) => (float[1] y) {
         y = If (c) < then_branch = t () => (float[1] p) { p = Neg (x) },
                      else_branch = f () => (float[1] q) { q = Abs (x) } >
@@ -332,7 +332,7 @@ def test_the_borders_of_a_branch():
 
 @pytest.mark.parametrize("scanned", [-(2**63), -1, 3, 2**31, 2**63 - 1])
 def test_a_scan_that_does_not_fit_its_body_has_no_bindings(scanned):
-    """Whatever it says of its inputs, that is known at once."""
+    """A Scan with an impossible number of inputs is rejected without delay."""
     proto = unchecked(
         f"""g (float[4] s, float[3,4] x) => (float[4] y) {{
             y = Scan (s, x) <num_scan_inputs = {scanned}, body = b (float[4] t, float[4] e)
@@ -343,7 +343,7 @@ def test_a_scan_that_does_not_fit_its_body_has_no_bindings(scanned):
 
 
 def test_other_nodes_have_no_bindings():
-    """A node of another domain, or of no control flow, has none, even if it has a body."""
+    """A node of another domain, or without control flow, has none, even if it has a body."""
     graph = _graph(
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
         g (float[4] x) => (float[4] y) {

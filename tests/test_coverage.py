@@ -1,4 +1,4 @@
-"""Coverage against counts made by hand: of our models, of those of two other converters, of plain ones."""
+"""Coverage against counts by hand: of our results, of those of two other converters, of plain models."""
 
 import json
 
@@ -28,7 +28,7 @@ WEIGHTS = 8 + 8 * 16 + 16 + 16 * 4
 
 
 def test_a_plain_model_is_all_float32():
-    """Nothing is half, and nothing is cast."""
+    """Nothing is half, and there are no Casts."""
     found = measure(text.model(NETWORK))
     assert found.nodes == Counts(full=7)
     assert found.flops == Counts(full=NORM + FIRST + 3 * ACROSS + SECOND + SOFT)
@@ -89,7 +89,7 @@ def test_a_model_of_another_converter_is_counted_as_it_stands(source, casts, ele
 
 
 def test_what_onnxruntimes_converter_makes_is_what_stands_above():
-    """The text is not out of date: the converter that is installed gives the same numbers."""
+    """The text is up to date: the installed converter gives the same numbers."""
     float16 = pytest.importorskip("onnxruntime.transformers.float16")
     made = float16.convert_float_to_float16(
         text.model(NETWORK), keep_io_types=True, op_block_list=["Exp", "Softmax"]
@@ -99,7 +99,7 @@ def test_what_onnxruntimes_converter_makes_is_what_stands_above():
 
 
 def test_our_own_result_is_counted_as_it_stands():
-    """The norm in front, Exp and Softmax stay float32; Casts of n, a, e and z stand at the borders."""
+    """The first norm, Exp and Softmax stay float32; n, a, e and z are cast at the boundaries."""
     result = amp_rewrite.rewrite(text.model(NETWORK))
     found = measure(result.model)
     nodes = result.report.nodes
@@ -130,7 +130,7 @@ def test_a_port_that_the_schema_nails_to_float32_counts_only_alone():
 
 
 def test_what_holds_nothing_does_not_count():
-    """The empty regions of a Resize, stored or a Constant, and statistics that nobody asked for."""
+    """The empty regions of a Resize, as initializer or Constant, and omitted statistics do not count."""
     resize = """g (float16[1, 1, 2, 2] x, int64[4] z) => (float16[a, b, c, d] y, float16[a, b, c, d] u) {
       empty = Constant <value = float[0] {}> ()
       y = Resize (x, empty, , z)
@@ -145,7 +145,7 @@ def test_what_holds_nothing_does_not_count():
 
 
 def test_conversions_and_quantised_arithmetic_are_neither():
-    """QuantizeLinear, QLinearMatMul, DequantizeLinear: their FLOPs stand aside, shares leave them out."""
+    """QuantizeLinear, QLinearMatMul, DequantizeLinear: their FLOPs are `other`, outside the shares."""
     found = measure(
         text.model(
             """g (float[3, 4] x, uint8[4, 5] w) => (float[3, 5] y) <float s = {0.5}, uint8 z = {0}> {
@@ -161,7 +161,7 @@ def test_conversions_and_quantised_arithmetic_are_neither():
 
 
 def test_floats_of_eight_bits_are_storage():
-    """A product behind a DequantizeLinear from float8 to half is half; the weight counts as quantised."""
+    """A product after a DequantizeLinear from float8 to half is half; the weight counts as quantised."""
     found = measure(
         text.unchecked(
             """<ir_version: 10, opset_import: ["" : 21]>
@@ -176,7 +176,7 @@ def test_floats_of_eight_bits_are_storage():
 
 
 def test_what_only_asks_for_a_shape_has_no_precision():
-    """Shape reads a float tensor, and none of its floats; a Constant computes nothing, and is a weight."""
+    """Shape reads none of the floats of its input; a Constant computes nothing, and counts as a weight."""
     found = measure(
         text.model(
             """g (float[3, 4] x) => (int64[2] s, float[3, 4] y) {
@@ -190,7 +190,7 @@ def test_what_only_asks_for_a_shape_has_no_precision():
 
 
 def test_a_weight_that_only_casts_to_half_read_is_half():
-    """It is stored in float32, and that is what it costs; one that something else reads too is float32."""
+    """It counts with its size in float32; a tensor with other consumers too is float32."""
     source = """g (float16[3, 4] x) => (float16[3, 5] y) <float[4, 5] w> {
       h = Cast <to = 10> (w)
       y = MatMul (x, h)
@@ -214,20 +214,20 @@ LOOP = """g (float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <int64 n = {5}, bo
 
 
 def test_bodies_count_as_often_as_they_run():
-    """Nodes count once; FLOPs and what Casts move count five times."""
+    """Nodes count once; FLOPs and the bytes of Casts count five times."""
     found = measure(text.model(LOOP))
     assert (found.nodes.half, found.flops.half) == (1, 5 * 2 * 2 * 4 * 4)
     assert found.cast_bytes == 5 * 6 * (8 + 16 + 8)
 
 
 def test_a_function_counts_as_its_body():
-    """A call is what it calls."""
+    """A call counts as the body of its function."""
     found = measure(text.unchecked(FUNCTIONS))
     assert {row.operator: row.nodes.full for row in found.rows} == {"MatMul": 1, "Add": 1}
 
 
 def test_what_was_assumed_is_said():
-    """Open dimensions, bodies whose end the data decides, branches, and nodes that nobody knows."""
+    """Open dimensions, data-dependent trip counts and branches, and unknown operators are reported."""
     found = measure(
         text.unchecked(
             """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
@@ -241,8 +241,8 @@ def test_what_was_assumed_is_said():
         )
     )
     one, two, three, four = found.assumptions
-    assert one == "open dimensions count as 1 (batch); --dim NAME=SIZE gives them a size"
-    assert "1 node with a body" in two
+    assert one == "open dimensions count as 1 (batch); --dim NAME=SIZE sets them"
+    assert "bodies of 1 node" in two
     assert "Loop 'while'" in two
     assert "1 If" in three
     assert "mine:Magic 'magic'" in four
@@ -250,7 +250,7 @@ def test_what_was_assumed_is_said():
 
 
 def test_rows_add_up_to_the_whole():
-    """By operator, and node by node; the one with most FLOPs first."""
+    """The counts by operator add up to the totals; most FLOPs first."""
     found = measure(text.unchecked(ONNXRUNTIME))
     assert [row.operator for row in found.rows][:3] == ["MatMul", "LayerNormalization", "Softmax"]
     for what in ("half", "full", "mixed", "other"):
@@ -260,7 +260,7 @@ def test_rows_add_up_to_the_whole():
 
 
 def test_only_casts_between_half_and_float32_are_casts():
-    """Not from integers, not to what it is already, not between wide floats."""
+    """Casts from integers, to the same type, and between wide floats do not count."""
     found = measure(
         text.model(
             """g (int64[2] i, float[2] x) => (float16[2] a, float[2] b, double[2] c, float16[2] d) {
@@ -277,13 +277,13 @@ def test_only_casts_between_half_and_float32_are_casts():
 
 
 def test_nothing_in_floats_has_no_share():
-    """Integers only: there is no share to speak of, and no division by zero."""
+    """A model of integers has no share, and causes no division by zero."""
     found = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
     assert (found.nodes, found.nodes.share) == (Counts(other=1), None)
 
 
 def test_the_model_is_not_changed(tmp_path):
-    """Neither an object nor a file; what is no model is an error of ours."""
+    """Neither an object nor a file is changed; an invalid model is a ModelError."""
     proto = text.unchecked(ONNXRUNTIME)
     before = proto.SerializeToString(deterministic=True)
     measure(proto)

@@ -1,4 +1,4 @@
-"""The documents on coverage: the workflow's commands run, the rules load, the Python blocks hold."""
+"""The coverage documentation: the workflow's commands run, the rules load, the Python blocks run."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def checkout(tmp_path):
 
 
 def test_the_steps_of_the_workflow_run(checkout):
-    """All but the installation, one after another, as a runner does; the summary is a page."""
+    """All steps but the installation run in order, as on a runner; the summary is a page."""
     steps = [step for step in WORKFLOW["jobs"]["coverage"]["steps"] if "run" in step]
     assert [step["name"] for step in steps] == ["Install", "Rewrite", "Precision coverage", "Summary"]
     environment = {
@@ -56,18 +56,18 @@ def test_the_steps_of_the_workflow_run(checkout):
 
 
 def test_the_rules_load():
-    """Those that are there, and those behind a hash."""
+    """The example rules load."""
     assert rule_files.load(DOCS / "coverage-rules.yaml").require == {"MatMul": 1.0}
 
 
 def test_every_key_of_a_rule_file_is_in_the_page():
-    """The table is whole."""
-    for name in rule_files.Asked.__dataclass_fields__:
+    """The table has every key."""
+    for name in rule_files.RuleFile.__dataclass_fields__:
         assert f"`{name.replace('_', '-')}: " in PAGE or name == "tolerance"
     assert "`--tolerance`" in PAGE
 
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 def test_a_python_block_runs(block):
-    """As it stands."""
+    """Each block runs as it is."""
     exec(compile(block, "block", "exec"), {})

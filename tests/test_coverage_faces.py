@@ -1,4 +1,4 @@
-"""Terminal, Markdown, JUnit and annotations: the same numbers, and nothing of a model is believed."""
+"""Terminal, Markdown, JUnit and annotations: the same numbers, with all names escaped."""
 
 import io
 import re
@@ -7,14 +7,14 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from amp_rewrite.console import Console
-from amp_rewrite.coverage.annotations import commands
-from amp_rewrite.coverage.checks import check
-from amp_rewrite.coverage.junit import junit
+from amp_rewrite.coverage.ci_rules import CoverageRules
+from amp_rewrite.coverage.github_annotations import commands
+from amp_rewrite.coverage.junit_xml import junit
 from amp_rewrite.coverage.markdown import markdown
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import Rules
-from amp_rewrite.coverage.table import print_checks, print_coverage
-from amp_rewrite.coverage.wording import flops
+from amp_rewrite.coverage.rule_checks import check
+from amp_rewrite.coverage.table_cells import flops
+from amp_rewrite.coverage.terminal_table import print_checks, print_coverage
 from tests import text
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
@@ -23,7 +23,7 @@ SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16,
   [second] y = MatMul (f, w2)
 }"""
 EVIL = "a\n::error::b|<script>alert('x')</script>\x1b[31m\x00%"
-RULES = Rules(min_flops=0.9, forbid_half=("MatMul",), max_casts=3)
+RULES = CoverageRules(min_flops=0.9, forbid_half=("MatMul",), max_casts=3)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def coverage():
 
 @pytest.fixture(scope="module")
 def evil():
-    """The same model, and an operator that nobody knows, with names that are more than names."""
+    """The same model with an unknown operator and hostile names."""
     proto = text.unchecked(
         f"""<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         {SOURCE.replace("float[2, 4] y", "float[2, 4] y, u").replace("}", "[odd] u = mine.Odd (y) }")}"""
@@ -54,18 +54,18 @@ def terminal(found, checks):
 
 
 def test_the_terminal_shows_numbers_and_what_breaks_a_rule(coverage):
-    """Also where it is narrow: nothing is cut off."""
+    """Nothing is truncated, even in a narrow terminal."""
     shown = terminal(coverage, check(coverage, RULES))
     assert re.search(r"FLOPs +66\.6 % +512 +256 +0 +0", shown)
     assert re.search(r"MatMul +2 +1 +1 +0 +0 +768 +66\.6 %", shown)
-    assert re.search(r"\(1 operator without\) +1 +0 +0 +0 +1 +0", shown)
+    assert re.search(r"\(1 operator without floats\) +1 +0 +0 +0 +1 +0", shown)
     assert "1 between half and float32, 192 B a run" in shown
     assert "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n" in shown
     assert "kept     max-casts 3" in shown
 
 
 def test_all_faces_have_the_same_numbers(coverage):
-    """One frozen value behind them all."""
+    """All outputs have the same numbers."""
     checks = check(coverage, RULES)
     page = markdown(coverage, checks, "m.onnx")
     suite = ET.fromstring(junit(coverage, checks, "m.onnx"))
@@ -93,7 +93,7 @@ def test_junit_has_a_case_for_each_rule(coverage):
 
 
 def test_annotations_are_one_line_a_broken_rule(coverage):
-    """With the nodes on lines of their own, which stand escaped in it."""
+    """The nodes are on separate lines, with escaped line breaks."""
     first, second, _ = commands(coverage, check(coverage, RULES), "dir/m,1.onnx")
     assert first == (
         "::error file=dir/m%2C1.onnx,title=coverage%3A min-flops 0.9::66.6 %25 of FLOPs in half%0Asecond"
@@ -125,10 +125,10 @@ def test_flops_are_written_for_people():
 
 
 def test_of_many_nodes_the_first_are_named():
-    """The terminal names ten; JUnit names all."""
+    """The terminal lists ten nodes; JUnit lists all."""
     lines = "\n".join(f"  [n{i}] v{i} = Relu (v{i - 1})" for i in range(1, 31))
     found = measure(text.model(f"g (float[2] v0) => (float[2] v30) {{\n{lines}\n}}"))
-    checks = check(found, Rules(min_nodes=1.0))
+    checks = check(found, CoverageRules(min_nodes=1.0))
     assert "           and 20 more" in terminal(found, checks)
     (failure,) = ET.fromstring(junit(found, checks, "m")).iter("failure")
     assert failure.text.splitlines()[1:] == [f"n{i}" for i in range(1, 31)]

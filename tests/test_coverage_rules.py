@@ -1,13 +1,13 @@
-"""Rules held against a coverage: which are broken, and by which nodes."""
+"""Coverage rules: which are broken, and by which nodes."""
 
 import json
 
 import pytest
 
 from amp_rewrite.coverage import baselines, rule_files
-from amp_rewrite.coverage.checks import check
+from amp_rewrite.coverage.ci_rules import CoverageRules, percent
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import Rules, percent
+from amp_rewrite.coverage.rule_checks import check
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
 from tests import text
 from tests.edits import edits
@@ -28,8 +28,8 @@ def coverage():
 
 
 def only(coverage, **rules):
-    """The one check of one rule."""
-    (found,) = check(coverage, Rules(**rules))
+    """The result of a single rule."""
+    (found,) = check(coverage, CoverageRules(**rules))
     return found
 
 
@@ -45,21 +45,21 @@ def only(coverage, **rules):
     ],
 )
 def test_a_rule_holds_up_to_its_bound_and_names_what_breaks_it(coverage, rule, kept, broken, nodes):
-    """Exactly at the bound is kept; beyond it, the nodes in the way are named, heaviest first."""
+    """A rule holds exactly at its bound; beyond it, the nodes that break it are listed, most FLOPs first."""
     assert only(coverage, **{rule: kept}).ok
     found = only(coverage, **{rule: broken})
     assert (found.ok, found.nodes) == (False, nodes)
 
 
 def test_a_check_says_what_was_found(coverage):
-    """The share, in words."""
+    """The text of a share."""
     assert only(coverage, min_flops=0.7).found == "64.0 % of FLOPs in half"
     assert only(coverage, require={"MatMul": 1.0}).found == "50.0 % of 2 MatMul nodes in half"
     assert only(coverage, max_casts=0).found == "1 Cast between half and float32"
 
 
 def test_a_rule_on_what_is_not_there_is_kept(coverage):
-    """An operator that the model does not have, and a model without floats."""
+    """Rules on an absent operator, and on a model without floats, hold."""
     assert only(coverage, require={"Conv": 1.0}).ok
     assert only(coverage, forbid_half=("com.microsoft:FusedMatMul",)).ok
     integers = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
@@ -67,27 +67,29 @@ def test_a_rule_on_what_is_not_there_is_kept(coverage):
 
 
 def test_what_is_not_known_is_not_kept():
-    """A product of unknown shape has FLOPs, however many: none of them counts as in half."""
+    """A product of unknown shape has FLOPs, none of which count as half."""
     source = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
     g (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { a = mine.Magic (x) y = MatMul (a, w) }"""
     unknown = measure(text.unchecked(source))
     found = only(unknown, min_flops=0.1)
     assert not found.ok
-    assert found.found.endswith("not counting 2 nodes whose FLOPs are not known")
+    assert found.found.endswith("not counting 2 nodes with unknown FLOPs")
 
 
-@pytest.mark.parametrize("rules", [Rules(require={"MatMull": 1.0}), Rules(forbid_half=("MatMull",))])
+@pytest.mark.parametrize(
+    "rules", [CoverageRules(require={"MatMull": 1.0}), CoverageRules(forbid_half=("MatMull",))]
+)
 def test_a_misspelt_operator_is_refused(coverage, rules):
-    """A rule that nothing can break would be no rule."""
+    """A rule that nothing can break is an error."""
     with pytest.raises(OptionError, match=r"no operator is called MatMull; did you mean MatMul\?"):
         check(coverage, rules)
 
 
 def test_percent_never_rounds_up_to_all():
-    """A build that asks for all must not be told that it has it."""
+    """A share just below 1 is not printed as 100 %."""
     shares = (None, 0.0, 0.00001, 0.99999, 1.0, 0.64)
     assert [percent(share) for share in shares] == [
-        "none there",
+        "n/a",
         "0 %",
         "below 0.1 %",
         "99.9 %",
@@ -98,20 +100,20 @@ def test_percent_never_rounds_up_to_all():
 
 @pytest.fixture
 def baseline(coverage, tmp_path):
-    """A file that the model's coverage was saved to."""
+    """A file with the model's coverage."""
     path = tmp_path / "coverage.json"
     baselines.save(coverage, path)
     return path
 
 
 def against(found, path, **rules):
-    """The checks that are broken when held against a file."""
-    held = check(found, Rules(baseline=baselines.load(path), **rules))
+    """The rules that a baseline file breaks."""
+    held = check(found, CoverageRules(baseline=baselines.load(path), **rules))
     return {check.rule: check for check in held if not check.ok}
 
 
 def test_a_model_keeps_its_own_baseline(coverage, baseline):
-    """Nothing falls."""
+    """A model does not fall below its own baseline."""
     assert against(coverage, baseline, tolerance=0.0) == {}
 
 
@@ -130,7 +132,7 @@ def test_a_fall_is_named_with_its_nodes(baseline):
     broken = against(measure(text.model(WORSE)), baseline)
     assert list(broken) == ["baseline flops", "baseline nodes", "baseline weights", "baseline MatMul"]
     assert broken["baseline MatMul"].nodes == ("first", "second")
-    assert broken["baseline MatMul"].found == "0 % of MatMul nodes in half, 50.0 % before"
+    assert broken["baseline MatMul"].found == "0 % of 2 MatMul nodes in half, 50.0 % before"
 
 
 def test_a_fall_within_the_tolerance_is_none(baseline):
@@ -151,7 +153,7 @@ def test_a_baseline_of_other_dimensions_is_refused(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"flops": 3}', '{"flops": {"share": "a"}}'])
 def test_what_is_no_baseline_is_refused(content, tmp_path):
-    """In one line that names the file and what would help."""
+    """The error is one line that names the file and the remedy."""
     path = tmp_path / "coverage.json"
     path.write_text(content)
     with pytest.raises(OptionError) as caught:
@@ -190,8 +192,8 @@ def rules(tmp_path, content):
 
 
 def test_a_file_says_all_that_flags_can(tmp_path):
-    """Every key, with the baseline beside the file."""
-    assert rules(tmp_path, FILE) == rule_files.Asked(
+    """Every key is read; the baseline path is relative to the file."""
+    assert rules(tmp_path, FILE) == rule_files.RuleFile(
         min_flops=0.95,
         min_nodes=0.5,
         min_weights=1.0,
@@ -215,14 +217,14 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
     [
         ("min-flops: 95", r":1: min-flops is 95; write a share from 0 to 1"),
         ("min-flops: .nan", r":1: min-flops is .*; write a share"),
-        ("min-flops: much", r":1: min-flops is no number"),
+        ("min-flops: much", r":1: min-flops is not a number"),
         ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
         ("require: MatMul", r":1: require is not a mapping"),
         ("require:\n  MatMul: 2", r":2: MatMul is 2"),
-        ("forbid-half: {a: 1}", r":1: forbid-half is no list of operators"),
-        ("max-casts: -1", r":1: max-casts is no whole number"),
-        ("max-casts: 1.5", r":1: max-casts is no whole number"),
+        ("forbid-half: {a: 1}", r":1: forbid-half is not a list of operators"),
+        ("max-casts: -1", r":1: max-casts is not a whole number"),
+        ("max-casts: 1.5", r":1: max-casts is not a whole number"),
         ("- a", "the top level is not a mapping"),
         ("min-flops: 1\nmin-flops: 1", "min-flops is here and on line 1"),
         ("a: [", "is not YAML"),
@@ -233,7 +235,7 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
     ],
 )
 def test_a_bad_file_is_told_with_its_line(tmp_path, content, problem):
-    """Never a traceback, and never a rule that is silently not there."""
+    """A bad file is an error with its line; no rule is dropped silently."""
     with pytest.raises(ListError, match=problem):
         rules(tmp_path, content)
 
@@ -245,7 +247,7 @@ def test_a_missing_file_is_an_error_of_ours(tmp_path):
 
 
 def test_a_baseline_is_plain_json(baseline, coverage):
-    """It can be read and compared by eye: no single nodes, shares beside counts."""
+    """It is readable: shares beside counts, and no single nodes."""
     content = json.loads(baseline.read_text())
     assert content["flops"] == {"half": 512, "full": 288, "mixed": 0, "other": 0, "share": 0.64}
     assert content["casts"] == {"count": 1, "bytes": coverage.cast_bytes}
@@ -253,7 +255,7 @@ def test_a_baseline_is_plain_json(baseline, coverage):
 
 
 def test_whatever_stands_in_a_baseline(tmp_path):
-    """It is read, or refused as no coverage, with the path of what is odd."""
+    """It is read, or rejected with the path of the invalid entry."""
     path, said = tmp_path / "baseline.json", []
     source = "g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) { y = MatMul (x, w) }"
     baselines.save(measure(text.model(source), {}), path)
@@ -263,14 +265,17 @@ def test_whatever_stands_in_a_baseline(tmp_path):
             baselines.load(path)
         except OptionError as error:
             said.append(str(error))
-    assert any("is no coverage (operators.MatMul.nodes.share is of the wrong type)" in one for one in said)
-    assert any("is no coverage (it has no 'flops.share')" in one for one in said)
-    assert any("is no coverage (nodes.share is not between 0 and 1)" in one for one in said)
+    assert any(
+        "is not a coverage baseline (operators.MatMul.nodes.share is of the wrong type)" in one
+        for one in said
+    )
+    assert any("is not a coverage baseline (it has no 'flops.share')" in one for one in said)
+    assert any("is not a coverage baseline (nodes.share is not between 0 and 1)" in one for one in said)
 
 
 def test_a_number_of_too_many_digits(tmp_path):
     """Python itself refuses to read more than 4,300 of them."""
     path = tmp_path / "rules.yaml"
     path.write_text(f"max-casts: {'9' * 5000}")
-    with pytest.raises(ListError, match="max-casts is no whole number of at most 18 digits"):
+    with pytest.raises(ListError, match="max-casts is not a whole number of at most 18 digits"):
         rule_files.load(path)

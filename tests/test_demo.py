@@ -6,7 +6,7 @@ from amp_rewrite import demo
 
 
 def nodes(model):
-    """All nodes of the model, those in the body of its loop included."""
+    """All nodes of the model, including those in the loop's body."""
     loop = next(node for node in model.graph.node if node.op_type == "Loop")
     return [*model.graph.node, *loop.attribute[0].g.node]
 
@@ -27,22 +27,22 @@ def test_the_checker_accepts_it_in_full():
     assert typed == {name for node in model.graph.node for name in node.output}
 
 
-def test_every_node_has_a_name_of_its_own():
-    """A reader of `explain` can tell the nodes apart, those in the loop included."""
+def test_every_node_has_a_unique_name():
+    """Every node, also in the loop, can be named in `explain`."""
     names = [node.name for node in nodes(demo.network())]
     assert all(names)
     assert len(names) == len(set(names))
 
 
-def test_every_weight_is_read():
-    """Nothing is stored that no node reads, in the graph or in the loop."""
+def test_every_weight_is_used():
+    """Every initializer is used by a node, in the graph or in the loop."""
     model = demo.network()
     read = {name for node in nodes(model) for name in node.input}
     assert {weight.name for weight in model.graph.initializer} <= read
 
 
 def test_the_mask_is_beyond_half():
-    """The mask, and nothing else, holds what float16 cannot: the range check has work."""
+    """Only the mask exceeds float16's range, so that the range analysis has a finding."""
     beyond = {
         weight.name
         for weight in demo.network().graph.initializer
@@ -52,7 +52,7 @@ def test_the_mask_is_beyond_half():
 
 
 def test_it_runs():
-    """Probabilities are finite, sum to one, and tell two images apart."""
+    """Probabilities are finite, sum to one, and differ between two images."""
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(
         demo.network().SerializeToString(), providers=["CPUExecutionProvider"]

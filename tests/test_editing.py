@@ -1,4 +1,4 @@
-"""What a rewrite must not touch, and what it keeps up to date."""
+"""What a rewrite must not change, and what it updates."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from tests.text import agree, model, printed, rewritten, run, stays, types
 
 
 def test_what_surrounds_the_graph_survives():
-    """Versions, producer, domain, texts, metadata, attributes and declared shapes are as they were."""
+    """Versions, producer, domain, texts, metadata, attributes and declared shapes are preserved."""
     proto = model(
         """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1, "my" : 7],
             producer_name: "me", producer_version: "1.2", domain: "org", model_version: 5,
@@ -51,7 +51,7 @@ def test_what_surrounds_the_graph_survives():
 
 
 def test_declared_types_follow():
-    """A value_info, in the graph or in a body, says the type that its value has now."""
+    """A value_info, in the graph or in a body, has the new type of its value."""
     proto = model(
         """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w, float[4,4] m> {
             m = MatMul (x, w)
@@ -66,7 +66,7 @@ def test_declared_types_follow():
 
 
 def test_nothing_allowed_nothing_changed():
-    """A model without anything to gain comes back as it came, its mask of -1e9 included."""
+    """A model without anything to gain is returned unchanged, including its mask of -1e9."""
     stays(
         """g (float[4,4] x, bool[4,4] k) => (float[4,4] y) <float fill = {-1000000000.0}> {
             a = Where (k, x, fill)
@@ -76,7 +76,7 @@ def test_nothing_allowed_nothing_changed():
 
 
 def test_the_original_stays_as_it_is():
-    """A model that is handed over as a proto or as an onnx_ir.Model is not changed by its rewrite."""
+    """A model given as a proto or an onnx_ir.Model is not changed by its rewrite."""
     proto = model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }")
     before = proto.SerializeToString(deterministic=True)
     rewritten(proto)
@@ -113,7 +113,7 @@ def _hashed(seed):
 
 
 def test_the_rewritten_model_gives_what_the_original_gave():
-    """The helper really runs both: a model with another weight is told apart."""
+    """The helper runs both models: it detects another weight."""
     pytest.importorskip("onnxruntime")
     text = "g (float[4] x) => (float y) <float[4] w> { y = MatMul (x, w) }"
     one, other = model(text), model(text, {"w": np.float32([9, 9, 9, 9])})
@@ -125,7 +125,7 @@ def test_the_rewritten_model_gives_what_the_original_gave():
 
 @pytest.mark.parametrize(("ir_version", "opset"), [(8, 13), (4, 9), (3, 8)])
 def test_a_model_without_the_default_domain_imports_it_for_its_casts(ir_version, opset):
-    """Casts need an opset: the newest that has what a Cast needs and that the IR version admits."""
+    """Casts need an opset: the newest that the IR version allows."""
     text = f"""<ir_version: {ir_version}, opset_import: ["com.microsoft": 1]>
         g (float[4,4] x, float[4,4] w) => (float[4,4] y) {{ y = com.microsoft.FusedMatMul (x, w) }}"""
     made = rewritten(onnx.parser.parse_model(text)).model

@@ -1,4 +1,4 @@
-"""Types of values, found from schemas without shape inference."""
+"""Types of values, inferred from schemas without shape inference."""
 
 import onnx_ir as ir
 import pytest
@@ -10,7 +10,7 @@ MINE = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>'
 
 
 def infer(text):
-    """The type of every value by name, with what is declared inside the graph forgotten."""
+    """The type of every value by name, without the declarations inside the graph."""
     built = ir.from_proto(model(text))
     for node in built.graph.all_nodes():
         for value in node.outputs:
@@ -19,7 +19,7 @@ def infer(text):
 
 
 def of(node, inputs="float[4,4] x"):
-    """The type of y, which the node makes."""
+    """The type of y, the output of the node."""
     text = f"{MINE} g ({inputs}) => (float u) {{ {node} u = Constant <value_float = 1.0> () }}"
     return infer(text).get("y")
 
@@ -69,7 +69,7 @@ def test_what_operators_make(node, expected):
     ],
 )
 def test_sequences_and_optionals(node, expected):
-    """What sequence and optional operators make of what they are given."""
+    """The output types of operators on sequences and optionals."""
     assert of(node) == expected
 
 
@@ -91,14 +91,14 @@ def test_types_reach_into_bodies_and_out_again():
 
 
 def test_what_a_stranger_makes_is_learned_from_its_readers():
-    """An operand of unknown type has the type of those that share its variable."""
+    """An operand of unknown type has the type of the ports that share its type variable."""
     assert of("a = my.Thing (x) y = Add (a, x)") == "Tensor(FLOAT)"
     assert of("y = my.Thing (x) b = Add (x, y)") == "Tensor(FLOAT)"
     assert of("y = my.Thing (x)") is None
 
 
 def test_a_second_source_fills_gaps_only():
-    """Types from elsewhere serve where schemas say nothing, and overrule none."""
+    """Types from another source are used only where schemas give none."""
     built = ir.from_proto(
         model(
             f"""{MINE} g (float[4] x) => (float[4] z) {{
@@ -133,11 +133,11 @@ def test_a_second_source_fills_gaps_only():
     ],
 )
 def test_types_as_schemas_write_them(text, expected):
-    """Tensors, sequences and optionals are read; maps and variables are no types of ours."""
+    """Tensors, sequences and optionals are parsed; maps and type variables are not."""
     assert repr(element_types.parse(text)) == expected
 
 
 def test_versions():
-    """The default domain may be called ai.onnx; one that is not imported has version 1."""
+    """The default domain may be called ai.onnx; a domain that is not imported has version 1."""
     version = element_types.versions({"ai.onnx": 12, "com.microsoft": 3})
     assert [version(domain) for domain in ("", "com.microsoft", "my")] == [12, 3, 1]

@@ -1,4 +1,4 @@
-"""A half model as a float32 model that rounds: the same numbers as true half, on any CPU."""
+"""Emulation of a half model in float32: the same numbers as true half, on any CPU."""
 
 import numpy as np
 import onnx
@@ -21,9 +21,14 @@ def model(body, opset=17, ir=9):
     return parser.parse_model(f'<ir_version: {ir}, opset_import: ["": {opset}, "com.microsoft": 1]> {body}')
 
 
+def run(proto, feeds):
+    """The outputs of a model on the CPU, by name."""
+    return sessions.run_session(sessions.open_session(proto), feeds)
+
+
 def emulated(body, feeds, **versions):
     """The outputs of a half model's emulation on the CPU, in order."""
-    return list(sessions.run(amp_rewrite.emulate(model(body, **versions)), feeds).values())
+    return list(run(amp_rewrite.emulate(model(body, **versions)), feeds).values())
 
 
 def half(*numbers):
@@ -35,7 +40,7 @@ def half(*numbers):
     ("number", "square"), [(300.0, np.inf), (1e-5, 0.0), (255.0, 65024.0), (-0.0, 0.0), (2.0, 4.0)]
 )
 def test_squares_overflow_and_underflow(number, square):
-    """300 * 300 is infinite and 1e-5 * 1e-5 is zero, also where a square root follows at once."""
+    """300 * 300 is infinite and 1e-5 * 1e-5 is zero, also directly before a square root."""
     body = "g (float16[1] x) => (float16[1] y, float16[1] r) { y = Mul (x, x) r = Sqrt (y) }"
     y, r = emulated(body, {"x": half(number)})
     assert (y.dtype, y.item()) == (np.float16, square)
@@ -43,15 +48,15 @@ def test_squares_overflow_and_underflow(number, square):
 
 
 def test_the_plain_cpu_provider_does_not_see_it():
-    """What the emulation is for: onnxruntime itself gives the square root of 300 * 300 as 300."""
+    """The reason for the emulation: onnxruntime itself computes sqrt(300 * 300) = 300."""
     body = "g (float16[1] x) => (float16[1] r) { y = Mul (x, x) r = Sqrt (y) }"
-    plain = sessions.run(model(body), {"x": half(300)})["r"]
+    plain = run(model(body), {"x": half(300)})["r"]
     assert plain.item() == 300
     assert emulated(body, {"x": half(300)})[0].item() == np.inf
 
 
 def test_sums_inside_a_node_are_in_float32():
-    """A product whose terms cancel is exact, though a partial sum exceeds what float16 holds."""
+    """A product whose terms cancel is exact, though a partial sum exceeds float16's range."""
     body = "g (float16[1,3] x, float16[3,1] w) => (float16[1,1] y) { y = MatMul (x, w) }"
     feeds = {"x": half([60000, 60000, -60000]), "w": half([1], [1], [1])}
     assert emulated(body, feeds)[0].item() == 60000
@@ -104,28 +109,28 @@ FEEDS = {
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "an optional"])
 def test_it_agrees_with_the_reference(name):
-    """On true float16 graphs the emulation gives what onnx's reference implementation gives, to rounding."""
+    """On float16 graphs the emulation agrees with onnx's reference implementation, up to rounding."""
     made = model(CASES[name], opset=OPSETS.get(name, 17))
     onnx.checker.check_model(made, full_check=True)
     feeds = {entry.name: FEEDS[entry.name] for entry in made.graph.input}
     result = amp_rewrite.emulate(made)
     onnx.checker.check_model(result, full_check=True)
     expected = ReferenceEvaluator(made).run(None, feeds)
-    for wanted, got in zip(expected, sessions.run(result, feeds).values(), strict=True):
+    for wanted, got in zip(expected, run(result, feeds).values(), strict=True):
         assert got.dtype == np.float16
         np.testing.assert_allclose(got, wanted, rtol=2**-10, atol=1e-7)
 
 
 def test_optionals_are_emulated():
-    """What goes through an optional is rounded; the reference takes an optional for a list."""
+    """Values in an optional are rounded; the reference implementation treats an optional as a list."""
     y = emulated(CASES["an optional"], {"x": half(1.5, -0.3)})[0]
     square = half(1.5, -0.3) * half(1.5, -0.3)
     np.testing.assert_array_equal(y, square * square)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_computes_in_half_any_more(name):
-    """Casts aside, no node of an emulation reads a half value: the CPU provider has kernels for all."""
+def test_no_node_computes_in_half(name):
+    """Except Casts, no node of an emulation uses a half value: the CPU provider has kernels for all."""
     result = amp_rewrite.emulate(model(CASES[name], opset=OPSETS.get(name, 17)))
     inferred = onnx.shape_inference.infer_shapes(result).graph
     half_values = {v.name for v in (*inferred.value_info, *inferred.input) if _element(v) in HALVES}
@@ -141,16 +146,16 @@ def _element(value):
 
 @pytest.mark.parametrize("name", CASES)
 def test_rounding_late_gives_the_same_numbers(name):
-    """Behind what commutes with rounding or before it: not one bit differs, infinities included."""
+    """Rounding before or behind nodes that commute with it gives the same bits, infinities included."""
     made = model(CASES[name], opset=OPSETS.get(name, 17))
     feeds = {entry.name: FEEDS[entry.name] for entry in made.graph.input} | {"x": half(300, -0.3)}
-    at_once, late = (sessions.run(amp_rewrite.emulate(made, late=late), feeds) for late in (False, True))
+    at_once, late = (run(amp_rewrite.emulate(made, late=late), feeds) for late in (False, True))
     for name_, value in at_once.items():
         np.testing.assert_array_equal(late[name_], value)
 
 
-def test_rounding_late_lets_a_conv_and_its_relu_stand_together():
-    """Between a Conv and the Relu that reads it there is no Cast; behind the Relu there is."""
+def test_rounding_late_allows_fusing_a_conv_with_its_relu():
+    """There is no Cast between a Conv and its Relu, but one behind the Relu."""
     body = """g (float16[1,1,4,4] x) => (float16[1,1,2,2] y) <float16[1,1,3,3] w> {
         c = Conv (x, w) r = Relu (c) s = Sqrt (r) y = Identity (s) }"""
     weights = np.ones((1, 1, 3, 3), np.float16)
@@ -162,7 +167,7 @@ def test_rounding_late_lets_a_conv_and_its_relu_stand_together():
 
 
 def test_bfloat16_is_rounded_to_its_own_type():
-    """1 + 2**-8 is 1 in bfloat16 after any node, and is not in float16."""
+    """1 + 2**-8 is 1 in bfloat16 after any node, but not in float16."""
     body = "g (float[1] x) => (float[1] y) {{ h = Cast <to = {0}> (x) a = Add (h, h) y = Cast <to = 1> (a) }}"
     x = {"x": np.float32([1 + 2**-8])}
     assert emulated(body.format(16), x, opset=17)[0].item() == 2
@@ -170,7 +175,7 @@ def test_bfloat16_is_rounded_to_its_own_type():
 
 
 def test_contrib_operators_are_emulated():
-    """A fused operator of onnxruntime's, in half, runs in float32 and is rounded behind."""
+    """A fused half operator of onnxruntime's runs in float32, and its output is rounded."""
     body = """g (float16[1,2,4] x, float16[1,2,4] s, float16[4] w) => (float16[1,2,4] y) {
         y = com.microsoft.SkipLayerNormalization (x, s, w) }"""
     x, s = half([[1, 2, 3, 4], [5, 6, 7, 9]]), half([[1, 1, 1, 1], [0, 2, 0, 2]])
@@ -181,25 +186,25 @@ def test_contrib_operators_are_emulated():
 
 
 def test_functions_are_emulated():
-    """What a model-local function computes in half is rounded as well."""
+    """Half values in a model-local function are rounded as well."""
     body = """g (float16[1] x) => (float16[1] y) { y = own.Square (x) }
         <opset_import: ["": 17], domain: "own"> Square (a) => (b) { m = Mul (a, a) b = Sqrt (m) }"""
     text = f'<ir_version: 9, opset_import: ["": 17, "own": 1]> {body}'
     result = amp_rewrite.emulate(parser.parse_model(text))
-    assert sessions.run(result, {"x": half(300)})["y"].item() == np.inf
+    assert run(result, {"x": half(300)})["y"].item() == np.inf
 
 
-def test_what_another_tool_wrote_is_emulated():
-    """A model that onnxruntime's own converter made is emulated like ours."""
+def test_models_from_other_tools_are_emulated():
+    """A model from onnxruntime's converter is emulated like ours."""
     float16 = pytest.importorskip("onnxruntime.transformers.float16")
     body = "g (float[2] x) => (float[2] y) { a = Mul (x, x) b = Mul (a, x) y = Sqrt (b) }"
     theirs = float16.convert_float_to_float16(model(body), keep_io_types=True)
-    got = sessions.run(amp_rewrite.emulate(theirs), {"x": np.float32([300, 4])})["y"]
+    got = run(amp_rewrite.emulate(theirs), {"x": np.float32([300, 4])})["y"]
     assert got.tolist() == [np.inf, 8]
 
 
-def test_the_model_that_is_emulated_stays_as_it_is():
-    """Emulating changes nothing of what it is given."""
+def test_the_emulated_model_is_not_modified():
+    """Emulation does not modify its argument."""
     rewritten = amp_rewrite.rewrite(demo.network()).model
     before = rewritten.SerializeToString(deterministic=True)
     amp_rewrite.emulate(rewritten)
@@ -207,7 +212,7 @@ def test_the_model_that_is_emulated_stays_as_it_is():
 
 
 def test_a_float32_model_is_its_own_emulation():
-    """Where nothing is half, nothing is added."""
+    """Without half values, nothing is added."""
     network = demo.network()
     assert [n.op_type for n in amp_rewrite.emulate(network).graph.node] == [
         n.op_type for n in network.graph.node
@@ -215,7 +220,7 @@ def test_a_float32_model_is_its_own_emulation():
 
 
 def test_weights_keep_their_values():
-    """Half weights become float32 weights of the same numbers."""
+    """Half weights become float32 weights with the same values."""
     made = model("g (float16[2] x) => (float16[2] y) <float16[2] w = {15360, 64512}> { y = Mul (x, w) }")
     weights = amp_rewrite.emulate(made).graph.initializer
     assert [numpy_helper.to_array(w).tolist() for w in weights] == [[1.0, -np.inf]]
@@ -229,7 +234,7 @@ def test_weights_keep_their_values():
 @pytest.mark.parametrize(("reduction", "result"), [("add", np.inf), ("mul", np.inf), ("max", 30000)])
 @pytest.mark.parametrize("scatter", ["ScatterND", "ScatterElements <axis = 0,"])
 def test_a_scatter_that_adds_is_rounded(scatter, reduction, result, late):
-    """60000 + 60000 is infinite, also where it is halved at once; the larger of the two is one of them."""
+    """60000 + 60000 is infinite, also directly before halving; the maximum of the two is finite."""
     begun = scatter if "<" in scatter else f"{scatter} <"
     index = "[1,1] i = {0}" if scatter == "ScatterND" else "[1] i = {0}"
     body = f"""g (float16[1] x, float16[1] u) => (float16[1] y) <int64{index}, float16 h = {{14336}}> {{
@@ -238,10 +243,10 @@ def test_a_scatter_that_adds_is_rounded(scatter, reduction, result, late):
     made = model(body, opset=18)
     onnx.checker.check_model(made, full_check=True)
     feeds = {"x": half(60000), "u": half(60000)}
-    assert sessions.run(amp_rewrite.emulate(made, late=late), feeds)["y"].item() == result
+    assert run(amp_rewrite.emulate(made, late=late), feeds)["y"].item() == result
 
 
-def test_a_scatter_that_only_puts_values_needs_no_casts():
+def test_a_scatter_without_reduction_needs_no_casts():
     """Without a reduction a scatter of rounded values is rounded."""
     body = """g (float16[2] x) => (float16[2] y) <int64[1,1] i = {0}, float16[1] u = {15360}> {
         s = ScatterND (x, i, u) y = Mul (s, s) }"""
@@ -253,7 +258,7 @@ def test_a_scatter_that_only_puts_values_needs_no_casts():
 
 
 def borders(made):
-    """The types of all inputs and outputs."""
+    """The types of all inputs and outputs of a model."""
     return {entry.name: entry.type for entry in (*made.graph.input, *made.graph.output)}
 
 
@@ -282,19 +287,19 @@ BORDER_FEEDS = FEEDS | {"q": [half(1.5, -0.3), half(2, 300)], "w": half(0.1, 3)}
 
 @pytest.mark.parametrize("name", BORDERS)
 @pytest.mark.parametrize("opset", [13, 17, 22])
-def test_borders_keep_their_types_and_values(name, opset):
-    """Sequences and weights at the border of the model are half outside, and are computed with as float32."""
+def test_inputs_and_outputs_keep_their_types_and_values(name, opset):
+    """Sequences and weights that are inputs or outputs stay half, and are computed with in float32."""
     made = model(BORDERS[name], opset=opset)
     result = checked_emulation(made)
     feeds = {entry.name: BORDER_FEEDS[entry.name] for entry in made.graph.input}
     expected = ReferenceEvaluator(made).run(None, feeds)
-    for wanted, got in zip(expected, sessions.run(result, feeds).values(), strict=True):
+    for wanted, got in zip(expected, run(result, feeds).values(), strict=True):
         np.testing.assert_allclose(np.stack(got), np.stack(wanted), rtol=2**-10, atol=1e-7)
         assert np.asarray(got[0]).dtype == np.float16
 
 
 def checked_emulation(made):
-    """The emulation of a model, after a check: it is valid, and its borders have the types that they had."""
+    """The emulation of a model; asserts that it is valid, and that inputs and outputs keep their types."""
     onnx.checker.check_model(made, full_check=True)
     result = amp_rewrite.emulate(made)
     onnx.checker.check_model(result, full_check=True)
@@ -307,32 +312,32 @@ MAYBE = """g (optional(float16[2]) o) => (optional(float16[2]) z, bool h) {
         then_branch = t () => (optional(float16[2]) p) {
             a = OptionalGetElement (o) b = Mul (a, a) p = Optional (b) },
         else_branch = e () => (optional(float16[2]) q) { q = Identity (o) }> }"""
-"""Squares what is there, and gives nothing for nothing."""
+"""Squares the element; an empty optional stays empty."""
 
 
 @pytest.mark.parametrize("opset", [16, 18, 22])
 @pytest.mark.parametrize(("given", "wanted"), [(half(300, 2), half(np.inf, 4)), (None, None)])
-def test_an_optional_at_the_border_is_half_outside(opset, given, wanted):
-    """What is in an optional is rounded, and an empty one stays empty."""
-    got = sessions.run(checked_emulation(model(MAYBE, opset=opset)), {"o": given})
+def test_an_optional_input_or_output_stays_half(opset, given, wanted):
+    """The element of an optional is rounded, and an empty one stays empty."""
+    got = run(checked_emulation(model(MAYBE, opset=opset)), {"o": given})
     assert got["h"] == (given is not None)
     np.testing.assert_array_equal(got["z"], wanted)
     assert given is None or got["z"].dtype == np.float16
 
 
-def test_an_optional_sequence_at_the_border_is_half_outside():
+def test_an_optional_sequence_input_stays_half():
     """A sequence in an optional is cast element by element."""
     body = """g (optional(seq(float16[2])) o) => (float16[2] y) {
         q = OptionalGetElement (o) i = Constant <value = int64 {1}> ()
         a = SequenceAt (q, i) y = Mul (a, a) }"""
-    got = sessions.run(checked_emulation(model(body, opset=18)), {"o": [half(1, 1), half(300, 2)]})
+    got = run(checked_emulation(model(body, opset=18)), {"o": [half(1, 1), half(300, 2)]})
     np.testing.assert_array_equal(got["y"], half(np.inf, 4))
 
 
 def test_a_weight_that_can_be_overridden_has_its_default():
-    """Without a value from outside, the stored one holds."""
+    """Without a given value, the default is used."""
     made = model(BORDERS["a weight that can be overridden"])
-    got = sessions.run(amp_rewrite.emulate(made), {"x": half(2, 2)})["y"]
+    got = run(amp_rewrite.emulate(made), {"x": half(2, 2)})["y"]
     np.testing.assert_array_equal(got, half(2, 1))
 
 
@@ -346,8 +351,8 @@ OUT_OF_REACH = {
 
 
 @pytest.mark.parametrize("name", OUT_OF_REACH)
-def test_a_border_that_no_node_can_cast_is_refused(name):
-    """Instead of a model that onnxruntime refuses there is an error that names the value."""
+def test_an_input_or_output_that_cannot_be_cast_is_refused(name):
+    """Instead of a model that onnxruntime rejects, there is an error that names the value."""
     body, opset = OUT_OF_REACH[name]
     with pytest.raises(ModelError, match=r"no node can cast '[qo]'"):
         amp_rewrite.emulate(model(body, opset=opset))

@@ -86,9 +86,9 @@ PRINTS = re.compile(r"rich(?!\.table\.Column)\b.*|click\.s?echo|print|.*std(out|
 PLACES = {
     "console.py": "where everything is printed",
     "cli/progress.py": "a spinner with stages of ours",
-    "cli/group.py": "the one line of an error",
-    "cli/main.py": "the version",
-    "process/starting.py": "that a package is missing, in words of ours and of Python",
+    "cli/exit_codes.py": "the one line of an error",
+    "cli/commands.py": "the version",
+    "process/startup.py": "that a package is missing, in words of ours and of Python",
 }
 
 

@@ -5,13 +5,12 @@ import json
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.cli import main
 from amp_rewrite.policy.options import Options
 from tests import text
+from tests.commands import run
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -49,11 +48,6 @@ def plan(model):
     return path
 
 
-def run(*arguments):
-    """Runs the command line in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 def told(*arguments):
     """What `explain` prints on standard output, in lines, and nothing on standard error."""
     result = run("explain", *arguments)
@@ -74,7 +68,7 @@ CAUSE = [
     "2 nodes, 11% of FLOPs: downstream of Exp 'exponential'",
     "  denied: overflows above 11.09, and an error in x becomes a relative error of the result (default)",
 ]
-SIZED = "open dimensions count as 1 (n); --dim NAME=SIZE gives them a size"
+SIZED = "open dimensions count as 1 (n); --dim NAME=SIZE sets them"
 
 
 def test_a_model_is_analysed(model):
@@ -86,11 +80,11 @@ def test_a_model_is_analysed(model):
 
 def test_a_rewritten_model_is_explained_from_its_metadata(rewritten):
     """The same without the original; there is nothing to try a flag on, and none is named."""
-    flags = "no flag was tried: that takes the original (amp-rewrite explain ORIGINAL)"
+    flags = "no flag was tried: that needs the original (amp-rewrite explain ORIGINAL)"
     assert told(rewritten) == [*CAUSE, SIZED, flags]
 
 
-UNTRIED = "no flag was tried: a plan takes none (amp-rewrite explain MODEL tries some)"
+UNTRIED = "no flag was tried: that needs the model (amp-rewrite explain MODEL)"
 
 
 def test_a_plan_is_explained_without_its_model(plan):
@@ -160,22 +154,22 @@ def test_why_a_cast_stands(kind, request):
     """`--why-cast` says who makes the value, who reads it otherwise, and why each has its colour."""
     what = request.getfixturevalue(kind)
     assert told(what, "--why-cast", "r") == [
-        "Cast of 'r' to float16, which the rewrite adds",
-        "  the value is made by",
+        "Cast of 'r' to float16, added by the rewrite",
+        "  the value is produced by",
         *["  " + line for line in CHAIN[1:]],
-        "  the result is read by 1 unit",
+        "  the result is used by 1 unit",
         f"    half by rule allow: MatMul 'second' (T): {PRODUCT}",
     ]
     assert told(what, "--why-cast", "r__float16") == told(what, "--why-cast", "r")
-    first = "Cast of 'x' to float16, which the rewrite adds"
-    origin = "  the value is an input, and has the type that inputs are to have"
+    first = "Cast of 'x' to float16, added by the rewrite"
+    origin = "  the value is an input of the model, whose type is fixed by the options"
     assert told(what, "--why-cast", "x")[:2] == [first, origin]
 
 
 def test_a_cast_at_the_border(rewritten):
     """What makes an output of the model says so."""
     lines = told(rewritten, "--why-cast", "y")
-    assert "  the result is an output of the model, and has the type that outputs are to have" in lines
+    assert "  the result is an output of the model, whose type is fixed by the options" in lines
 
 
 def test_a_node_that_is_an_added_cast(rewritten):
@@ -196,9 +190,9 @@ def test_a_cast_that_the_model_had(tmp_path):
     onnx.save(text.model(GIVEN), path)
     for what in (path, rewrite(path).model):
         lines = told(what, "--why-cast", "i")
-        assert lines[0] == "Cast of 'i' to float32, which the model had"
-        assert lines[1] == "  the value has another type, of which nothing was decided"
-        assert lines[2:] == ["  the result is cast again, see --why-cast f"]
+        assert lines[0] == "Cast of 'i' to float32, from the original model"
+        assert lines[1] == "  the value has another element type, about which nothing is decided"
+        assert lines[2:] == ["  the result is cast again: see --why-cast f"]
 
 
 def as_json(folder, *arguments):
@@ -305,14 +299,17 @@ def test_metadata_of_somebody_else(tmp_path):
     ("arguments", "words"),
     [
         (("rot",), "no node is called 'rot'; did you mean root or product?"),
-        (("zzzzz",), "no node is called 'zzzzz'; leave it out to see what holds nodes back, or say --all"),
-        (("--why-cast", "e"), "no Cast of 'e'; who makes it and who reads it have one type"),
-        (("--why-cast", "nothing"), "no Cast of 'nothing'; the model has or gets none"),
+        (
+            ("zzzzz",),
+            "no node is called 'zzzzz'; leave NODE out to see what keeps nodes in float32, or say --all",
+        ),
+        (("--why-cast", "e"), "no Cast of 'e'; its producer and its consumers have one type"),
+        (("--why-cast", "nothing"), "no Cast of 'nothing'; none is there, and none is inserted"),
         (("--why-cast", "r__flat16"), "did you mean r__float16"),
-        (("root", "--all"), "NODE and --all are two questions; ask one at a time"),
-        (("--advice", "--why-cast", "e"), "--why-cast and --advice are two questions"),
+        (("root", "--all"), "NODE and --all cannot be combined; ask for one at a time"),
+        (("--advice", "--why-cast", "e"), "--why-cast and --advice cannot be combined"),
         (("--device-capability", "7.0"), "--device-capability is for --advice; add --advice"),
-        (("--advice", "--device-capability", "seven"), "seven is no compute capability; write it as in 7.5"),
+        (("--advice", "--device-capability", "x"), "x is not a compute capability; write it as in 7.5"),
         (("--dim", "m=3"), "the model has no open dimension 'm'"),
         (("--dim", "n"), "--dim n is not NAME=SIZE"),
     ],
@@ -327,7 +324,7 @@ def test_what_is_wrong_is_one_line(model, arguments, words):
     [
         (("--deny", "Exp"), "a plan alone has decided everything; leave the other flags out"),
         (("--dim", "n=3"), "a plan alone has decided everything; leave the other flags out"),
-        (("--advice",), "a plan alone says nothing of shapes; ask for advice on the model, with --plan"),
+        (("--advice",), "a plan alone has no shapes; ask for advice on the model, with --plan"),
         (("rot",), "no node is called 'rot'; did you mean root"),
     ],
 )
@@ -388,10 +385,10 @@ def test_who_reads_what_a_cast_of_the_model_makes(tmp_path):
     onnx.save(text.model(RECAST), path)
     for what in (path, rewrite(path).model):
         given = told(what, "--why-cast", "given")
-        assert "  the result is read by 1 unit" in given
+        assert "  the result is used by 1 unit" in given
         assert any("Exp 'e' (T)" in line for line in given)
         assert not any("MatMul" in line for line in given)
-        assert given[-1] == "  the result is cast again, see --why-cast f"
+        assert given[-1] == "  the result is cast again: see --why-cast f"
         assert any("MatMul 'p' (T)" in line for line in told(what, "--why-cast", "f__float16"))
 
 
@@ -399,7 +396,7 @@ def test_a_cast_of_a_stored_value_that_the_model_had(tmp_path):
     """Nothing is said of readers of both types where the Cast is the model's own."""
     path = tmp_path / "model.onnx"
     onnx.save(text.model(RECAST), path)
-    assert told(path, "--why-cast", "stored")[1] == "  the value is stored"
+    assert told(path, "--why-cast", "stored")[1] == "  the value is a constant"
 
 
 LEADS = """g (float[4, 4] x) => (float[4, 4] y) { [p] a = MatMul(x, x)  [s] y = Softmax(a) }"""
@@ -421,7 +418,7 @@ def test_a_long_chain_is_explained_in_linear_time_and_space(tmp_path):
     assert told(path)[0] == f"{count + 1:,} nodes, 100% of FLOPs: downstream of Exp 'e'"
     lines = told(path, f"n{count - 1}")
     assert len(lines) < 30
-    assert "more between that and" in lines[-2]
+    assert "more, down to" in lines[-2]
     assert "Exp 'e' (T)" in lines[-1]
 
 

@@ -1,4 +1,4 @@
-"""Weights in files beside the model: read where they may lie, and kept there."""
+"""External data: where it is read from, and that it stays external."""
 
 import os
 
@@ -31,7 +31,7 @@ def test_external_data_stays_external(external, tmp_path):
 
 
 def test_external_data_over_itself(external):
-    """In place, weights are read from the very file that they replace."""
+    """In place, weights are read from the file that they replace."""
     expected = numpy_helper.to_array(onnx.load(external).graph.initializer[0]).astype(np.float16)
     assert rewrite(external, in_place=True).model == external
     np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(external).graph.initializer[0]), expected)
@@ -41,7 +41,7 @@ def test_external_data_over_itself(external):
 
 
 def test_external_data_of_an_unchanged_model(tmp_path):
-    """What did not change is copied with its external data, and loads."""
+    """An unchanged model is copied with its external data, and loads."""
     proto = text.model("g (float[4] x) => (float[4] y) <float[4] w> { h = Pow(x, w)  y = Exp(h) }")
     save_external(proto, tmp_path / "m.onnx", "m.data")
     made = rewrite(tmp_path / "m.onnx", output=tmp_path / "sub.onnx").model
@@ -49,7 +49,7 @@ def test_external_data_of_an_unchanged_model(tmp_path):
 
 
 def test_the_data_of_the_input_is_spared(external):
-    """Where the data of the result would replace that of the input, it gets another name."""
+    """If the data of the result would replace that of the input, it gets another name."""
     save_external(onnx.load(external), external.with_name("a.onnx"), "b.onnx.data")
     before = external.with_name("b.onnx.data").read_bytes()
     made = rewrite(external.with_name("a.onnx"), output=external.with_name("b.onnx")).model
@@ -59,7 +59,7 @@ def test_the_data_of_the_input_is_spared(external):
 
 
 def test_missing_external_data(external):
-    """A model whose data file is not there is refused by the name of the tensor and of the file."""
+    """A missing data file is refused; the message names the tensor and the file."""
     external.with_name("m.onnx.data").unlink()
     assert "the data of 'w' should be in m.onnx.data" in refused(external)
 
@@ -75,7 +75,7 @@ def test_truncated_external_data(external):
 @pytest.mark.parametrize("location", ["../secret", "sub/../../secret", "{root}/secret", "link"])
 @pytest.mark.parametrize("holder", ["initializer", "attribute"])
 def test_external_data_may_not_climb_out(tmp_path, location, holder):
-    """Data outside of the model's folder is refused, whoever holds it: by .., by /, or by a link."""
+    """Data outside the model's folder is refused: by .., by /, or by a link."""
     folder = tmp_path / "models"
     folder.mkdir()
     (tmp_path / "secret").write_bytes(np.ones(4, np.float32).tobytes())
@@ -86,7 +86,7 @@ def test_external_data_may_not_climb_out(tmp_path, location, holder):
 
 
 def pointing_to(location, holder, offset="0"):
-    """A model with one weight, an initializer or a Constant node's, that lies in a file."""
+    """A model with one external weight, in an initializer or a Constant node."""
     weight = TensorProto(
         name="w", data_type=TensorProto.FLOAT, dims=[2, 2], data_location=TensorProto.EXTERNAL
     )
@@ -107,7 +107,7 @@ def pointing_to(location, holder, offset="0"):
 
 @pytest.mark.parametrize("offset", ["-4", "4", "99999999999999999999"])
 def test_external_data_with_an_odd_offset(tmp_path, offset):
-    """An offset that does not lie in the file is refused."""
+    """An offset beyond the end of the file is refused."""
     (tmp_path / "w.data").write_bytes(bytes(16))
     (tmp_path / "m.onnx").write_bytes(pointing_to("w.data", "initializer", offset).SerializeToString())
     refused(tmp_path / "m.onnx")
@@ -115,7 +115,7 @@ def test_external_data_with_an_odd_offset(tmp_path, offset):
 
 @pytest.mark.parametrize("reader", ["MatMul", "Pow"])
 def test_external_data_of_an_attribute(tmp_path, reader):
-    """What a Constant node holds in a file is taken in, converted or not: the result stands alone."""
+    """The external data of a Constant node is loaded into the result, converted or not."""
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "w.data").write_bytes(np.full(4, 0.5, np.float32).tobytes())
@@ -127,7 +127,7 @@ def test_external_data_of_an_attribute(tmp_path, reader):
 
 
 def test_a_second_hard_link_is_no_harm(external, tmp_path):
-    """A data file that a store of models links to as well is read, what stays float32 in it included."""
+    """A data file with a second hard link, as in a model store, is read."""
     proto = text.model("g (float[700] x) => (float[700] y) <float[700] w> { y = Pow(x, w) }")
     save_external(proto, external.with_name("n.onnx"), "n.onnx.data")
     for name in ("m", "n"):
@@ -137,7 +137,7 @@ def test_a_second_hard_link_is_no_harm(external, tmp_path):
 
 
 def test_a_model_in_a_store_of_files(external, tmp_path):
-    """A model and its data that are both links into one folder, as a download cache has them, are read."""
+    """A model and its data may both be links into one folder, as in a download cache."""
     view = tmp_path / "view"
     view.mkdir()
     for name in names(external.parent):
@@ -148,7 +148,7 @@ def test_a_model_in_a_store_of_files(external, tmp_path):
 
 
 def test_external_data_of_a_function(tmp_path):
-    """What a function keeps in a file is found, inlined or not."""
+    """External data of a function is found, inlined or not."""
     proto = onnx.parser.parse_model(text.FUNCTIONS)
     constant = pointing_to("w.data", "attribute").graph.node[0]
     proto.functions[0].node[0].input[1] = "w"
@@ -163,7 +163,7 @@ def test_external_data_of_a_function(tmp_path):
 
 @pytest.mark.parametrize(("key", "value"), [("length", "8"), ("offset", "nonsense"), ("location", "")])
 def test_external_data_that_contradicts_itself(tmp_path, key, value):
-    """A length that is not that of the shape, an offset that is no number and an empty name are refused."""
+    """A length that contradicts the shape, an invalid offset and an empty name are refused."""
     proto = pointing_to("w.data", "initializer")
     (entry,) = (each for each in proto.graph.initializer[0].external_data if each.key == key)
     entry.value = value
@@ -173,7 +173,7 @@ def test_external_data_that_contradicts_itself(tmp_path, key, value):
 
 
 def test_a_model_in_memory_may_not_climb_out(tmp_path):
-    """An onnx_ir.Model whose tensors lie outside its folder is refused as well."""
+    """An onnx_ir.Model with tensors outside its folder is refused as well."""
     (tmp_path / "secret").write_bytes(bytes(16))
     source = ir.from_proto(pointing_to("../secret", "initializer"))
     ir.external_data.set_base_dir(source.graph, tmp_path / "models")
@@ -181,7 +181,7 @@ def test_a_model_in_memory_may_not_climb_out(tmp_path):
 
 
 def test_a_tensor_without_a_folder_may_lie_anywhere(external):
-    """An onnx_ir.Model whose tensors name their files in full, and no folder, is rewritten."""
+    """An onnx_ir.Model whose tensors have full paths and no base folder is rewritten."""
     source = ir.from_proto(onnx.load(external))
     (value,) = source.graph.initializers.values()
     where, shape = external.with_name("m.onnx.data"), ir.Shape((LARGE, LARGE))
@@ -193,21 +193,21 @@ def test_a_tensor_without_a_folder_may_lie_anywhere(external):
 
 
 def test_data_that_shrinks_meanwhile(external, monkeypatch):
-    """A file that is cut off after it was looked at is an error in one line, not the end of the process."""
-    settle = external_module.resolve
+    """A file truncated after it was checked is an error in one line, not a crash."""
+    resolve = external_module.resolve
 
     def cut(model, path):
-        found = settle(model, path)
+        found = resolve(model, path)
         external.with_name("m.onnx.data").write_bytes(b"short")
         return found
 
-    monkeypatch.setattr(external_module, "settle", cut)
+    monkeypatch.setattr(external_module, "resolve", cut)
     assert "it ends too early" in refused(external)
 
 
 @pytest.mark.parametrize("door", [onnx.ModelProto.SerializeToString, lambda m: m])
 def test_external_data_without_a_folder(door, external, monkeypatch):
-    """Bytes and protos do not say where their files are: refused, even where they would be found."""
+    """External data of bytes and protos is refused, since its folder is not known."""
     source = door(onnx.load(external, load_external_data=False))
     monkeypatch.chdir(external.parent)
     assert "give its path" in refused(source)

@@ -1,4 +1,4 @@
-"""Inputs that are read from files, and the flags that name them."""
+"""Inputs read from files, and the flags for them."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.sessions import Runtime
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.cli.feed_flags import feed_flags
+from amp_rewrite.cli.input_flags import input_flags
 from amp_rewrite.running.inputs.feeds import Data, feeds
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -27,13 +27,13 @@ X, N = np.ones((4, 3), np.float32), np.array([1, 2])
 
 
 def given(path, text=TWO):
-    """The samples that lie at a path, for a model in ONNX text."""
+    """The samples at a path, for a model in ONNX text."""
     return list(feeds(model(text), Data((path,))))
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """A function that saves arrays in an .npz and says where."""
+    """A function that saves arrays in an .npz and returns its path."""
 
     def save(name="sample.npz", **arrays):
         np.savez(tmp_path / name, **arrays)
@@ -43,7 +43,7 @@ def saved(tmp_path):
 
 
 def save_data_set(folder, *protos):
-    """An ONNX test data set of these inputs, and of an output that is none."""
+    """Writes an ONNX test data set with these inputs, and an output."""
     folder.mkdir()
     for i, proto in enumerate(protos):
         (folder / f"input_{i}.pb").write_bytes(proto.SerializeToString())
@@ -51,7 +51,7 @@ def save_data_set(folder, *protos):
 
 
 def refusal(path, text=TWO):
-    """The one line that says what is wrong with the samples at a path."""
+    """The error message for the samples at a path."""
     with pytest.raises(FeedError) as caught:
         given(path, text)
     assert "\n" not in str(caught.value)
@@ -69,14 +69,14 @@ def test_an_npz_is_one_sample(saved):
 
 
 def test_a_directory_of_npz_is_a_sample_each(saved, tmp_path):
-    """In the order of their names, with numbers as numbers."""
+    """In the order of their names, with numbers by value."""
     for i in (10, 2, 1):
         saved(f"s{i}.npz", x=X * i, n=N)
     assert [sample["x"][0, 0] for sample in given(tmp_path)] == [1, 2, 10]
 
 
 def test_a_test_data_set_follows_the_model_s_order(tmp_path):
-    """input_0.pb is the first input, whatever it calls itself; outputs are left alone."""
+    """input_0.pb is the first input, whatever name is in it; outputs are not read."""
     folder = tmp_path / "test_data_set_0"
     save_data_set(folder, numpy_helper.from_array(X, "n"), numpy_helper.from_array(N, "odd"))
     (sample,) = given(folder)
@@ -85,7 +85,7 @@ def test_a_test_data_set_follows_the_model_s_order(tmp_path):
 
 
 def test_a_directory_of_test_data_sets(tmp_path):
-    """A model's folder holds several, each a sample; ten comes after two."""
+    """A folder with several data sets has a sample each; ten comes after two."""
     for i in (10, 2):
         x, n = numpy_helper.from_array(X * i), numpy_helper.from_array(N)
         save_data_set(tmp_path / f"test_data_set_{i}", x, n)
@@ -93,14 +93,14 @@ def test_a_directory_of_test_data_sets(tmp_path):
 
 
 def test_a_data_set_without_inputs(tmp_path):
-    """A model that takes nothing has a data set with outputs alone."""
+    """The data set of a model without inputs has outputs only."""
     save_data_set(tmp_path / "test_data_set_0")
     text = "g () => (float[2] y) { y = Constant <value_floats = [1.0, 2.0]> () }"
     assert given(tmp_path / "test_data_set_0", text) == [{}]
 
 
 def test_sequences_and_optionals_in_a_data_set(tmp_path):
-    """A sequence comes as a list, an optional as its tensor or as None."""
+    """A sequence is read as a list, an optional as its tensor or as None."""
     text = "g (seq(float[2]) s, optional(float[2]) o) => (bool y) { y = OptionalHasElement (o) }"
     proto = parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
     pair, one = [np.zeros(2, np.float32), np.ones(2, np.float32)], np.ones(2, np.float32)
@@ -113,7 +113,7 @@ def test_sequences_and_optionals_in_a_data_set(tmp_path):
 
 
 def test_samples_are_read_one_at_a_time(saved):
-    """A broken second sample does not keep the first from being read."""
+    """An invalid second sample does not prevent reading the first."""
     good, bad = saved("good.npz", x=X, n=N), saved("bad.npz", x=X)
     samples = feeds(model(TWO), Data((good, bad)))
     np.testing.assert_array_equal(next(samples)["x"], X)
@@ -123,7 +123,7 @@ def test_samples_are_read_one_at_a_time(saved):
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.npz", "empty", "other.txt"])
 def test_paths_that_hold_no_samples(tmp_path, name):
-    """What is not there, holds nothing, or is something else: refused before anything runs."""
+    """Missing, empty and other paths are refused before anything runs."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.txt").write_text("1 2 3")
     with pytest.raises(FeedError, match=r"give an \.npz file, a directory of them, or an ONNX test_data_set"):
@@ -144,8 +144,8 @@ def test_paths_that_hold_no_samples(tmp_path, name):
         (np.array([0.5, 2], ml_dtypes.bfloat16), "bfloat16"),
     ],
 )
-def test_numbers_take_the_model_s_type(saved, array, wanted):
-    """Where each stays what it is, and from float64 to float32 also where it is rounded."""
+def test_numbers_are_converted_to_the_declared_type(saved, array, wanted):
+    """If no number changes, and from float64 to float32 also with rounding."""
     text = f"g ({wanted}[2] x) => ({wanted}[2] y) {{ y = Identity (x) }}"
     (sample,) = given(saved(x=array), text)
     assert sample["x"].dtype.name == {"float": "float32"}.get(wanted, wanted)
@@ -166,11 +166,11 @@ def test_numbers_take_the_model_s_type(saved, array, wanted):
     ],
 )
 def test_numbers_that_would_change_are_refused(saved, array, wanted):
-    """Another kind of number, or one that the type cannot hold: both types are named."""
+    """Numbers of another category or out of range are refused; both types are named."""
     text = f"g ({wanted}[2] x) => ({wanted}[2] y) {{ y = Identity (x) }}"
     said = refusal(saved(x=array), text)
     shown = {"float": "float32"}.get(wanted, wanted)
-    assert f"input 'x' is {shown}[2], and what is given is {array.dtype}[2]" in said
+    assert f"input 'x' is {shown}[2], but {array.dtype}[2] was given" in said
 
 
 @pytest.mark.parametrize(
@@ -178,23 +178,23 @@ def test_numbers_that_would_change_are_refused(saved, array, wanted):
     [
         ({"x": X}, "input 'n' is missing; add it, as int64[2]"),
         ({"x": X, "n": N, "z": N}, "the model has no input 'z'; it has x, n"),
-        ({"x": X[0], "n": N}, "input 'x' is float32[batch,3], and what is given is float32[3]"),
-        ({"x": X[:, :2], "n": N}, "input 'x' is float32[batch,3], and what is given is float32[4,2]"),
+        ({"x": X[0], "n": N}, "input 'x' is float32[batch,3], but float32[3] was given"),
+        ({"x": X[:, :2], "n": N}, "input 'x' is float32[batch,3], but float32[4,2] was given"),
     ],
 )
 def test_what_does_not_fit_says_why(saved, arrays, said):
-    """Inputs that are missing, unknown or of another shape: one line with the file and both sides."""
+    """For missing and unknown inputs and other shapes, one line names the file and both sides."""
     path = saved(**arrays)
     assert refusal(path).startswith(f"{path}: {said}")
 
 
 def test_pickled_arrays_are_refused(saved):
-    """Python objects in an .npz could run code: they are not loaded."""
+    """Python objects in an .npz are not loaded: unpickling could run code."""
     assert "holds Python objects" in refusal(saved(x=np.array([{}], object), n=N))
 
 
 def test_files_that_are_damaged_are_refused(tmp_path):
-    """An .npz that is no archive, and a tensor that is cut off."""
+    """An .npz that is not an archive, and a truncated tensor."""
     (tmp_path / "bad.npz").write_bytes(b"no archive")
     assert "cannot be read" in refusal(tmp_path / "bad.npz")
     save_data_set(tmp_path / "test_data_set_0", numpy_helper.from_array(X), numpy_helper.from_array(N))
@@ -203,15 +203,15 @@ def test_files_that_are_damaged_are_refused(tmp_path):
 
 
 def test_a_data_set_with_too_many_inputs(tmp_path):
-    """It belongs to another model."""
+    """It is refused, since it belongs to another model."""
     tensor = numpy_helper.from_array(N)
     save_data_set(tmp_path / "test_data_set_0", tensor, tensor, tensor)
-    assert "has 3 inputs, and the model takes 2" in refusal(tmp_path / "test_data_set_0")
+    assert "has 3 inputs, and the model has 2" in refusal(tmp_path / "test_data_set_0")
 
 
 @pytest.mark.parametrize("version", [3, 8])
 def test_weights_that_are_listed_as_inputs(saved, version):
-    """In IR 3 they are no inputs; from IR 4 on they can be given, and can be left out."""
+    """In IR 3 they cannot be given; from IR 4 on they can be given or omitted."""
     proto = model("g (float[2, 3] x) => (float[2, 4] y) <float[3, 4] w> { y = MatMul (x, w) }")
     proto.ir_version = version
     proto.graph.input.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3, 4]))
@@ -229,14 +229,14 @@ def test_weights_that_are_listed_as_inputs(saved, version):
 
 
 @click.command()
-@feed_flags
+@input_flags
 def show(data):
-    """A command that says what its flags come to."""
+    """A command that prints the parsed flags."""
     click.echo(repr((data.paths, dict(data.dims), data.seed, data.samples)))
 
 
 def test_flags_say_where_inputs_come_from(tmp_path):
-    """`--dim` names a symbol or an input and its axis; names may have colons and signs of their own."""
+    """`--dim` takes a symbol or an input and its axis; names may contain colons and equals signs."""
     asked = ["--dim", "batch=4", "--dim", "x:0:1=2", "--dim", "a=b=3", "--seed", "7", "--samples", "2"]
     assert CliRunner().invoke(show, asked).output == "((), {'batch': 4, 'x:0:1': 2, 'a=b': 3}, 7, 2)\n"
     assert CliRunner().invoke(show, []).output == "((), {}, 0, 1)\n"
@@ -246,23 +246,23 @@ def test_flags_say_where_inputs_come_from(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["batch", "batch=", "=4", "batch=four", "batch=-1", "batch=1.5"])
-def test_a_dim_that_is_no_size(text):
-    """One line says how it is written."""
+def test_a_dim_that_is_not_a_size(text):
+    """One line shows the syntax."""
     error = CliRunner().invoke(show, ["--dim", text]).exception
     assert isinstance(error, OptionError)
     assert str(error) == f"--dim {text} is not NAME=SIZE; write it as in --dim batch=4"
 
 
 def test_two_sizes_for_one_dimension():
-    """One line says that it is given twice."""
+    """Two different sizes are refused in one line."""
     error = CliRunner().invoke(show, ["--dim", "n=1", "--dim", "n=2"]).exception
     assert isinstance(error, OptionError)
     assert str(error) == "--dim gives n two sizes; give it once"
 
 
 @pytest.mark.parametrize("digits", [19, 5000])
-def test_a_dim_beyond_all_sizes(digits):
-    """ONNX has 64 bits for a dimension, and Python an end to the digits that it reads."""
+def test_a_dim_that_is_too_large(digits):
+    """ONNX dimensions have 64 bits, and Python limits the digits of an integer."""
     error = CliRunner().invoke(show, ["--dim", f"n={'9' * digits}"]).exception
     assert isinstance(error, OptionError)
     assert str(error) == "--dim n is larger than any dimension; give at most 18 digits"
@@ -270,7 +270,7 @@ def test_a_dim_beyond_all_sizes(digits):
 
 @pytest.mark.parametrize("asked", [["--samples", "0"], ["--seed", "-1"], ["--seed", "x"]])
 def test_numbers_out_of_range(asked):
-    """Usage, exit code 2."""
+    """They are usage errors with exit code 2."""
     assert CliRunner().invoke(show, asked).exit_code == 2
 
 
@@ -278,7 +278,7 @@ def test_numbers_out_of_range(asked):
 
 
 def with_data():
-    """The folders of real models that come with samples; none where they are missing."""
+    """The folders of real models with samples; empty if they are not there."""
     index = MODELS / "index.json"
     found = json.loads(index.read_text()) if index.is_file() else []
     return [entry["file"] for entry in found if entry["runs"] and entry["feeds"] != "index"]
@@ -286,7 +286,7 @@ def with_data():
 
 @pytest.mark.parametrize("file", with_data())
 def test_real_samples_are_read(file):
-    """What came with a model fits it, and runs."""
+    """The samples that come with a model fit it, and run."""
     path = MODELS / file
     (sample,) = feeds(path, Data((path.parent,)))
     assert not RUNTIME.run(str(path), dict(sample)).failure

@@ -7,8 +7,8 @@ import onnx.parser
 import pytest
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops import contrib_shapes, flop_count, formulas
-from amp_rewrite.flops.flop_count import Work
+from amp_rewrite.flops import contrib_shapes, flop_count, flop_formulas
+from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.onnx_types import element_types
 from tests import text
@@ -17,8 +17,8 @@ MODELS = Path(__file__).parents[2] / "shared" / "models"
 NEWEST = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 
 
-def counted(proto: onnx.ModelProto, **dims: int) -> Work:
-    """The work of a model."""
+def counted(proto: onnx.ModelProto, **dims: int) -> FlopCount:
+    """The FLOP count of a model."""
     model = loading.load(proto).model
     inlining.inline(model)
     return flop_count.count(model, element_types.infer(model), dims)
@@ -221,7 +221,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("said", "count"), [("2", 2), ('"two"', 1), ("[2, 2]", 1), ("2.0", 1)])
 def test_an_attribute_of_another_kind_counts_as_none(said: str, count: int) -> None:
-    """What is no integer where one should be is not there: nobody can say what it means."""
+    """An attribute of the wrong type counts as absent."""
     line = f"g (x, w) => (y) {{ y = ConvTranspose <group = {said}> (x, w) }}"
     model = loading.load(onnx.parser.parse_model(f"{NEWEST} {line}")).model
     assert contrib_shapes.attribute(model.graph[0], "group", 1) == count
@@ -229,7 +229,7 @@ def test_an_attribute_of_another_kind_counts_as_none(said: str, count: int) -> N
 
 @pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
 def test_sizes_beyond_all_counting(size: int) -> None:
-    """A dimension may be any number: what is computed from such a shape is not known, and that is all."""
+    """A declared dimension may be any number: values computed from such a shape are just unknown."""
     line = f"g (float[{size},{size},4] x) => (int64[m] s, int64 c) {{ s = Shape (x) c = Size (x) }}"
     found = counted(onnx.parser.parse_model(f"{NEWEST} {line}"))
     assert set(found.flops.values()) <= {0, None}
@@ -237,12 +237,12 @@ def test_sizes_beyond_all_counting(size: int) -> None:
 
 @pytest.mark.parametrize(("line", "count"), [*PRODUCTS, *CONTRIB, *OTHERS])
 def test_a_node_has_the_flops_that_were_counted_by_hand(line, count):
-    """Products, attention, recurrent cells and what is left, each with its sum written out."""
+    """Products, attention, recurrent cells and the rest, each with its sum written out."""
     assert of_one(line) == count
 
 
 def test_old_operators_count_as_new_ones():
-    """Opset 7 infers no shape behind a negative axis or a Relu of opset 1: the newest schema is asked."""
+    """Opset 7 infers no shape after a negative axis or a Relu of opset 1: the newest schema is tried."""
     old = '<ir_version: 3, opset_import: ["" : 9]>'
     line = "g (float[2,3] a, float[2,4] b) => (y) { c = Concat <axis=-1> (a, b) y = Relu (c) }"
     found = counted(onnx.parser.parse_model(f"{old} {line}"))
@@ -250,7 +250,7 @@ def test_old_operators_count_as_new_ones():
 
 
 def test_a_computed_shape_is_followed():
-    """Shape, Gather, Concat and Reshape, behind which onnx's inference of the whole model knows nothing."""
+    """Shape, Gather, Concat and Reshape, where onnx's inference of the whole model gives up."""
     found = by_operator(
         """g (float[batch, length, 6] x) => (float[a, b, c, d] y)
         <int64[1] zero = {0}, int64[1] one = {1}, int64[2] heads = {2, 3}, float[3, 5] w> {
@@ -271,13 +271,13 @@ OPEN = """g (float[batch, 6] x) => (float[batch, 5] y) <float[6, 5] w> { y = Mat
 
 
 def test_an_open_dimension_counts_as_one_and_is_named():
-    """What nobody gave a size is said."""
+    """Dimensions without a given size are reported."""
     found = counted(text.model(OPEN))
     assert (found.total, found.shapes.assumed) == (2 * 6 * 5, ("batch",))
 
 
 def test_an_open_dimension_has_the_size_that_is_given():
-    """By symbol, or by input and axis; then nothing is assumed."""
+    """Sizes can be given by symbol, or by input and axis; then nothing is assumed."""
     found = counted(text.model(OPEN), batch=8)
     assert (found.total, found.shapes.assumed) == (8 * 2 * 6 * 5, ())
     found = counted(text.model(OPEN), **{"x:0": 8})
@@ -285,13 +285,13 @@ def test_an_open_dimension_has_the_size_that_is_given():
 
 
 def test_a_dimension_that_is_not_open_is_refused():
-    """With the names that there are."""
+    """The error lists the open dimensions."""
     with pytest.raises(OptionError, match=r"no open dimension 'bach'; did you mean batch\?"):
         counted(text.model(OPEN), bach=8)
 
 
 def test_a_node_of_unknown_shape_has_no_flops_rather_than_none():
-    """An operator that nobody knows, and what reads it without a declared shape, are not zero."""
+    """An unknown operator, and its consumers without a declared shape, have unknown FLOPs, not zero."""
     source = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         g (float[2, 3] x, float[3, 4] w) => (y) { a = mine.Magic (x) y = MatMul (a, w) }"""
     found = counted(onnx.parser.parse_model(source))
@@ -299,7 +299,7 @@ def test_a_node_of_unknown_shape_has_no_flops_rather_than_none():
 
 
 def test_a_name_alone_is_no_operator():
-    """A Gelu of somebody's own domain is not onnxruntime's, and channels that come last are not first."""
+    """A Gelu of another domain is not onnxruntime's, and channels-last is not channels-first."""
     header = '<ir_version: 8, opset_import: ["" : 17, "mine" : 1, "com.microsoft" : 1]>'
     found = counted(onnx.parser.parse_model(f"{header} g (float[2, 3] x) => (y) {{ y = mine.Gelu (x) }}"))
     assert (list(found.flops.values()), found.shapes.of(next(iter(found.flops)).outputs[0])) == ([None], None)
@@ -309,13 +309,13 @@ def test_a_name_alone_is_no_operator():
 
 
 def test_a_shape_beyond_all_memory_is_only_a_shape():
-    """What would be computed is as large as its shape says, and shapes may say anything."""
+    """Values of huge declared shapes are not computed."""
     line = "g (float[1] x) => (y) <int64[2] s = {4294967296, 4294967296}> { y = ConstantOfShape (s) }"
     assert of_one(line) == 0
 
 
 def test_a_declared_shape_helps_where_nothing_is_known_of_the_maker():
-    """The value_info of what a custom operator makes is believed."""
+    """The declared shape of a custom operator's output is used."""
     source = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         g (float[2, 3] x, float[3, 4] w) => (y) <float[2, 3] a> { a = mine.Magic (x) y = MatMul (a, w) }"""
     found = counted(onnx.parser.parse_model(source))
@@ -331,16 +331,16 @@ LOOP = """g (float[2, 4] x, float[4, 4] w, bool c) => (float[2, 4] y) <int64 n =
 
 
 def test_a_body_counts_as_often_as_it_runs():
-    """A Loop whose count is stored and whose condition never changes runs that often."""
+    """A Loop with a constant trip count and an unchanging condition runs that often."""
     found = counted(text.model(LOOP % "go"))
-    assert (found.total, found.unknown_trips) == (5 * 2 * 2 * 4 * 4, ())
+    assert (found.total, found.unknown_trip_counts) == (5 * 2 * 2 * 4 * 4, ())
 
 
 def test_a_loop_whose_end_is_not_known_counts_once():
-    """And it is said: its condition comes from outside."""
+    """It is reported: its condition depends on the data."""
     found = counted(text.model(LOOP % "c"))
     assert found.total == 2 * 2 * 4 * 4
-    assert [node.op_type for node in found.unknown_trips] == ["Loop"]
+    assert [node.op_type for node in found.unknown_trip_counts] == ["Loop"]
 
 
 def test_a_scan_runs_as_often_as_its_input_is_long():
@@ -364,13 +364,13 @@ IF = """g (bool c, float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <bool no = {
 
 @pytest.mark.parametrize(("condition", "total", "either"), [("c", 64, 1), ("no", 8, 0)])
 def test_of_two_branches_the_one_counts_that_runs(condition, total, either):
-    """The dearer one where the condition is not known; the other one is not in the sum."""
+    """The costlier branch where the condition is unknown; the other one is not in the sum."""
     found = counted(text.model(IF % condition))
-    assert (found.total, len(found.either)) == (total, either)
+    assert (found.total, len(found.undecided_branches)) == (total, either)
 
 
 def test_a_sum_of_squares_over_an_open_ended_value_is_followed():
-    """NonZero of a small stored value has a known size, as old exports make ranges."""
+    """NonZero of a small constant has a known size: old exports create ranges so."""
     found = by_operator(
         """g (float[1, 4] x) => (float[n, 4] y) <int64[1] five = {5}> {
           ones = ConstantOfShape <value = int64[1] {1}> (five)
@@ -384,7 +384,7 @@ def test_a_sum_of_squares_over_an_open_ended_value_is_followed():
 
 
 def test_a_node_that_onnx_dies_of_costs_nothing_but_itself():
-    """An axis out of all bounds ends the process that infers (onnx 1.23); the next node is asked too."""
+    """An axis far out of bounds crashes the inference process (onnx 1.23); the next node is inferred."""
     found = counted(
         onnx.parser.parse_model(
             f"""{NEWEST} g (float[2,3] x, float[3] s) => (y, z) {{
@@ -398,8 +398,8 @@ def test_a_node_that_onnx_dies_of_costs_nothing_but_itself():
 
 
 def test_every_operator_is_counted_one_way():
-    """No operator stands in two tables."""
-    moved, counted_by, unknown = formulas.MOVEMENT, set(formulas.FORMULAS), formulas.UNCOUNTED
+    """No operator is in two tables."""
+    moved, counted_by, unknown = flop_formulas.MOVEMENT, set(flop_formulas.FORMULAS), flop_formulas.UNCOUNTED
     assert not (moved & counted_by) | (moved & unknown) | (unknown & counted_by)
 
 
@@ -415,7 +415,7 @@ def _shapes(given):
 
 
 def known_and_heavy(entry) -> tuple[int, int]:
-    """How many products of a real model have FLOPs, and how many there are, for inputs of its own."""
+    """The number of products of a real model with known FLOPs, and of all products, for its own inputs."""
     model = loading.load(MODELS / entry["file"]).model
     inlining.inline(model)
     sizes = {name: _shapes(given) for name, given in entry["inputs"].items()}

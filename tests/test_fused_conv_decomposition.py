@@ -1,4 +1,4 @@
-"""Fused nodes without half kernels: taken apart for a target that lacks them, and left whole otherwise."""
+"""FusedConv: decomposed for a target without a half kernel for it, and kept otherwise."""
 
 import onnx
 import pytest
@@ -14,7 +14,7 @@ g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w, float[2] b, float[
 
 
 def text(activation="Relu", more="", residual="", opset=13):
-    """A convolution, fused with an activation and perhaps a residual."""
+    """A convolution, fused with an activation and optionally a residual."""
     return FUSED.format(activation=activation, more=more, residual=residual, opset=opset)
 
 
@@ -56,19 +56,19 @@ def test_each_activation_computes_what_it_did(activation, more, opset):
 
 
 def test_what_is_not_known_stays_whole():
-    """An activation that onnxruntime does not fuse today is not guessed at."""
+    """A node with an unknown activation is not decomposed."""
     made = rewrite(model(text("Softplus"))).model
     assert [node.op_type for node in made.graph.node] == ["FusedConv"]
 
 
 def test_a_target_with_every_kernel_keeps_it_fused():
-    """Nothing is taken apart for a runtime that has it in half."""
+    """Nothing is decomposed for a runtime that has a half kernel."""
     made = rewrite(model(text()), Options(target=targets.ANY)).model
     assert "FusedConv" in [node.op_type for node in made.graph.node]
 
 
 def test_a_model_in_which_nothing_becomes_half_stays_as_it_is():
-    """A fused node is not taken apart for nothing."""
+    """If nothing becomes half, the model is returned unchanged, not decomposed."""
     stays(text(), Options(lists=Options().operator_lists().override(_fixed(), ["Conv"])))
 
 

@@ -1,4 +1,4 @@
-"""What float16 and bfloat16 can hold."""
+"""The limits of float16 and bfloat16, and the fit of arrays."""
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +17,7 @@ FLOATS = hnp.arrays(np.float32, hnp.array_shapes(min_side=0), elements=st.floats
 
 
 def test_the_limits_of_both_types():
-    """The figures of IEEE 754 binary16, and of bfloat16: float32's exponent with 8 significant bits."""
+    """The limits of IEEE 754 binary16, and of bfloat16: float32's exponent with 8 significant bits."""
     assert (FLOAT16.largest, FLOAT16.smallest, FLOAT16.integers) == (65504.0, 2.0**-24, 2048)
     assert BFLOAT16.largest == float.fromhex("0x1.fep127")
     assert (BFLOAT16.smallest, BFLOAT16.integers) == (2.0**-133, 256)
@@ -27,14 +27,14 @@ def test_the_limits_of_both_types():
 
 @HALVES
 def test_integers_are_exact_up_to_the_bound(kind):
-    """Every integer up to `integers` survives, and the next one does not."""
+    """Every integer up to `integers` is exact, and the next one is not."""
     exact = np.arange(-kind.integers, kind.integers + 1, dtype=np.float32)
     assert half.fit(exact, kind).exact
     assert not half.fit(np.float32([kind.integers + 1]), kind).exact
 
 
-def test_a_type_by_its_name():
-    """Names are ONNX's; any other is refused with the two that there are."""
+def test_a_type_by_name():
+    """Names are ONNX's; for any other the error lists the two."""
     assert half.named("float16") is FLOAT16
     assert half.named("bfloat16") is BFLOAT16
     with pytest.raises(OptionError, match=r"^fp8 is not a half-precision type; choose one of float16, bf"):
@@ -42,7 +42,7 @@ def test_a_type_by_its_name():
 
 
 def test_fit_counts():
-    """Overflow and flushing are counted by themselves, infinities and zeros in neither."""
+    """Overflow and flushing are counted separately; infinities and zeros count as neither."""
     array = np.float32([1e5, -1e5, np.inf, -np.inf, 1e-9, -1e-9, 0.0, -0.0, 0.1, 1.0])
     found = half.fit(array, FLOAT16)
     assert (found.overflowing, found.flushed) == (2, 2)
@@ -51,8 +51,8 @@ def test_fit_counts():
 
 
 @HALVES
-def test_what_lies_halfway_to_zero_is_flushed(kind):
-    """Half the smallest value is a tie, which goes to zero; the next float32 does not."""
+def test_half_of_the_smallest_value_is_flushed(kind):
+    """Half of the smallest value is a tie, which rounds to zero; the next float32 does not."""
     tie = np.float32(kind.smallest / 2)
     array = np.float32([tie, -tie, np.nextafter(tie, np.float32(1)), np.nan, 0.0])
     assert half.fit(array, kind).flushed == 2
@@ -70,7 +70,7 @@ def test_what_lies_halfway_to_zero_is_flushed(kind):
     ],
 )
 def test_exact_and_whole(values, exact, whole):
-    """`exact` asks whether half holds every value, `whole` whether all finite ones are integers."""
+    """`exact` is whether half can represent every value, `whole` whether all finite ones are integers."""
     found = half.fit(np.float32(values), FLOAT16)
     assert (found.exact, found.whole) == (exact, whole)
 
@@ -78,7 +78,7 @@ def test_exact_and_whole(values, exact, whole):
 @HALVES
 @settings(deadline=None)
 @given(array=FLOATS)
-def test_fit_says_what_convert_does(kind, array):
+def test_fit_agrees_with_convert(kind, array):
     """Each number of a Fit, recomputed from the converted array."""
     before = array.copy()
     found, back = half.fit(array, kind), rounding.convert(array, kind).astype(np.float32)
@@ -92,7 +92,7 @@ def test_fit_says_what_convert_does(kind, array):
 
 
 def test_rounding_is_to_nearest_even():
-    """Halfway between two halves the even one is taken, and 65520 is the first to overflow."""
+    """Ties round to even, and 65520 is the smallest value that overflows."""
     array = np.float32([1 + 2**-11, 1 + 3 * 2**-11, 65519.0, 65520.0])
     found = rounding.convert(array, FLOAT16)
     assert found.tolist() == [1.0, 1 + 2**-9, 65504.0, np.inf]

@@ -33,7 +33,7 @@ def loads(model):
 
 
 def test_calls_become_nodes():
-    """A function's body stands where it was called, and is coloured like everything else."""
+    """The body replaces the call, and is coloured like any other nodes."""
     proto = text.model(CALL + PRODUCT)
     made = loads(rewrite(proto).model)
     assert operators(made) == ["Cast", "MatMul", "Relu", "Cast"]
@@ -50,14 +50,14 @@ def test_a_function_may_be_called_twice():
 
 
 def test_functions_may_call_functions():
-    """Nested calls are taken apart to the last."""
+    """Nested calls are inlined at every level."""
     outer = '<domain: "my", opset_import: ["" : 17, "my" : 1]> h (a, b) => (c) { c = my.f(a, b) }'
     proto = text.model(GRAPH % "y = my.h(x, w)" + outer + PRODUCT)
     assert operators(loads(rewrite(proto).model)) == ["Cast", "MatMul", "Relu", "Cast"]
 
 
 def test_attributes_are_put_in():
-    """A reference to a function's attribute becomes what the call says, or else the default."""
+    """A reference to a function's attribute is replaced by the value in the call, or else the default."""
     body = """<domain: "my", opset_import: ["" : 17]>
     f <k, alpha: float = 0.25> (a, b) => (c) {
         t = MatMul(a, b)  r = LeakyRelu <alpha: float = @alpha> (t)
@@ -71,7 +71,7 @@ def test_attributes_are_put_in():
 
 
 def test_domains_of_a_function_are_imported():
-    """What only a function imported, the model imports afterwards."""
+    """Opsets that only a function imports are imported by the model afterwards."""
     body = """<domain: "my", opset_import: ["" : 17, "com.microsoft" : 1]>
     f (a, b) => (c) { c = com.microsoft.FusedMatMul(a, b) }"""
     made = rewrite(text.model(CALL + body)).model
@@ -80,7 +80,7 @@ def test_domains_of_a_function_are_imported():
 
 
 def test_calls_in_subgraphs_become_nodes():
-    """A call inside of a branch is taken apart too."""
+    """A call inside a branch is inlined too."""
     graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
     g (float[4, 4] x, bool k) => (float[4, 4] y) <float[4, 4] w> {
         y = If (k) <
@@ -94,7 +94,7 @@ def test_calls_in_subgraphs_become_nodes():
 
 
 def test_a_function_may_be_called_with_several_types():
-    """What a function says of the types inside holds for one call, and not for the next."""
+    """Types declared in a function hold for one call, and not for the next."""
     graph = """<ir_version: 10, opset_import: ["" : 21, "my" : 1]>
     g (float[4,4] x, double[4,4] d) => (float[4,4] y, double[4,4] z) { y = my.f(x, x)  z = my.f(d, d) }
     <domain: "my", opset_import: ["" : 21]> f (a, b) => (c) <float[4,4] t> { t = MatMul(a, b) c = Relu(t) }"""
@@ -109,7 +109,7 @@ LEFT_OUT = """<domain: "my", opset_import: ["" : 17]> f (a, b) => (c, d) { c = M
 
 @pytest.mark.parametrize("call", ['y, "" = my.f(x, w)', '"", y = my.f(x, w)'])
 def test_an_output_that_a_call_leaves_out(call):
-    """The nodes of the body make it all the same, and read it."""
+    """The nodes of the body still define it, and use it."""
     proto = text.model(GRAPH % call + LEFT_OUT)
     made = loads(rewrite(proto).model)
     assert {"MatMul", "Relu"} < set(operators(made))
@@ -118,7 +118,7 @@ def test_an_output_that_a_call_leaves_out(call):
 
 
 def test_outputs_that_a_call_does_not_even_mention():
-    """A call may stop at the last output that is wanted, whatever onnx's checker has against that."""
+    """A call may have fewer outputs than the function, although onnx's checker complains."""
     proto = text.model(GRAPH % 'y, "" = my.f(x, w)' + LEFT_OUT)
     del proto.graph.node[0].output[1]
     result = rewrite(proto, Options(check=False))
@@ -127,7 +127,7 @@ def test_outputs_that_a_call_does_not_even_mention():
 
 
 def test_a_function_that_has_the_name_of_an_operator_stays():
-    """Which of the two a call means is up to the runtime: it stays a call, in float32; others are inlined."""
+    """Which of the two a call means depends on the runtime: it stays, in float32; others are inlined."""
     graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
     g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = my.f(x, w)  y = com.microsoft.Gelu(h) }
     <domain: "com.microsoft", opset_import: ["" : 17]> Gelu (v) => (u) { u = Relu(v) }"""
@@ -142,7 +142,7 @@ def test_a_function_that_has_the_name_of_an_operator_stays():
 
 
 def test_what_a_kept_function_makes_of_sequences_is_unknown():
-    """What reads it stays float32, although all that it gives is a tensor."""
+    """Its consumers stay float32, although its result is a tensor."""
     graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
     g (float[4,4] x) => (float[8,4] y) <float[4,4] w> {
         m = MatMul (x, w)
@@ -157,7 +157,7 @@ def test_what_a_kept_function_makes_of_sequences_is_unknown():
 
 
 def test_kept_functions_stay_float32():
-    """When functions are to be kept, calls are opaque: what is around them is rewritten, they are not."""
+    """With keep_functions, calls are opaque: only the nodes around them are rewritten."""
     proto = text.model(GRAPH % "h = MatMul(x, w)  y = my.f(h, w)" + PRODUCT)
     made = loads(rewrite(proto, Options(keep_functions=True)).model)
     assert operators(made)[-1] == "f"
@@ -167,7 +167,7 @@ def test_kept_functions_stay_float32():
 
 
 def test_a_model_that_does_not_change_keeps_its_functions():
-    """Inlining alone is no change: where nothing becomes half, the model comes out as it came in."""
+    """If nothing becomes half, the model is returned unchanged, not inlined."""
     body = '<domain: "my", opset_import: ["" : 17]> f (a, b) => (c) { t = Exp(a)  c = Pow(t, b) }'
     proto = text.model(CALL + body)
     assert rewrite(proto).model == proto
@@ -175,7 +175,7 @@ def test_a_model_that_does_not_change_keeps_its_functions():
 
 @pytest.mark.parametrize("opset", [14, 16, 18, 21])
 def test_a_function_of_another_opset_with_the_same_operators_is_inlined(opset):
-    """MatMul and Relu are in opsets 14 to 21 what they are in the model's 17."""
+    """MatMul and Relu have the same schema in opsets 14 to 21 as in the model's 17."""
     proto = text.model(CALL + PRODUCT.replace('"" : 17', f'"" : {opset}'))
     made = loads(rewrite(proto).model)
     assert {"MatMul", "Relu"} <= set(operators(made))
@@ -188,7 +188,7 @@ def test_a_function_of_another_opset_with_the_same_operators_is_inlined(opset):
     [('"" : 12', "version 17 in the model but version 12"), ('"" : 17, "my" : 1', "Cyclic")],
 )
 def test_what_cannot_be_inlined_stays(imports, reason):
-    """Functions of an opset with other operators, or that call themselves, stay; a warning says why."""
+    """Functions of an opset with other schemas, and recursive ones, stay; a warning says why."""
     call = "c = my.f(t, b)" if "my" in imports else "c = Relu(t)"
     body = f'<domain: "my", opset_import: [{imports}]> f (a, b) => (c) {{ t = MatMul(a, b)  {call} }}'
     proto = onnx.parser.parse_model(GRAPH.replace("<float[4, 4] w>", "") % "y = my.f(x, x)" + body)
@@ -200,7 +200,7 @@ def test_what_cannot_be_inlined_stays(imports, reason):
 
 
 def test_a_function_that_reads_what_its_caller_has():
-    """ONNX forbids it and onnxruntime takes it: the caller's value is read, in the type that it has now."""
+    """ONNX forbids this and onnxruntime accepts it: the caller's value is used, in its new type."""
     body = '<domain: "my", opset_import: ["" : 17]> f (v) => (u) { u = Add(v, a) }'
     proto = text.unchecked(GRAPH % "a = MatMul(x, w)  y = my.f(a)" + body)
     made = rewrite(proto).model
@@ -209,7 +209,7 @@ def test_a_function_that_reads_what_its_caller_has():
 
 
 def test_a_sparse_initializer_beside_functions():
-    """It is no value that onnx-ir knows of; the functions are inlined all the same, and it is there again."""
+    """It is unknown to onnx-ir; the functions are inlined all the same, and it is preserved."""
     proto = text.unchecked(GRAPH % "a = my.f(x, w)  y = Add(a, s)" + PRODUCT)
     values, indices = np.array([3.0], np.float32), np.array([5])
     values, indices = numpy_helper.from_array(values, "s"), numpy_helper.from_array(indices, "at")
@@ -222,11 +222,11 @@ def test_a_sparse_initializer_beside_functions():
     text.agree(proto, result.model)
 
 
-# What functions come to
+# The number of nodes after inlining
 
 
 def doubling(depth, operator="Relu"):
-    """Functions of which each calls the one before twice."""
+    """A chain of functions, each of which calls the previous one twice."""
     text_of = """<domain: "my", opset_import: ["" : 17, "my" : 1]> f%d (a) => (c) { t = %s (a) c = %s (t) }"""
     bodies = [text_of % (0, operator, operator)]
     bodies += [text_of % (i, f"my.f{i - 1}", f"my.f{i - 1}") for i in range(1, depth + 1)]
@@ -236,7 +236,7 @@ def doubling(depth, operator="Relu"):
 @pytest.mark.parametrize("depth", [20, 30])
 @pytest.mark.parametrize("job", [rewrite, analyze, emulate, measure_coverage])
 def test_functions_that_come_to_any_number_are_refused(job, depth):
-    """They are counted before one is inlined; the line names the worst, the number, and what would help."""
+    """The count precedes inlining; the error names the largest function, the number and a remedy."""
     with pytest.raises(ModelError) as caught:
         job(doubling(depth))
     count = 2 ** (depth + 1)
@@ -248,20 +248,20 @@ def test_functions_that_come_to_any_number_are_refused(job, depth):
 
 
 def test_numbers_beyond_sense():
-    """A chain of thousands comes to more digits than Python prints."""
+    """A chain of thousands results in a number with more digits than Python prints."""
     with pytest.raises(ModelError, match=r"come to 2\^2001 or more nodes when"):
         rewrite(doubling(2000))
 
 
 def test_what_helps_there_helps():
-    """Functions that are kept are not inlined by anybody: not by onnx's inference, nor by its checker."""
+    """Kept functions are not inlined at all, also not by onnx's inference or checker."""
     made = rewrite(doubling(40), Options(keep_functions=True))
     assert operators(made.model) == ["Cast", "MatMul", "Cast", "f40"]
     assert made.report.ok
 
 
 def test_counted_as_they_are_inlined(monkeypatch):
-    """The number is that of the nodes there are afterwards, calls by kept functions included."""
+    """The count is the number of nodes after inlining, including calls in kept functions."""
     graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
     g (float[4, 4] x, bool k) => (float[4, 4] y) <float[4, 4] w> {
         z = If (k) <
@@ -275,24 +275,24 @@ def test_counted_as_they_are_inlined(monkeypatch):
     """
     model = ir.from_proto(text.model(graph + PRODUCT))
     kept = [("com.microsoft", "Gelu", "")]
-    counted = inlined_size.count(model, kept)
+    counted = inlined_size.node_count(model, kept)
     inlining.inline(model)
     holders = (model.graph, *model.functions.values())
-    assert counted.nodes == sum(1 for holder in holders for _ in holder.all_nodes())
-    monkeypatch.setattr(inlined_size, "MOST_NODES", counted.nodes - 1)
+    assert counted == sum(1 for holder in holders for _ in holder.all_nodes())
+    monkeypatch.setattr(inlined_size, "MOST_NODES", counted - 1)
     with pytest.raises(ModelError):
         inlined_size.refuse_too_many(ir.from_proto(text.model(graph + PRODUCT)), kept)
 
 
 def test_functions_that_call_themselves():
-    """They have no end: they stay, with a warning, and nothing waits for it."""
+    """Recursive functions stay, with a warning, and without an endless loop."""
     proto = doubling(3, "my.f3")
     result = rewrite(proto)
     assert any("cannot be inlined" in warning for warning in result.report.warnings)
 
 
 def test_large_models_are_their_own_measure(monkeypatch):
-    """Calls that stand for one node each add nothing: no number of them is too many."""
+    """Calls of functions with one node add nothing: any number of them is accepted."""
     monkeypatch.setattr(inlined_size, "MOST_NODES", 3)
     one = '<domain: "my", opset_import: ["" : 17]> one (a) => (c) { c = Relu (a) }'
     body = "v0 = Relu (x)" + "".join(f" v{i + 1} = my.one (v{i})" for i in range(8)) + " y = Neg (v8)"
@@ -314,7 +314,7 @@ f (a, b) => (c) {
 
 
 def test_names_are_those_of_onnx_ir_s_pass(monkeypatch):
-    """Inlining takes linear time, and gives the names that the pass gives, which looks for each from 1 on."""
+    """The linear-time inlining gives the same names as onnx-ir's own pass."""
     proto = text.model(GRAPH % "[n] x_2 = my.f (x, w) z = my.f (x_2, w) [n_3] y = my.f (z, x)" + NAMES)
     ours = rewrite(proto).model
     monkeypatch.setattr(inlining, "_Inlining", InlinePass)
@@ -322,7 +322,7 @@ def test_names_are_those_of_onnx_ir_s_pass(monkeypatch):
 
 
 def test_names_are_looked_for_once(monkeypatch):
-    """Thousands of calls: the search for a free name goes on where the last one ended."""
+    """With many calls, the search for a free name continues where the last one stopped."""
     looked = []
     monkeypatch.setattr(inliner, "_make_unique_name", partial(_counting, inliner._make_unique_name, looked))
     body = "".join(f"v{i + 1} = my.f (v{i}, w) " for i in range(300))
@@ -332,6 +332,6 @@ def test_names_are_looked_for_once(monkeypatch):
 
 
 def _counting(search, looked, name, callstack, used):
-    """The pass's own search, and whether it had to look further than at the name itself."""
+    """The pass's own search, recording whether the name itself was taken."""
     looked.append(name in used)
     return search(name, callstack, used)

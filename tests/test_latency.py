@@ -9,9 +9,9 @@ import pytest
 from onnx import parser
 
 from amp_rewrite.errors import FeedError, ModelError, OptionError
-from amp_rewrite.running import devices, footprint, latency, profiles, runners, sessions
-from amp_rewrite.running.latency import Effort, interleave, speedup
-from amp_rewrite.running.runners import Subject
+from amp_rewrite.running import footprint, latency, memory, nvml, prepared_runs, profiles, sessions
+from amp_rewrite.running.latency import TimingBudget, interleave, speedup
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Device
 
 MODEL = """
@@ -25,7 +25,7 @@ twice (float[n] x) => (float[n] y) {
 
 
 class Machine:
-    """A clock that only moves when something runs, and a record of what ran."""
+    """A clock that advances only during runs, and a record of the runs."""
 
     def __init__(self):
         self.now, self.ran = 0.0, []
@@ -35,7 +35,7 @@ class Machine:
         return self.now
 
     def model(self, name, *seconds):
-        """A model that takes these seconds, one after the other, the last one for ever."""
+        """A run that takes these seconds, call by call; the last value repeats."""
         takes = itertools.chain(seconds, itertools.repeat(seconds[-1]))
 
         def run():
@@ -46,10 +46,10 @@ class Machine:
 
 
 def test_rounds_run_every_model_once_in_turn():
-    """A B A B: after the rounds that warm up, each round has the seconds of each model, in order."""
+    """A B A B: after the warm-up, each round has the seconds of each model, in order."""
     machine = Machine()
     turns = [machine.model("A", 2.0), machine.model("B", 1.0)]
-    rounds = interleave(turns, Effort(rounds=3, warmup=2, seconds=100), machine.clock)
+    rounds = interleave(turns, TimingBudget(rounds=3, warmup=2, seconds=100), machine.clock)
     assert "".join(machine.ran) == "ABAB" + "ABABAB"
     assert rounds == [(2.0, 1.0)] * 3
 
@@ -57,35 +57,35 @@ def test_rounds_run_every_model_once_in_turn():
 @pytest.mark.parametrize(
     ("effort", "warmed", "counted"),
     [
-        (Effort(rounds=50, warmup=0, seconds=7.5), 0, 8),
-        (Effort(rounds=50, warmup=9, seconds=8), 2, 8),
-        (Effort(rounds=50, warmup=9, seconds=0), 1, 5),
-        (Effort(rounds=2, warmup=1, seconds=0), 1, 2),
+        (TimingBudget(rounds=50, warmup=0, seconds=7.5), 0, 8),
+        (TimingBudget(rounds=50, warmup=9, seconds=8), 2, 8),
+        (TimingBudget(rounds=50, warmup=9, seconds=0), 1, 5),
+        (TimingBudget(rounds=2, warmup=1, seconds=0), 1, 2),
     ],
 )
 def test_time_ends_the_rounds(effort, warmed, counted):
-    """No round begins after the seconds, a quarter of them for warming up, but five are always made."""
+    """No round starts after the limit, a quarter of it for the warm-up, but at least five are run."""
     machine = Machine()
     rounds = interleave([machine.model("A", 1.0)], effort, machine.clock)
     assert (len(machine.ran) - len(rounds), len(rounds)) == (warmed, counted)
 
 
-def test_the_speed_is_the_median_of_the_rounds():
-    """A round that something disturbed moves neither the speed nor its interval."""
+def test_the_speedup_is_the_median_of_the_rounds():
+    """One disturbed round changes neither the speedup nor its interval."""
     spread = speedup((2.0,) * 99 + (50.0,), (1.0,) * 100)
     assert (spread.median, spread.low, spread.high) == (2.0, 2.0, 2.0)
 
 
-def test_the_interval_covers_what_the_rounds_cannot_tell():
+def test_the_interval_covers_the_uncertainty():
     """With half the rounds at 1 and half at 3, the interval reaches both; with many at 2 it is narrow."""
-    apart = speedup((1.0, 3.0) * 20, (1.0,) * 40)
-    assert (apart.low, apart.high) == (1.0, 3.0)
-    close = speedup(tuple(np.linspace(1.9, 2.1, 401)), (1.0,) * 401)
-    assert 1.97 < close.low < close.median < close.high < 2.03
+    bimodal = speedup((1.0, 3.0) * 20, (1.0,) * 40)
+    assert (bimodal.low, bimodal.high) == (1.0, 3.0)
+    narrow = speedup(tuple(np.linspace(1.9, 2.1, 401)), (1.0,) * 401)
+    assert 1.97 < narrow.low < narrow.median < narrow.high < 2.03
 
 
 def node(name, operator, provider="CPUExecutionProvider", index="0"):
-    """An event of a node that ran, as onnxruntime writes it."""
+    """The event of an executed node, as onnxruntime writes it."""
     args = {"op_name": operator, "provider": provider, "node_index": index}
     return {"cat": "Node", "name": f"{name}_kernel_time", "dur": 1, "args": args}
 
@@ -105,7 +105,7 @@ EVENTS = [
 
 
 def test_a_profile_counts_what_ran_where(tmp_path):
-    """Nodes are counted once, whatever their names; Casts and copies each time that they ran."""
+    """Nodes are counted once, whatever their names; Casts and copies at each execution."""
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(EVENTS))
     profile = profiles.read(path)
@@ -114,7 +114,7 @@ def test_a_profile_counts_what_ran_where(tmp_path):
 
 
 def test_an_empty_profile_counts_nothing():
-    """A run without nodes has a profile as well."""
+    """A run without nodes has an empty profile."""
     assert profiles.parse([]) == profiles.Profile(0, 0, 0, 0, ())
 
 
@@ -138,22 +138,22 @@ X = {"x": np.ones(4, np.float32)}
 
 def test_a_bench_has_all_figures_of_all_models(model):
     """Two models and two samples: percentiles in order; the first is 1.0 of itself."""
-    subjects = [Subject("one", model), Subject("two", model)]
-    bench = latency.measure(subjects, [X, X], Device.CPU, Effort(rounds=6, warmup=1))
-    assert [made.subject.name for made in bench.latencies] == ["one", "two"]
+    subjects = [TimedModel("one", model), TimedModel("two", model)]
+    bench = latency.measure(subjects, [X, X], Device.CPU, TimingBudget(rounds=6, warmup=1))
+    assert [entry.model.name for entry in bench.latencies] == ["one", "two"]
     assert bench.rounds == 6
-    for made in bench.latencies:
-        assert 0 < made.p50 <= made.p90 <= made.p99
-        assert made.size == model.stat().st_size
-        assert made.footprint.profile.casts >= 1
-        assert made.footprint.session_seconds > 0
-        assert made.throughput > 0
-    assert bench.latencies[0].speedup == latency.Spread(1.0, 1.0, 1.0)
+    for entry in bench.latencies:
+        assert 0 < entry.p50 <= entry.p90 <= entry.p99
+        assert entry.size == model.stat().st_size
+        assert entry.footprint.profile.casts >= 1
+        assert entry.footprint.session_seconds > 0
+        assert entry.throughput > 0
+    assert bench.latencies[0].speedup == latency.Speedup(1.0, 1.0, 1.0)
 
 
-def test_a_bench_is_plain_data(model):
-    """What --json writes is JSON, with one flat entry for each model."""
-    bench = latency.measure([Subject("one", model)], [X], Device.CPU, Effort(rounds=1, warmup=0))
+def test_a_bench_as_json(model):
+    """--json writes one flat entry for each model."""
+    bench = latency.measure([TimedModel("one", model)], [X], Device.CPU, TimingBudget(rounds=1, warmup=0))
     plain = json.loads(json.dumps(bench.to_json()))
     assert plain["provider"] == "CPU"
     (entry,) = plain["models"]
@@ -163,7 +163,7 @@ def test_a_bench_is_plain_data(model):
 
 
 def test_memory_grows_with_the_weights(tmp_path):
-    """The child that runs a model of 64 MB of weights grows by at least as much."""
+    """The child process that runs a model with 64 MB of weights grows by at least as much."""
     pytest.importorskip("onnxruntime")
     weights = np.ones(1 << 24, np.float32)
     text = """<ir_version: 8, opset_import: ["" : 17]>
@@ -173,21 +173,22 @@ def test_memory_grows_with_the_weights(tmp_path):
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     path = tmp_path / "big.onnx"
     onnx.save(proto, path)
-    taken = footprint.take(Subject("big", path), Device.CPU, {"x": np.ones(1, np.float32)})
+    taken = footprint.measure(TimedModel("big", path), Device.CPU, {"x": np.ones(1, np.float32)})
     if taken.memory is None:
         pytest.skip("this system does not say how much memory a process has used")
     assert taken.memory > weights.nbytes
 
 
-def test_what_cannot_be_read_is_none(tmp_path):
-    """Without the kernel's word on memory there is no figure, rather than a wrong one."""
-    assert footprint._process_peak(tmp_path / "none") is None
+def test_memory_that_cannot_be_read_is_none(tmp_path, monkeypatch):
+    """Without /proc/self/status there is no figure, rather than a wrong one."""
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "status")
+    assert memory.in_use(Device.CPU) is None
     (tmp_path / "status").write_text("Name:\tx\nVmHWM:\t     12 kB\nVmRSS:\t 7 kB\n")
-    assert footprint._process_peak(tmp_path / "status") == 12 * 1024
+    assert memory.in_use(Device.CPU) == 12 * 1024
 
 
 class FakeNvml:
-    """NVML with one device, that has 7 bytes in use."""
+    """NVML with one device, which has 7 bytes in use."""
 
     used = 7
 
@@ -205,20 +206,20 @@ class FakeNvml:
 
 
 def test_device_memory_comes_from_nvml(monkeypatch):
-    """With nvidia-ml-py it is what the first visible device has in use; without, it is unknown."""
-    monkeypatch.setattr(devices.fork_safe, "import_module", lambda _: FakeNvml())
+    """With nvidia-ml-py it is the memory in use on the first visible device; without, it is unknown."""
+    monkeypatch.setattr(nvml.fork_safe, "import_module", lambda _: FakeNvml())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert footprint.memory_in_use(Device.CUDA) == 7
+    assert memory.in_use(Device.CUDA) == 7
 
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(devices.fork_safe, "import_module", missing)
-    assert footprint.memory_in_use(Device.CUDA) is None
+    monkeypatch.setattr(nvml.fork_safe, "import_module", missing)
+    assert memory.in_use(Device.CUDA) is None
 
 
 def test_cuda_that_does_not_work_is_refused(monkeypatch):
-    """Asked for CUDA on a machine without, the answer is an error, not a run on the CPU."""
+    """Requesting CUDA on a machine without it is an error, not a run on the CPU."""
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
     with pytest.raises(OptionError, match="CUDA does not work here"):
         latency.device_for("cuda")
@@ -227,7 +228,7 @@ def test_cuda_that_does_not_work_is_refused(monkeypatch):
 
 
 def test_no_provider_means_the_best(monkeypatch):
-    """Where CUDA works it is taken, unless the CPU is asked for."""
+    """CUDA is used if it works, unless the CPU is requested."""
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CUDA)
     assert latency.device_for(None) is Device.CUDA
     assert latency.device_for("cpu") is Device.CPU
@@ -236,47 +237,47 @@ def test_no_provider_means_the_best(monkeypatch):
 def test_no_sample_is_an_error(model):
     """Without inputs there is nothing to time."""
     with pytest.raises(FeedError, match="no sample"):
-        latency.measure([Subject("one", model)], [], Device.CPU)
+        latency.measure([TimedModel("one", model)], [], Device.CPU)
 
 
 def test_a_model_that_is_refused_is_named(tmp_path):
-    """What onnxruntime says comes with the path, also from the child."""
+    """onnxruntime's error comes with the path, also from the child process."""
     pytest.importorskip("onnxruntime")
     text = '<ir_version: 8, opset_import: ["" : 17]> m (float[4] x) => (float[4] y) { y = Nothing (x) }'
     path = save(text, tmp_path / "refused.onnx")
     with pytest.raises(ModelError, match="refuses the model") as caught:
-        footprint.take(Subject("one", path), Device.CPU, X)
+        footprint.measure(TimedModel("one", path), Device.CPU, X)
     assert caught.value.where == str(path)
 
 
 def test_inputs_that_do_not_fit_are_an_error(model):
     """A run that fails while it is timed is a FeedError."""
-    session = runners.open_subject(Subject("one", model), Device.CPU)
+    session = prepared_runs.open_timed_session(TimedModel("one", model), Device.CPU)
     with pytest.raises(FeedError, match="the run failed"):
-        runners.runner(session, {"x": np.ones((2, 2), np.float32)}, Device.CPU)()
+        prepared_runs.prepare(session, {"x": np.ones((2, 2), np.float32)}, Device.CPU)()
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float"])
 def test_inputs_take_the_type_of_the_model(tmp_path, kind):
-    """What was made for a float32 model is given to one with half inputs in its type."""
+    """Inputs for a float32 model are converted for a model with half inputs."""
     pytest.importorskip("onnxruntime")
     text = (
         f'<ir_version: 8, opset_import: ["" : 17]> m ({kind}[4] x) => (float[4] y) {{ y = Cast<to=1> (x) }}'
     )
-    session = runners.open_subject(Subject("one", save(text, tmp_path / "m.onnx")), Device.CPU)
+    session = prepared_runs.open_timed_session(TimedModel("one", save(text, tmp_path / "m.onnx")), Device.CPU)
     seen, run = [], session.run_with_ort_values
     session.run_with_ort_values = lambda *given: seen.append(run(*given))
-    runners.runner(session, {"x": np.array([1, 2, 3, 300], ml_dtypes.bfloat16)}, Device.CPU)()
+    prepared_runs.prepare(session, {"x": np.array([1, 2, 3, 300], ml_dtypes.bfloat16)}, Device.CPU)()
     assert seen[0][0].numpy().tolist() == [1, 2, 3, 300]
 
 
-def test_what_is_no_tensor_runs_too(tmp_path):
-    """Sequences go over with every run."""
+def test_sequences_run_too(tmp_path):
+    """Inputs other than tensors are handed over at each run."""
     pytest.importorskip("onnxruntime")
     text = """<ir_version: 8, opset_import: ["" : 17]>
     m (seq(float[4]) x) => (int64 y) { y = SequenceLength (x) }"""
-    session = runners.open_subject(Subject("one", save(text, tmp_path / "m.onnx")), Device.CPU)
-    runners.runner(session, {"x": [np.ones(4, np.float32)] * 2}, Device.CPU)()
+    session = prepared_runs.open_timed_session(TimedModel("one", save(text, tmp_path / "m.onnx")), Device.CPU)
+    prepared_runs.prepare(session, {"x": [np.ones(4, np.float32)] * 2}, Device.CPU)()
 
 
 class FakeBinding:
@@ -309,11 +310,11 @@ class FakeSession:
         return self.binding
 
     def get_inputs(self):
-        """As a session says them."""
+        """As of a session."""
         return [_Entry("x")]
 
     def get_outputs(self):
-        """As a session says them."""
+        """As of a session."""
         return [_Entry("y")]
 
     def run_with_iobinding(self, binding, _options=None):
@@ -331,23 +332,23 @@ def test_on_cuda_values_are_bound_once():
     """Inputs and outputs are bound before the first run, and every run uses the binding."""
     pytest.importorskip("onnxruntime")
     session = FakeSession()
-    run = runners.runner(session, X, Device.CUDA)
+    run = prepared_runs.prepare(session, X, Device.CUDA)
     assert session.binding.bound == [("x", [4]), ("y", "cuda"), "synchronised"]
     run(), run()
     assert session.runs == 2
     assert len(session.binding.bound) == 3
 
 
-def test_tf32_is_said_to_the_provider():
-    """CUDA runs with TF32 off unless the subject says otherwise; the CPU knows nothing of it."""
-    assert runners._providers(Device.CUDA, tf32=False)[0][1] == {"use_tf32": "0"}
-    assert runners._providers(Device.CUDA, tf32=True)[0][1] == {"use_tf32": "1"}
-    assert runners._providers(Device.CPU, tf32=True) == ["CPUExecutionProvider"]
-    assert Subject("one", Path("m.onnx")).tf32 is False
+def test_tf32_is_an_option_of_the_provider():
+    """CUDA runs with TF32 off unless the model sets it; the CPU has no such option."""
+    assert sessions.providers(Device.CUDA)[0][1] == {"use_tf32": "0"}
+    assert sessions.providers(Device.CUDA, tf32=True)[0][1] == {"use_tf32": "1"}
+    assert sessions.providers(Device.CPU, tf32=True) == ["CPUExecutionProvider"]
+    assert TimedModel("one", Path("m.onnx")).tf32 is False
 
 
 def test_a_profile_with_names_that_are_not_escaped(tmp_path):
-    """onnxruntime 1.30 writes names as they are: events that it spoils do not hide the others."""
+    """onnxruntime 1.30 does not escape names: events that are invalid JSON do not hide the others."""
     event = '{"cat": "Node", "name": "%s_kernel_time", "args": {"op_name": "Add", "provider": "P"}}'
     lines = (event % "one", event % 'of " a quote', event % "two\\nlines", "1", event % "last")
     (tmp_path / "profile").write_text("[\n" + ",\n".join(lines) + "\n]\n")

@@ -13,7 +13,7 @@ ORDER = """
     numerics onnx_types policy model flops
     analysis colouring rewriting explaining
     running placement coverage advice reporting
-    refusals pipeline explanation rewrite_and_verify
+    argument_checks pipeline explanation rewrite_and_verify
     testing passes demo options half cli __init__ __main__
 """.split()
 ASKING = {"onnx_types/contrib_schemas.py", "numerics/rounding.py"}

@@ -37,7 +37,7 @@ def test_a_proto_gives_a_proto(model):
 
 
 def test_an_ir_model_gives_an_ir_model(model):
-    """An onnx_ir.Model comes back as another one, equal to what the other doors give."""
+    """An onnx_ir.Model comes back as another one, equal to the result for the other kinds."""
     made = rewrite(ir.from_proto(model)).model
     assert isinstance(made, ir.Model)
     assert text.nodes(ir.to_proto(made)) == text.nodes(rewrite(model).model)
@@ -71,7 +71,7 @@ def test_the_default_output_lies_beside_the_input(model, tmp_path):
 
 @pytest.mark.parametrize("source", [7, None, ["m.onnx"], bytearray(b"")])
 def test_what_is_no_model(source):
-    """What is of none of the five kinds is refused, and the kinds are named."""
+    """A source of another kind is refused, and the supported kinds are named."""
     assert "give a path, bytes, a ModelProto" in refused(source)
 
 
@@ -87,7 +87,7 @@ def test_a_model_with_nothing_to_allow_stays(door):
 
 
 def test_a_file_with_nothing_to_allow_stays(tmp_path):
-    """Its copy has the same bytes, and so has what a runtime would not understand in it."""
+    """Its copy has the same bytes, including fields that runtimes do not know."""
     data = text.model(NOTHING).SerializeToString() + b"\xd2\x3e\x01x"  # a field that onnx does not know
     (tmp_path / "m.onnx").write_bytes(data)
     made = rewrite(tmp_path / "m.onnx").model
@@ -104,7 +104,7 @@ def test_a_surgeon_graph_with_nothing_to_allow_stays():
 
 
 def test_value_info_is_not_invented(model):
-    """A model without value_info has none for its weights afterwards, in subgraphs neither."""
+    """No value_info is added for weights, also not in nested graphs."""
     del model.graph.value_info[:]
     assert "w" not in {info.name for info in rewrite(model).model.graph.value_info}
     body = """g (float[4, 4] x, bool c) => (float[4, 4] y) <float[4, 4] w> {
@@ -121,7 +121,7 @@ def test_value_info_is_not_invented(model):
 
 
 def test_metadata_stays(model):
-    """Producer, version, documentation and properties of the model come through."""
+    """Producer, version, documentation and properties of the model are preserved."""
     model.producer_name, model.producer_version, model.domain = "me", "1.2", "here"
     model.model_version, model.doc_string, model.graph.doc_string = 7, "words", "more words"
     helper.set_model_props(model, {"key": "value"})
@@ -134,7 +134,7 @@ def test_metadata_stays(model):
 
 
 def test_an_ir_model_keeps_its_tensors():
-    """Values and tensors of the source keep their names and types, an initializer that leaves included."""
+    """Values and tensors of the source keep their names and types, also an initializer that is an output."""
     proto = text.model(TEXT)
     proto.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 4]))
     source = ir.from_proto(proto)
@@ -154,7 +154,7 @@ def described(model):
 
 
 def test_maps_survive():
-    """Types that hold maps, which onnx-ir cannot read, come out as they came in."""
+    """Types with maps, which onnx-ir cannot read, are preserved."""
     proto = zipmap()
     before = proto.SerializeToString()
     kept = [info.SerializeToString() for info in proto.graph.output]
@@ -165,7 +165,7 @@ def test_maps_survive():
 
 
 def zipmap():
-    """A classifier as skl2onnx makes them: its probabilities leave as a sequence of maps."""
+    """A classifier as skl2onnx exports it: its probabilities are a sequence of maps."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["scores"]),
         helper.make_node("ZipMap", ["scores"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
@@ -197,7 +197,7 @@ def test_a_folder_is_no_model(tmp_path):
 
 
 def test_an_unreadable_file(model, tmp_path, monkeypatch):
-    """The system's reason is passed on."""
+    """The message contains the system's reason."""
     onnx.save(model, tmp_path / "m.onnx")
 
     def deny(*_):
@@ -211,19 +211,41 @@ def test_an_unreadable_file(model, tmp_path, monkeypatch):
 def test_what_is_no_onnx(data, tmp_path):
     """An empty file, text and other formats are refused, as files and as bytes."""
     (tmp_path / "m.onnx").write_bytes(data)
-    assert "is no ONNX model" in refused(tmp_path / "m.onnx")
-    assert "is no ONNX model" in refused(data)
+    assert "is not an ONNX model" in refused(tmp_path / "m.onnx")
+    assert "is not an ONNX model" in refused(data)
+
+
+@pytest.mark.parametrize("place", ["graph", "body", "input"])
+def test_an_initializer_without_a_value(place):
+    """It is refused, since onnx-ir would omit it from the result."""
+    made = ir.from_proto(
+        text.model(
+            """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
+                h = MatMul (x, w)
+                y = If (c) <
+                    then_branch = t () => (float[4,4] p) <float[4,4] v> { p = MatMul (h, v) },
+                    else_branch = e () => (float[4,4] q) { q = Neg (h) }
+                >
+            }"""
+        )
+    )
+    held = made.graph[1].attributes["then_branch"].as_graph() if place == "body" else made.graph
+    value = next(iter(held.initializers.values()))
+    value.const_value = None
+    if place == "input":
+        held.inputs.append(value)
+    assert refused(made).startswith(f"the given model: the initializer '{value.name}' has no value; ")
 
 
 def test_truncated_bytes(model):
-    """A model that is cut off anywhere is refused or, where the cut is clean, rewritten: never a crash."""
+    """A model truncated anywhere is refused or, if the rest is valid protobuf, rewritten: never a crash."""
     data = model.SerializeToString()
     for end in range(len(data)):
         survives(data[:end])
 
 
 def test_damaged_bytes(model):
-    """Whatever single bytes of a model are changed, it is rewritten or refused in one line."""
+    """After a change of any single byte, a model is rewritten or refused in one line."""
     data = model.SerializeToString()
     chance = random.Random(3)
     for _ in range(300):
@@ -244,7 +266,7 @@ def survives(data):
 
 
 def test_sparse_initializers_and_training_information_stay():
-    """What onnx-ir does not know is carried along; who reads a sparse tensor stays float32."""
+    """Both, unknown to onnx-ir, are preserved; consumers of a sparse tensor stay float32."""
     proto = text.model("g (float[4,4] x, float[4] v) => (float[4,4] y) { h = MatMul(x, x)  y = Add(h, v) }")
     del proto.graph.input[1]
     values = helper.make_tensor("v", TensorProto.FLOAT, [2], [1, 2])

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite.cli.main import main
+from amp_rewrite.cli import main
 from amp_rewrite.colouring.matching import Matched
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.operator_lists import Kind

@@ -1,4 +1,4 @@
-"""Archives of arrays: what they declare is held against the model before any of it is read."""
+"""Archives of arrays: the headers are checked against the model before any array is read."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from amp_rewrite.errors import FeedError
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running.inputs import npz_files
+from amp_rewrite.running import memory
 from amp_rewrite.running.inputs.feeds import Data, feeds
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def given(path, text=FIXED):
 
 
 def refusal(path, text=FIXED):
-    """The one line with which an archive is refused."""
+    """The error message for an archive."""
     with pytest.raises(FeedError) as caught:
         given(path, text)
     assert "\n" not in str(caught.value)
@@ -41,7 +41,7 @@ def refusal(path, text=FIXED):
 
 
 def header(shape, descr="<f4"):
-    """What stands before the numbers of an array."""
+    """The header of an array."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
     return file.getvalue()
@@ -49,7 +49,7 @@ def header(shape, descr="<f4"):
 
 @pytest.fixture
 def archived(tmp_path):
-    """A function that makes an archive of members, and says where."""
+    """A function that writes an archive of members and returns its path."""
 
     def save(**members):
         path = tmp_path / "x.npz"
@@ -63,7 +63,7 @@ def archived(tmp_path):
 
 @pytest.fixture
 def inflated(monkeypatch):
-    """What was read of members' numbers: nothing, where an archive is refused in time."""
+    """The members whose arrays were read: none, if an archive is refused in time."""
     read = []
     whole = npy.read_array
     monkeypatch.setattr(npy, "read_array", lambda *given, **named: read.append(1) or whole(*given, **named))
@@ -71,7 +71,7 @@ def inflated(monkeypatch):
 
 
 def test_all_that_numpy_saves_is_read(tmp_path):
-    """Compressed or not, in any order of its elements, empty, and in the wider type."""
+    """Compressed or not, in either memory order, empty, and in the wider type."""
     for save in (np.savez, np.savez_compressed):
         for x in (X, np.asfortranarray(X), X.astype(np.float64)):
             save(tmp_path / "x.npz", x=x)
@@ -92,30 +92,30 @@ def test_all_that_numpy_saves_is_read(tmp_path):
     ],
 )
 def test_a_header_that_does_not_fit_is_enough(archived, inflated, shape, descr, text):
-    """A member of another shape or type is refused before a number is read, however small the file."""
+    """A member of another shape or type is refused before its array is read, however small the file."""
     said = refusal(archived(x=header(shape, descr)), text)
     assert "input 'x' is float32" in said or "does not have the size" in said
     assert not inflated
 
 
 def test_unknown_members_are_not_read(archived, inflated):
-    """Nor is an input beside them."""
+    """Nor is a valid input in the same archive."""
     x = header((2, 3)) + X.tobytes()
     assert "the model has no input 'z'; it has x" in refusal(archived(x=x, z=b"\0" * 1000))
     assert not inflated
 
 
-def test_a_header_must_speak_of_what_follows(archived, inflated):
-    """Too few numbers and too many: damaged, and not read."""
+def test_a_header_must_match_the_size_of_the_data(archived, inflated):
+    """An archive with too few or too many numbers is damaged, and not read."""
     for data in (X.tobytes()[:-4], X.tobytes() + b"\0" * 1000):
         assert "x.npy does not have the size of its shape" in refusal(archived(x=header((2, 3)) + data))
     assert "does not have the size" in refusal(archived(x=header((-1, 3))), OPEN)
     assert not inflated
 
 
-def test_open_dimensions_are_bound_by_memory(tmp_path, inflated, monkeypatch):
-    """What fits the model, and not this machine."""
-    monkeypatch.setattr(npz_files, "available_memory", lambda: 1_000_000)
+def test_open_dimensions_are_bounded_by_memory(tmp_path, inflated, monkeypatch):
+    """Arrays that fit the model, but not into memory, are refused."""
+    monkeypatch.setattr(memory, "available", lambda: 1_000_000)
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1_000_000, 3), np.float32))
     said = refusal(tmp_path / "x.npz", OPEN)
     assert said.endswith("would take 12 MB, and 1 MB of memory are free; give a smaller sample")
@@ -123,26 +123,26 @@ def test_open_dimensions_are_bound_by_memory(tmp_path, inflated, monkeypatch):
 
 
 def test_memory_is_known_here():
-    """On systems that say; at least a megabyte and at most a petabyte."""
-    found = npz_files.available_memory()
+    """At least a megabyte and at most a petabyte, or unknown."""
+    found = memory.available()
     assert found is None or 1e6 < found < 1e15
 
 
 def test_the_least_memory_counts(tmp_path, monkeypatch):
-    """A container's limit, where there is one; a word in place of a number is none."""
+    """A container's limit counts if there is one; a word in place of a number is no limit."""
     (tmp_path / "all").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
     (tmp_path / "limit").write_text("2048\n")
     (tmp_path / "none").write_text("max\n")
-    (_, system, unit), (_, group, one), _ = npz_files._SOURCES
-    monkeypatch.setattr(npz_files, "_SOURCES", [(tmp_path / "all", system, unit)])
-    assert npz_files.available_memory() == 4096
+    (_, system, unit), (_, group, one), _ = memory.SOURCES
+    monkeypatch.setattr(memory, "SOURCES", [(tmp_path / "all", system, unit)])
+    assert memory.available() == 4096
     more = [(tmp_path / name, group, one) for name in ("limit", "none", "missing")]
-    monkeypatch.setattr(npz_files, "_SOURCES", [*npz_files._SOURCES, *more])
-    assert npz_files.available_memory() == 2048
+    monkeypatch.setattr(memory, "SOURCES", [*memory.SOURCES, *more])
+    assert memory.available() == 2048
 
 
 def test_an_encrypted_archive(archived):
-    """Its flag is enough."""
+    """It is recognised by its flag."""
     path = archived(x=header((2, 3)) + X.tobytes())
     data = bytearray(path.read_bytes())
     for start, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
@@ -152,7 +152,7 @@ def test_an_encrypted_archive(archived):
 
 
 def test_damaged_archives(tmp_path):
-    """Cut anywhere, or with any byte changed: read as it was, or one line; never an error of a library."""
+    """Truncated anywhere, or with any byte changed: read unchanged, or one line; never a library's error."""
     np.savez_compressed(tmp_path / "good.npz", x=X)
     good, path, seed = (tmp_path / "good.npz").read_bytes(), tmp_path / "bad.npz", random.Random(0)
     damaged = [good[:end] for end in range(0, len(good), 7)]
@@ -172,13 +172,13 @@ def test_damaged_archives(tmp_path):
     [b"", b"\x93NUMPY\x09\x00", b"\x93NUMPY\x01\x00\xff\xff", header((2, 3)).replace(b"(2, 3)", b"((((((")],
 )
 def test_damaged_headers(archived, head):
-    """What stands before the numbers is no header: one line."""
+    """An invalid header gives one line."""
     assert "cannot be read" in refusal(archived(x=head + X.tobytes()))
 
 
 @pytest.mark.slow
-def test_an_archive_that_inflates_without_end(tmp_path):
-    """A gigabyte in a megabyte, which speaks of more: refused where there would be no room for it."""
+def test_an_archive_that_inflates_to_a_huge_size(tmp_path):
+    """A gigabyte compressed to a megabyte is refused if it does not fit into memory."""
     path = tmp_path / "bomb.npz"
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,

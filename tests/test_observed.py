@@ -1,22 +1,21 @@
-"""Observation: what a run of the float32 model shows, and what that keeps in float32."""
+"""Observation: magnitudes from runs of the float32 model, and what they keep in float32."""
 
 import json
 
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 
 import amp_rewrite
 from amp_rewrite.analysis import observed
 from amp_rewrite.analysis.observed import Magnitudes
-from amp_rewrite.cli import main
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.running.sessions import Device
+from tests import commands
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -29,7 +28,7 @@ TINY = {"x": np.eye(2, dtype=np.float32) / 1000}
 
 
 def held(seen, options=None, text=GROWS):
-    """Why parts stay float32 for what was seen: the reasons, by the name of the node."""
+    """The reasons that observation keeps nodes in float32, by the name of the node."""
     made = amp_rewrite.analyze(model(text), options, seen=seen)
     entries = made.painting.entries
     return {
@@ -41,23 +40,23 @@ def held(seen, options=None, text=GROWS):
 
 @pytest.fixture
 def path(tmp_path):
-    """The model as a file, with the inputs on which it overflows beside it."""
+    """The model as a file, with inputs on which it overflows in the same folder."""
     onnx.save(model(GROWS), tmp_path / "model.onnx")
     np.savez(tmp_path / "ones.npz", **SAMPLE)
     return tmp_path / "model.onnx"
 
 
 def run(path, *arguments):
-    """The main job on the inputs beside the model, in this process."""
+    """Runs the command on the inputs beside the model, in this process."""
     flags = ("--data", path.with_name("ones.npz"), *arguments)
-    return CliRunner().invoke(main, [str(path), *map(str, flags)])
+    return commands.run(path, *flags)
 
 
 # ---- looking
 
 
 def test_magnitudes_of_all_floats_over_all_samples():
-    """Inputs and inner values, with the smallest number that is not zero and the largest that is finite."""
+    """Inputs and intermediate values, with the smallest non-zero and the largest finite magnitude."""
     seen = amp_rewrite.observe(model(GROWS), [SAMPLE, TINY], device=Device.CPU)
     assert seen.keys() == {"x", "a", "b", "c", "d", "y"}
     assert seen["x"] == Magnitudes(pytest.approx(1e-3), 1)
@@ -65,7 +64,7 @@ def test_magnitudes_of_all_floats_over_all_samples():
 
 
 def test_sparse_values_are_passed_over():
-    """A Constant that is sparse when it is run has no magnitude, and is no obstacle."""
+    """A sparse Constant has no magnitudes, and does not prevent observation."""
     proto = model("g (float[4,4] x) => (float[4,4] y) { y = Relu (x) }")
     values = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [1], [1])
     indices = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], [3])
@@ -79,14 +78,14 @@ def test_sparse_values_are_passed_over():
 
 
 def test_what_is_not_finite_or_zero_has_no_magnitude():
-    """Infinities are no numbers to make room for, and zero is none that could vanish."""
+    """Infinities and zeros are not magnitudes."""
     array = np.float32([0, -3, np.inf, np.nan, -np.inf, 2])
     assert observed.magnitudes(array) == Magnitudes(2, 3)
     assert observed.magnitudes(np.float32([0, np.inf])) is None
 
 
 def test_without_a_sample_there_is_nothing_to_look_at():
-    """As `verify` has it: no sample is an error, and not a model without large values."""
+    """As in `verify`, no sample is an error."""
     with pytest.raises(FeedError, match="no sample"):
         amp_rewrite.observe(model(GROWS), [], device=Device.CPU)
 
@@ -95,7 +94,7 @@ def test_without_a_sample_there_is_nothing_to_look_at():
 
 
 def test_who_reads_or_makes_what_is_too_large_stays():
-    """Maker, mover and reader of 90000 stay float32 and say why; what is beside them does not."""
+    """Producer, mover and consumer of 90000 stay float32 with the reason; other nodes do not."""
     reasons = held(amp_rewrite.observe(model(GROWS), [SAMPLE], device=Device.CPU))
     assert reasons.keys() == {"large", "moved", "last", "bounded"}
     assert reasons["large"] == "9e+04 was seen in 'b', and float16 ends at 65504"
@@ -103,17 +102,17 @@ def test_who_reads_or_makes_what_is_too_large_stays():
 
 @pytest.mark.parametrize(("most", "stays"), [(32000, False), (33000, True)])
 def test_there_is_headroom_for_other_inputs(most, stays):
-    """A number that fits only just may not fit with the next inputs: it needs a binade of room."""
+    """A value just within range may overflow with other inputs: a factor of 2 is required."""
     assert ("large" in held({"b": Magnitudes(1, most)})) == stays
 
 
 def test_bfloat16_has_room_for_all_of_float32():
-    """What is too large for float16 is not for bfloat16."""
+    """Values too large for float16 are not too large for bfloat16."""
     assert held({"b": Magnitudes(1, 1e30)}, Options(half=BFLOAT16)) == {}
 
 
 def test_a_mask_may_be_huge():
-    """A fill on its way to a softmax saturates, seen or not; a product on another way stays float32."""
+    """A mask on its path to a softmax is clamped, observed or not; another product stays float32."""
     text = """g (float[2,2] x, bool[2,2] k) => (float[2,2] y) <float[2,2] w, float fill = {-3.4e38}> {
         [scores] s = MatMul (x, w) [mask] a = Where (k, s, fill) [soft] p = Softmax (a)
         [last] y = MatMul (p, w) }"""
@@ -125,10 +124,10 @@ def test_a_mask_may_be_huge():
 
 
 def test_a_failed_verdict_is_mended(path):
-    """Where the comparison fails the values are looked at, and the second result is close."""
+    """On failure the values are observed, and the second result passes."""
     result = run(path, "--json", path.with_name("report.json"))
     assert result.exit_code == 0, result.output
-    assert "observed 4 units in float32 for values that a run showed to be too large" in result.output
+    assert "observed 4 units in float32 because a run showed values too large" in result.output
     assert f"explain {path.with_name('model_fp16.onnx')}" in result.output
     report = json.loads(path.with_name("report.json").read_text())
     assert (report["observed"], report["nodes"]["half"], report["verification"]["ok"]) == (4, 1, True)
@@ -142,7 +141,7 @@ def test_nobody_looks_when_told_not_to(path):
 
 
 def test_looking_first_needs_no_verdict(path):
-    """With --observe always the plan itself knows what was seen, and nothing needs to be compared."""
+    """With --observe always, the first plan uses the observation, and no comparison is needed."""
     assert "units in float16" in run(path, "--observe", "always", "--dry-run").output
     result = run(path, "--observe", "always", "--no-verify")
     assert result.exit_code == 0
@@ -150,7 +149,7 @@ def test_looking_first_needs_no_verdict(path):
 
 
 def test_in_place_is_mended_too(path):
-    """What was overwritten is remembered, looked at, and overwritten again."""
+    """With --in-place, the original in memory is observed, and the result is overwritten."""
     beside = path.with_name("beside.onnx")
     run(path, "-o", beside)
     assert run(path, "--in-place").exit_code == 0
@@ -158,7 +157,7 @@ def test_in_place_is_mended_too(path):
 
 
 def test_the_saved_plan_is_that_of_the_result(path):
-    """Carried out again, without a look at anything, it makes the same bytes."""
+    """Replayed without observation, the plan gives the same bytes."""
     first, again, plan = (path.with_name(name) for name in ("first.onnx", "again.onnx", "plan.json"))
     assert run(path, "--save-plan", plan, "-o", first).exit_code == 0
     assert run(path, "--plan", plan, "-o", again).exit_code == 0
@@ -167,7 +166,7 @@ def test_the_saved_plan_is_that_of_the_result(path):
 
 @pytest.mark.parametrize("flags", [("--level", "unsafe-force-all"), ("--plan", "plan.json")])
 def test_looking_where_all_is_decided_is_refused(path, flags, monkeypatch):
-    """A flag that could change nothing is one line and exit code 2."""
+    """A flag that has no effect is refused in one line with exit code 2."""
     monkeypatch.chdir(path.parent)
     run(path, "--save-plan", "plan.json")
     result = run(path, "--observe", "always", *flags)

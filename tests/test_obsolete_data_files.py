@@ -1,4 +1,4 @@
-"""Which data files go with a model that is replaced: those that it names, and that nothing else needs."""
+"""Which data files of a replaced model are removed: those that nothing else refers to."""
 
 import os
 
@@ -11,6 +11,7 @@ from amp_rewrite import Options, rewrite
 from amp_rewrite.model import obsolete_data_files
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
+from tests.model_files import names
 
 BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))
 GRAPH = "g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x, w) }"
@@ -24,12 +25,12 @@ def out(tmp_path):
 
 
 def again(out):
-    """Writes the result once more, and returns what is warned of."""
+    """Writes the result again, and returns the warnings."""
     return rewrite(out.with_name("m.onnx"), BESIDE, output=out).report.warnings
 
 
 def stays(out, reader):
-    """Whether the old data stays when the result is written again, and who is said to need it."""
+    """Whether the old data stays when the result is written again, with a warning that names the reason."""
     data = out.with_name("out.onnx.data")
     before = data.read_bytes()
     warnings = again(out)
@@ -38,19 +39,14 @@ def stays(out, reader):
     return data.read_bytes() == before
 
 
-def names(folder):
-    """What lies in a folder."""
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_data_of_the_old_model_goes(out):
-    """What only the old model named is removed, and nothing is said."""
+    """A file that only the old model refers to is removed, without a warning."""
     assert again(out) == ()
     assert names(out.parent) == ["m.onnx", "out.onnx", "out.onnx.1.data"]
 
 
 def test_a_name_in_the_bytes_is_no_reference(out):
-    """A documentation that speaks of a file does not make it the model's."""
+    """A file name in a doc_string is not a reference."""
     mine = out.with_name("out.onnx.my_notes_and_data")
     mine.write_text("precious")
     proto = onnx.load(out, load_external_data=False)
@@ -61,20 +57,20 @@ def test_a_name_in_the_bytes_is_no_reference(out):
 
 
 def test_data_that_a_sibling_shares_stays(out):
-    """A copy of the old model still loads, and a line says why the data stays."""
+    """A copy of the old model still loads, and a warning says why the data stays."""
     out.with_name("copy.onnx").write_bytes(out.read_bytes())
     assert stays(out, "copy.onnx refers to it")
     assert onnx.load(out.with_name("copy.onnx")).graph.initializer
 
 
 def test_data_that_a_text_names_stays(out):
-    """What is no model may still be a list of files."""
+    """A file that is not a model may be a list of files."""
     out.with_name("files.txt").write_text("out.onnx\nout.onnx.data\n")
     assert stays(out, "files.txt refers to it")
 
 
 def test_a_model_that_only_speaks_of_the_data_does_not_keep_it(out):
-    """In a model, only tensors refer to files; a longer name that ends so is another file."""
+    """In a model, only tensors refer to files; a longer name with the same end is another file."""
     proto = text.model(GRAPH)
     proto.doc_string = "out.onnx.data"
     onnx.save(proto, out.with_name("other.onnx"))
@@ -84,7 +80,7 @@ def test_a_model_that_only_speaks_of_the_data_does_not_keep_it(out):
 
 
 def test_data_of_the_input_stays(tmp_path):
-    """A result in the place of a model that shares its data with the input leaves that alone."""
+    """Data that the replaced model shares with the input stays."""
     proto = text.model(GRAPH)
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.data")
     (tmp_path / "out.onnx").write_bytes((tmp_path / "m.onnx").read_bytes())
@@ -94,15 +90,15 @@ def test_data_of_the_input_stays(tmp_path):
 
 
 def test_a_link_in_the_place_of_data_stays(out):
-    """A link is not what was written here: it and what it leads to stay."""
+    """A link in place of a data file stays, and so does its target."""
     data = out.with_name("out.onnx.data")
     data.rename(out.with_name("elsewhere"))
     data.symlink_to("elsewhere")
-    assert stays(out, "it is no plain file")
+    assert stays(out, "it is not a regular file")
 
 
 def test_data_in_another_folder_stays(out):
-    """Nothing is removed outside the folder of the result, whatever the old model names."""
+    """Nothing outside the folder of the result is removed."""
     (out.parent / "sub").mkdir()
     data = out.parent / "sub" / "w"
     proto = onnx.load(out, load_external_data=False)
@@ -115,14 +111,14 @@ def test_data_in_another_folder_stays(out):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all files")
 def test_what_cannot_be_read_may_refer(out):
-    """Where it cannot be known whether a file is needed, it stays."""
+    """If it is unknown whether a file is needed, it stays."""
     out.with_name("secret.onnx").write_bytes(b"\x08")
     out.with_name("secret.onnx").chmod(0)
     assert stays(out, "it cannot be known whether others need it (Permission denied)")
 
 
 def test_tensors_everywhere(tmp_path):
-    """The files of initializers, of attributes, of sparse tensors, of bodies and of functions are found."""
+    """Files of initializers, attributes, sparse tensors, bodies and functions are found."""
     places = iter("abcdefg")
 
     def placed(tensor):
@@ -146,7 +142,7 @@ def test_tensors_everywhere(tmp_path):
 
 
 def test_what_is_no_model_names_nothing(tmp_path):
-    """Anything may stand where a result goes."""
+    """Any file may be replaced by a result."""
     for content in (b"", b"location", b"\x08\x01 location", b"PK\x03\x04 location"):
         (tmp_path / "out").write_bytes(content)
         assert obsolete_data_files.referenced_by(tmp_path / "out") == frozenset()

@@ -1,15 +1,15 @@
-"""Pictures: shapes that are drawn as SVG and as PNG."""
+"""Pictures, drawn as SVG and as PNG."""
 
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from amp_rewrite.errors import MissingPackageError, OptionError
-from amp_rewrite.reporting import charts, picture_files, pictures
-from amp_rewrite.reporting.charts import Bar
+from amp_rewrite.reporting import latency_chart, picture_files, pictures
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Text, Tone
 from amp_rewrite.running.sessions import Device
 from tests.benches import bench, latency
@@ -41,7 +41,9 @@ def bars(drawn):
 
 def test_bars_are_as_long_as_the_medians():
     """The SVG has a bar for each model, in proportion, with its name and figures."""
-    drawn = picture_files.svg(charts.chart(bench(latency("a.onnx", 4.0), latency("b.onnx", 1.0, speed=4.0))))
+    drawn = picture_files.svg(
+        latency_chart.chart(bench(latency("a.onnx", 4.0), latency("b.onnx", 1.0, speed=4.0)))
+    )
     first, second = bars(drawn)
     assert first == pytest.approx(4 * second, rel=0.01)
     assert texts(drawn)[0] == "Latency on CUDA in ms: median, whisker to p90"
@@ -55,17 +57,17 @@ def test_bars_are_as_long_as_the_medians():
 
 def test_everything_stays_inside_the_picture():
     """No bar, whisker or note begins outside the width."""
-    drawn = picture_files.svg(charts.chart(bench(latency("a", 100.0), latency("b", 0.01))))
+    drawn = picture_files.svg(latency_chart.chart(bench(latency("a", 100.0), latency("b", 0.01))))
     tree = ET.fromstring(drawn)
     ends = [float(line.get("x2")) for line in tree.iter(f"{SVG}line")]
     starts = [float(text.get("x")) for text in tree.iter(f"{SVG}text")]
-    assert max(*ends, *starts) < charts.WIDTH - 100
+    assert max(*ends, *starts) < latency_chart.WIDTH - 100
 
 
 def test_names_cannot_break_the_picture():
-    """A name with markup in it is text, and stays what it is; what no XML may hold is replaced."""
+    """Markup in a name stays text; characters that XML forbids are replaced."""
     name = """<script>alert("&'")</script>{x}%s"""
-    drawn = picture_files.svg(charts.chart(bench(latency(name, 1.0), device=Device.CPU)))
+    drawn = picture_files.svg(latency_chart.chart(bench(latency(name, 1.0), device=Device.CPU)))
     assert name in texts(drawn)
     assert not list(ET.fromstring(drawn).iter(f"{SVG}script"))
     odd = picture_files.svg(Picture("t", 9, 9, (Text(0, 0, "a\x00\ud800\u2028b"),)))
@@ -73,13 +75,14 @@ def test_names_cannot_break_the_picture():
 
 
 def test_a_chart_of_nothing_is_a_picture():
-    """No bars and bars of no length are drawn as well."""
-    assert bars(picture_files.svg(charts.bar_chart("empty", ()))) == []
-    assert bars(picture_files.svg(charts.bar_chart("zero", (Bar("a", 0.0, 0.0, ""),)))) == [0.0]
+    """A chart without bars, and one with bars of no length, can be drawn."""
+    assert bars(picture_files.svg(latency_chart.chart(bench()))) == []
+    zero = replace(latency("zero", 1.0), p50=0.0, p90=0.0)
+    assert bars(picture_files.svg(latency_chart.chart(bench(zero)))) == [0.0]
 
 
 def test_svg_has_every_shape():
-    """Each shape is one element, at its place and in its colour."""
+    """Each shape is one element, at its position and in its colour."""
     (group,) = ET.fromstring(picture_files.svg(EACH)).iter(f"{SVG}g")
     rect, line, dot, text = group
     assert (rect.get("width"), rect.get("height"), rect.get("fill")) == ("10.0", "20.0", Tone.HALF.value)
@@ -89,7 +92,7 @@ def test_svg_has_every_shape():
 
 
 def test_the_page_gets_every_shape_as_data():
-    """The page's script draws from the same shapes."""
+    """The page's scripts get the same shapes."""
     shapes = pictures.plain(EACH)["shapes"]
     assert [shape["shape"] for shape in shapes] == ["rect", "line", "dot", "text"]
     assert shapes[0] == {"shape": "rect", "x": 0, "y": 0, "w": 10, "h": 20, "tone": "half"}
@@ -97,7 +100,7 @@ def test_the_page_gets_every_shape_as_data():
 
 
 def test_the_name_says_which_picture(tmp_path):
-    """.svg and .png are drawn; anything else is refused before anything is measured."""
+    """.svg and .png are drawn; any other suffix is rejected before anything is measured."""
     assert picture_files.drawing(Path("a.SVG")) is picture_files.svg
     with pytest.raises(OptionError, match=r"neither \.svg nor \.png"):
         picture_files.drawing(Path("a.gif"))
@@ -114,24 +117,41 @@ def test_png_needs_matplotlib(monkeypatch):
     assert "amp-rewrite[plots]" in str(caught.value)
 
 
-class FakeAxes(types.SimpleNamespace):
-    """Axes that record what is drawn."""
+class Recorder:
+    """Stands in for matplotlib's figures and axes, and records what is drawn."""
+
+    def __init__(self):
+        self.calls = []
 
     def __getattr__(self, name):
         return lambda *given, **named: self.calls.append((name, given, named))
 
+    def add_axes(self, _):
+        """The same recorder."""
+        return self
+
+    def savefig(self, file, **_):
+        """Writes something to the file."""
+        file.write(b"drawn")
+
 
 def test_png_has_the_same_shapes(monkeypatch):
-    """matplotlib gets the same places and colours, and labels in which nothing is a formula."""
-    patches = types.SimpleNamespace(
-        Rectangle=lambda *given, **_: ("rectangle", given),
-        Circle=lambda *given, **_: ("circle", given),
-    )
-    monkeypatch.setattr(picture_files, "_matplotlib", lambda _: patches)
-    axes = FakeAxes(calls=[])
-    for order, shape in enumerate(EACH.shapes):
-        picture_files._draw_png(axes, shape, order)
-    rect, line, dot, text = axes.calls
+    """matplotlib gets the same positions and colours, and text in which nothing is a formula."""
+    figure = Recorder()
+    patches = {
+        "Rectangle": lambda *given, **_: ("rectangle", given),
+        "Circle": lambda *given, **_: ("circle", given),
+    }
+    parts = {
+        "figure": types.SimpleNamespace(Figure=lambda **_: figure),
+        "patches": types.SimpleNamespace(**patches),
+    }
+    monkeypatch.setitem(sys.modules, "matplotlib", types.SimpleNamespace(**parts))
+    for name, module in parts.items():
+        monkeypatch.setitem(sys.modules, f"matplotlib.{name}", module)
+    assert picture_files.png(EACH) == b"drawn"
+    title, rect, line, dot, text = [call for call in figure.calls if not call[0].startswith("set_")]
+    assert title[1][2] == "one of each"
     assert rect[1][0] == ("rectangle", ((0, 0), 10, 20))
     assert line[1] == ([0, 5], [0, 5])
     assert dot[1][0] == ("circle", ((7, 8), 2))
@@ -140,7 +160,7 @@ def test_png_has_the_same_shapes(monkeypatch):
 
 
 def test_png_is_drawn_where_matplotlib_is():
-    """The file begins as PNG files do."""
+    """With matplotlib installed, the file has the signature of a PNG."""
     pytest.importorskip("matplotlib")
     assert picture_files.png(EACH).startswith(b"\x89PNG")
     assert picture_files.has_png()

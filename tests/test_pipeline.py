@@ -130,9 +130,9 @@ def test_in_place(path, model):
 
 
 def test_in_place_and_elsewhere(path):
-    """Who asks for both is asked back, and nothing is written."""
+    """Both together are refused, and nothing is written."""
     before = path.read_bytes()
-    with pytest.raises(OptionError, match="two places"):
+    with pytest.raises(OptionError, match="contradict each other"):
         rewrite(path, output=path.with_name("out.onnx"), in_place=True)
     assert path.read_bytes() == before
     assert not path.with_name("out.onnx").exists()
@@ -227,7 +227,7 @@ def test_what_a_checker_refuses_before_is_a_warning(model):
     model.graph.node[1].attribute.append(helper.make_attribute("odd", 1))
     report = rewrite(model).report
     assert report.ok
-    assert "onnx's checker refuses this model" in report.warnings[0]
+    assert "onnx's checker rejects this model" in report.warnings[0]
 
 
 def test_no_check_when_not_asked(model):

@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import measure_placement
-from amp_rewrite.placement import placement, placement_log, saved_graph
+from amp_rewrite.placement import placement, placement_log, saved_graph, session_process
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import OnCpu, Placement
 from amp_rewrite.placement.placement_log import Why
@@ -226,6 +226,21 @@ def test_the_command_prints_and_writes(files, tmp_path):
     assert [one["loads"] for one in found["models"]] == [True, False]
     assert found["models"][0]["profile"]["nodes"] == 2
     assert found["models"][0]["against"] == {"totals": {}, "operators": {}, "fused": {}, "worse": []}
+
+
+def test_a_message_is_one_line_without_places_in_c():
+    """What is wrong comes behind the file and signature of onnxruntime's own source."""
+    said = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
+    /onnxruntime_src/onnxruntime/core/x.cc:467 bool onnxruntime::X::Y(const Z<T>&) found was false. No kernel"""
+    plain = "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: No kernel"
+    assert session_process.message(said) == plain
+    assert len(session_process.message("word " * 1000)) < 500
+
+
+def test_flags_of_a_run_need_one(tmp_path):
+    """Where nothing is run they would have no effect."""
+    line = failure("placement", tmp_path / "m.onnx", "--dim", "n=3", "--provider", "cpu")
+    assert "--dim has no effect without --run; add --run" in line
 
 
 def test_a_model_that_is_not_there_is_bad_input(tmp_path):

@@ -30,7 +30,7 @@ def test_errors_go_from_left_to_right_and_up():
 
 
 def test_what_is_not_finite_stands_out():
-    """It is at the top, in another colour, whatever its error says."""
+    """It is at the top, in another colour, whatever its error."""
     (dot,) = of_kind(plots.errors([Point(0.5, 0.0, True, "Pow p")]), Dot)
     assert (dot.y, dot.tone, dot.title) == (0.0, Tone.BAD, "Pow p: not finite")
 
@@ -44,7 +44,7 @@ def test_errors_beyond_the_scale_stand_at_its_edge():
 
 
 def test_of_many_nodes_the_worst_are_drawn():
-    """Where dots would lie on each other, the worst of them is seen."""
+    """Where dots would overlap, the worst of them is drawn."""
     points = [Point(i / 9999, 1e-6, False, "") for i in range(10000)]
     points[5000] = Point(5000 / 9999, 1e-1, False, "the one")
     dots = of_kind(plots.errors(points), Dot)
@@ -53,7 +53,7 @@ def test_of_many_nodes_the_worst_are_drawn():
 
 
 def test_stored_numbers_are_counted_by_binade():
-    """Each number counts where its power of two is; zeros and infinities nowhere."""
+    """Each number counts in its binade; zeros and infinities do not count."""
     array = np.array([1.0, 1.5, -2.0, 0.0, np.inf, np.nan, 2.0**-30, 7e4], np.float32)
     proto = model("g (float[8] x) => (float[8] y) <float[8] w> { y = Add (x, w) }", {"w": array})
     held = constants.find(ir.from_proto(proto)).values()
@@ -69,7 +69,7 @@ def test_what_a_run_showed_is_counted_by_its_largest_number(number):
 def bars_and_limits(half, stored_numbers):
     """The bars of a histogram by tone, and the places of its limits."""
     picture = plots.ranges(stored_numbers, {}, half)
-    bars = [rect for rect in of_kind(picture, Rect) if rect.tone is not Tone.SHADE]
+    bars = [rect for rect in of_kind(picture, Rect) if rect.tone is not Tone.LIGHT]
     limits = [line.x1 for line in of_kind(picture, Line) if line.dash]
     return bars, limits
 
@@ -79,7 +79,7 @@ def bars_and_limits(half, stored_numbers):
     [(-25, Tone.BAD), (-24, Tone.HALF), (0, Tone.HALF), (15, Tone.HALF), (16, Tone.BAD), (120, Tone.BAD)],
 )
 def test_what_float16_cannot_hold_is_marked(power, tone):
-    """Below 2**-24 numbers become zero, from 2**16 on infinite; what lies far outside is at the edge."""
+    """Numbers below 2**-24 become zero, from 2**16 on infinite; far outliers are at the edge."""
     (bar,), _ = bars_and_limits(FLOAT16, {power: 3})
     assert bar.tone is tone
     assert 0 <= bar.x < bar.x + bar.w <= plots.WIDTH
@@ -95,14 +95,14 @@ def test_the_limits_are_those_of_the_half_type():
 
 
 def test_bfloat16_has_its_own_limits():
-    """What float16 cannot hold bfloat16 can."""
+    """bfloat16 represents what float16 cannot."""
     (bar,), limits = bars_and_limits(BFLOAT16, {100: 1})
     assert bar.tone is Tone.HALF
     assert limits == sorted(limits)
 
 
 def test_a_panel_for_what_is_known():
-    """Stored numbers, and where something ran what nodes make; nothing where nothing is known."""
+    """Stored numbers, and node outputs where there was a run; nothing without either."""
     titles = [t.text for t in of_kind(plots.ranges({0: 1}, {1: 1}, FLOAT16), Text) if t.bold]
     assert len(titles) == 2
     assert plots.ranges({}, {}, FLOAT16).shapes == ()

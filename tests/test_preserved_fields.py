@@ -1,4 +1,4 @@
-"""What runtimes read and onnx-ir does not."""
+"""Parts of a model that runtimes accept and onnx-ir rejects or drops."""
 
 import numpy as np
 import onnx
@@ -22,7 +22,7 @@ def damaged(change):
 
 
 def test_a_type_that_is_none_says_nothing():
-    """An element type that ONNX does not have is no reason to refuse a model that says it in passing."""
+    """A model with an invalid element type in a value_info is not refused."""
 
     def change(proto):
         proto.graph.value_info.add(name="h").type.tensor_type.elem_type = 99
@@ -31,7 +31,7 @@ def test_a_type_that_is_none_says_nothing():
 
 
 def test_a_reference_outside_of_a_function_is_none():
-    """Such an attribute counts by what it holds."""
+    """The value of the attribute counts, not the reference."""
 
     def change(proto):
         proto.graph.node.add(op_type="Cast", input=["y"], output=["z"]).attribute.append(
@@ -47,7 +47,7 @@ def test_a_reference_outside_of_a_function_is_none():
 
 @pytest.mark.parametrize("place", ["node", "value", "domain", "producer"])
 def test_names_that_are_no_utf_8(place):
-    """They are read as Latin-1, which is said; what refers to them still does."""
+    """They are read as Latin-1, with a warning; references to them still match."""
     data = text.model(PRODUCT)
     data.producer_name = "producer"
     data.graph.node[0].name, data.graph.node[0].output[0] = "node", "value"
@@ -55,13 +55,13 @@ def test_names_that_are_no_utf_8(place):
     data.opset_import.add(domain="domain", version=1)
     raw = data.SerializeToString().replace(place.encode(), place.encode()[:-1] + b"\xe9")
     result = rewrite(raw, Options(metadata=False))
-    assert result.report.warnings == ("names that are no UTF-8 were read as Latin-1",)
+    assert result.report.warnings == ("names that are not UTF-8 were read as Latin-1",)
     assert place[:-1] + "é" in str(onnx.ModelProto.FromString(result.model))
     assert result.report.nodes.half == 2
 
 
 def test_the_last_of_several_imports_counts():
-    """A domain that is imported twice, also under its other name, has the version that is said last."""
+    """For a domain imported twice, also under its other name, the last version counts."""
 
     def change(proto):
         proto.opset_import[0].version = 5
@@ -71,8 +71,32 @@ def test_the_last_of_several_imports_counts():
     assert [o.version for o in made.opset_import if o.domain in ("", "ai.onnx")] == [17]
 
 
+@pytest.mark.parametrize("last", ["dense", "sparse"])
+def test_the_last_of_several_initializers_of_one_name_counts(last):
+    """As in onnxruntime, which reads sparse initializers after the others; a warning names them."""
+
+    def change(proto):
+        if last == "dense":
+            proto.graph.initializer.append(numpy_helper.from_array(np.full((4, 4), 2, np.float32), "w"))
+        else:
+            proto.graph.sparse_initializer.append(sparse_initializer("w"))
+
+    before = text.model(
+        "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul (x, x)  y = MatMul (h, w) }"
+    )
+    change(before)
+    result = rewrite(before, UNCHECKED)
+    assert result.report.nodes.half
+    held = result.model.graph
+    assert len(held.initializer) + len(held.sparse_initializer) == 1
+    assert result.report.warnings == (
+        "several initializers are called 'w': the last of them counts, as in onnxruntime",
+    )
+    text.agree(before, result.model)
+
+
 def test_data_that_is_there_twice():
-    """Of two fields with numbers, the one for the type counts."""
+    """Of two fields with data, the one for the element type counts."""
 
     def change(proto):
         tensor = proto.graph.initializer[0]
@@ -85,18 +109,18 @@ def test_data_that_is_there_twice():
 
 
 def test_data_that_does_not_fit_its_shape():
-    """Too few numbers are the model's fault, and said in one line."""
+    """Too few values are refused in one line."""
 
     def change(proto):
         proto.graph.initializer[0].dims[0] = 3
 
-    with pytest.raises(ModelError, match="what 'w' holds does not fit its type and shape"):
+    with pytest.raises(ModelError, match="the content of 'w' does not fit its type and shape"):
         damaged(change)
 
 
 @pytest.mark.parametrize("keep_functions", [True, False])
 def test_sparse_constants_stay(keep_functions):
-    """A Constant that holds a sparse tensor is left as it is, in functions too; its readers stay float32."""
+    """A Constant with a sparse tensor is preserved, in functions too; its consumers stay float32."""
     values = helper.make_tensor("v", TensorProto.FLOAT, [2], [1, 2])
     indices = helper.make_tensor("i", TensorProto.INT64, [2], [0, 3])
     sparse = helper.make_sparse_tensor(values, indices, [4])
@@ -126,7 +150,7 @@ BRANCHES = """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
 
 
 def test_the_sparse_initializers_of_a_body_stay():
-    """A branch keeps what it stores, and its readers stay float32."""
+    """A branch keeps its sparse initializers, and their consumers stay float32."""
     proto = onnx.parser.parse_model(f"{text.HEADER} {BRANCHES}")
     del proto.graph.value_info[:]
     proto.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
@@ -140,7 +164,7 @@ def test_the_sparse_initializers_of_a_body_stay():
 
 
 def test_the_names_of_sparse_initializers_are_taken():
-    """No Cast gets the name of one."""
+    """No value of a Cast gets the name of one."""
     proto = text.model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul(x, w)  y = Exp(h) }")
     proto.graph.node.add(op_type="MatMul", input=["h", "h__float32"], output=["z"])
     proto.graph.sparse_initializer.append(sparse_initializer("h__float32"))
@@ -166,14 +190,14 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize("body", LEFT_OUT)
 def test_outputs_that_are_left_out_at_the_end_stay(body):
-    """A Split has as many parts as it has outputs, and a Loop as many outputs as its body, read or not."""
+    """Omitted outputs of Split and Loop count, and are preserved."""
     made = text.rewritten(text.model(body)).model
     (node,) = (node for node in made.graph.node if node.op_type in ("Split", "Loop"))
     assert node.output[-1] == ""
 
 
 def test_what_a_kept_function_leaves_out_stays():
-    """In the bodies of functions too."""
+    """Omitted outputs are preserved in the bodies of functions too."""
     proto = text.model(
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
         g (float[6,4] x) => (float[2,4] a, float[4,4] y) <float[4,4] w> { a = my.first(x)  y = MatMul(w, w) }
@@ -185,7 +209,7 @@ def test_what_a_kept_function_leaves_out_stays():
 
 
 def test_a_function_without_a_domain_stays_valid():
-    """An empty domain is still said."""
+    """An empty domain is written explicitly."""
     proto = text.model(text.FUNCTIONS)
     proto.functions[0].domain = proto.graph.node[1].domain = ""
     made = rewrite(proto, Options(check=False, keep_functions=True)).model
@@ -193,7 +217,7 @@ def test_a_function_without_a_domain_stays_valid():
 
 
 def test_ir_version_zero():
-    """A model that says 0 is one of an old version, for runtimes as for us."""
+    """IR version 0 is treated as an old version, as in runtimes."""
 
     def change(proto):
         proto.ir_version = 0
@@ -215,7 +239,7 @@ def test_before_opset_6_nothing_changes(io):
 
 
 def test_no_import_for_casts_where_nodes_have_none():
-    """Runtimes take the newest opset for nodes whose domain is not imported, and so for our Casts."""
+    """Runtimes use the newest opset for nodes whose domain is not imported, so also for added Casts."""
 
     def change(proto):
         del proto.opset_import[0]

@@ -76,8 +76,8 @@ import onnx_ir as ir
 import amp_rewrite
 from amp_rewrite import Options, Pins, Result, Tolerances
 from amp_rewrite.half import Half
-from amp_rewrite.options import Borders, ExternalData, Level
-from amp_rewrite.running.feeds import Data
+from amp_rewrite.options import ExternalData, IOTypes, Level
+from amp_rewrite.running.inputs.feeds import Data
 
 def results(proto: onnx.ModelProto, model: ir.Model, path: Path, unknown: Any) -> None:
     assert_type(amp_rewrite.rewrite(proto), Result[onnx.ModelProto])
@@ -93,7 +93,7 @@ def options(path: Path) -> None:
     asked = Options(half="bfloat16", lists=path, target="any", level="default", io="half", keep_io="x")
     assert_type(asked.half, Half)
     assert_type(asked.level, Level)
-    assert_type(asked.borders, Borders)
+    assert_type(asked.io, IOTypes)
     assert_type(asked.keep_io, tuple[str, ...])
     assert_type(asked.external_data, ExternalData)
     assert_type(Pins(keep_full="head_.*").keep_full, tuple[str, ...])

@@ -120,8 +120,8 @@ def test_a_file_has_an_end(model):
 
 def test_a_path_that_no_file_can_have():
     """A NUL ends a path for the system: one line."""
-    assert "has a character that no path has; check the path" in refused(plan_files.load, Path("a\0b"))
-    assert "is no model; give the path of a file" in refused(amp_rewrite.analyze, Path("a\0b"))
+    assert "character that is not valid in a path; check the path" in refused(plan_files.load, Path("a\0b"))
+    assert "is not a model; give the path of a file" in refused(amp_rewrite.analyze, Path("a\0b"))
 
 
 def command(*arguments):

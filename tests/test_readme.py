@@ -1,4 +1,4 @@
-"""The README's blocks, run as they stand."""
+"""The README's blocks, run as they are."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from amp_rewrite.cli import main
-from amp_rewrite.cli.group import loaded
+from amp_rewrite.cli.commands import loaded
 from amp_rewrite.demo import feeds
 from amp_rewrite.policy import operator_lists
 
@@ -21,7 +21,7 @@ CI_BLOCK = re.compile(r"<!-- ci: \w+ -->\n```sh\n.*?```", re.DOTALL)
 
 
 def blocks(language):
-    """The fenced blocks of a language, but for the two that CI runs itself."""
+    """The fenced blocks of a language, except the two that CI runs itself."""
     return re.findall(rf"```{language}\n(.*?)```", CI_BLOCK.sub("", README), re.DOTALL)
 
 
@@ -39,7 +39,7 @@ def run(*command, folder, check=True):
 
 @pytest.mark.parametrize("block", blocks("python"))
 def test_a_python_block_runs(block, tmp_path):
-    """Every Python block runs as it stands, with warnings as errors."""
+    """Every Python block runs as it is, with warnings as errors."""
     run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
 
 
@@ -70,7 +70,7 @@ def test_the_demo_prints_the_numbers_that_the_readme_shows(tmp_path):
 
 
 def test_a_verdict_that_fails_is_the_one_that_the_readme_shows(tmp_path):
-    """The command that the README names ends with 1 and prints what stands there, numbers aside."""
+    """The README's command ends with exit code 1 and prints what is shown, apart from numbers."""
     (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", README, re.MULTILINE)
     np.savez(tmp_path / "bright.npz", image=1000 * feeds()["image"])
     run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
@@ -90,14 +90,14 @@ def without_numbers(line):
 
 
 def test_the_main_job_stands_near_the_top():
-    """The first command that rewrites is the one for the reader's own file."""
+    """The first command rewrites the reader's own file."""
     (first, *_) = re.findall(r"^amp-rewrite .*", README, re.MULTILINE)
     assert first == "amp-rewrite model.onnx -o model_fp16.onnx"
     assert README.index(first) < 1000
 
 
 def test_the_readme_names_every_flag():
-    """Each command and each of its flags stands somewhere in the README."""
+    """The README mentions each command and each of its flags."""
     flags = {
         max(p.opts, key=len)
         for c in map(loaded, main.commands.values())
@@ -112,7 +112,7 @@ def test_the_readme_names_every_flag():
 
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_a_list_in_the_readme_loads(block, tmp_path):
-    """A list that the README shows is a list that loads, and says what it seems to say."""
+    """A list in the README loads, with the kinds that it shows."""
     (tmp_path / "ours.yaml").write_text(block)
     loaded = operator_lists.load(tmp_path / "ours.yaml")
     for kind in operator_lists.Kind:

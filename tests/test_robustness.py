@@ -96,13 +96,13 @@ def test_a_folder_that_may_not_be_written(model):
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        ("h = Add(x, y)  y = MatMul(h, w)", "has nodes that wait for each other in a circle"),
-        ("y = MatMul(y, w)", "has nodes that wait for each other in a circle"),
-        ("y = MatMul(nobody, w)", "reads 'nobody', which nothing makes"),
+        ("h = Add(x, y)  y = MatMul(h, w)", "has nodes with cyclic dependencies"),
+        ("y = MatMul(y, w)", "has nodes with cyclic dependencies"),
+        ("y = MatMul(nobody, w)", "uses 'nobody', which is not defined"),
     ],
 )
-def test_wiring_that_cannot_be(tmp_path, nodes, words):
-    """A circle, and a value that nothing makes, are named."""
+def test_impossible_dependencies(tmp_path, nodes, words):
+    """A cycle, and a value without a definition, are named."""
     path = written(f"g (float[4,4] x, float[4,4] w) => (float[4,4] y) {{ {nodes} }}", tmp_path)
     assert words in refusal(path, *FLAGS)
     assert list(content(tmp_path)) == ["model.onnx"]
@@ -115,10 +115,8 @@ def written(graph, folder):
     return path
 
 
-def test_wiring_out_of_order(tmp_path):
-    """A node that stands before the one that it reads is no error, as it is none for runtimes: the result is
-    in order, in bodies too.
-    """
+def test_nodes_out_of_order(tmp_path):
+    """A node before its producer is not an error, as in runtimes: the result is sorted, in bodies too."""
     path = written(
         """g (float[4,4] x, float[4,4] w, bool c) => (float[4,4] y) {
             y = If (c) <
@@ -150,7 +148,7 @@ def test_a_damaged_model_at_every_door(tmp_path, flags):
     onnx.save(proto, path)
     command = () if flags[0].startswith("-") else flags[:1]
     said = refusal(*command, path, *flags[len(command) :], tmp_path / "made")
-    assert "what a tensor without a name holds does not fit its type and shape" in said
+    assert "the content of an unnamed tensor does not fit its type and shape" in said
     assert list(content(tmp_path)) == ["model.onnx"]
 
 
@@ -186,7 +184,7 @@ def test_a_model_that_is_nested_too_deeply(tmp_path, depth):
     """Protobuf stops at a hundred messages in each other, and so do we, in one line."""
     path = tmp_path / "model.onnx"
     path.write_bytes(nested(depth))
-    assert "is no ONNX model, or only a part of one" in refusal(path, *FLAGS)
+    assert "is not an ONNX model, or only a part of one" in refusal(path, *FLAGS)
 
 
 @pytest.mark.slow
@@ -286,5 +284,5 @@ def test_a_name_that_is_no_utf8(model):
     process = start(model, "-o", target, "--no-verify", env={**os.environ, "PYTHONIOENCODING": "latin1"})
     said, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    assert "it takes only paths in UTF-8" in said
+    assert "it only accepts UTF-8 paths" in said
     assert target.exists()

@@ -1,4 +1,4 @@
-"""Float32 rounded to half: who rounds makes no difference."""
+"""Float32 rounded to half: NumPy and onnxruntime give the same bits."""
 
 import sys
 
@@ -41,20 +41,20 @@ def test_saturation_leaves_infinities_and_makes_none(kind, array):
 
 
 def test_saturated_keeps_float32():
-    """What is brought into range stays float32, and is rounded to no half."""
+    """Clamped values stay float32 and are not rounded."""
     found = rounding.saturated(np.float32([1e5, -3e38, 0.1, np.inf, -np.inf]), FLOAT16)
     expected = np.float32([32752, -32752, 0.1, np.inf, -np.inf])
     np.testing.assert_array_equal(found, expected, strict=True)
 
 
 @pytest.fixture(params=["fast", "plain"])
-def _who_rounds(request, monkeypatch):
-    """Rounded by onnxruntime, and where that is not installed."""
-    rounding._cast.cache_clear()
+def _implementation(request, monkeypatch):
+    """With onnxruntime, and without it."""
+    rounding.fast_converter.cache_clear()
     if request.param == "plain":
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
     yield
-    rounding._cast.cache_clear()
+    rounding.fast_converter.cache_clear()
 
 
 def spread(step):
@@ -69,25 +69,25 @@ def bits(array):
 
 
 def agrees(array, kind):
-    """Checks that an array is rounded to what NumPy makes of it, bit by bit."""
+    """Asserts that an array is rounded as by NumPy, bit by bit."""
     with np.errstate(all="ignore"):
         expected = array.astype(kind.numpy)
     np.testing.assert_array_equal(bits(rounding.convert(array, kind)), bits(expected))
 
 
 @HALVES
-@pytest.mark.usefixtures("_who_rounds")
+@pytest.mark.usefixtures("_implementation")
 def test_large_arrays_are_rounded_as_numpy_rounds(kind):
     """A large array has the bits of NumPy's astype, with onnxruntime and without."""
     array = spread(9973)
-    assert array.size >= rounding._LARGE
+    assert array.size >= rounding.LARGE
     agrees(array, kind)
 
 
 @HALVES
-@pytest.mark.usefixtures("_who_rounds")
+@pytest.mark.usefixtures("_implementation")
 def test_nan_keeps_its_bits(kind):
-    """A NaN among many values has the bits that NumPy gives it, its payload included."""
+    """A NaN in a large array keeps the bits that NumPy gives it, payload included."""
     array = spread(9973)
     array[5] = np.uint32(0x7FA12345).view(np.float32)
     agrees(array, kind)
@@ -95,28 +95,27 @@ def test_nan_keeps_its_bits(kind):
 
 @HALVES
 def test_onnxruntime_is_what_rounds_large_arrays(kind):
-    """Where it is installed, that is: the test of its agreement does not turn it away."""
-    assert rounding._cast(kind) is not None
+    """If it is installed, it passes the check that it rounds as NumPy does."""
+    assert rounding.fast_converter(kind) is not None
 
 
-def test_what_rounds_otherwise_is_not_asked(monkeypatch):
-    """A Cast that drops bits instead of rounding is found out, and NumPy rounds."""
-    rounding._cast.cache_clear()
-    real = rounding._Cast.__call__
+def test_a_converter_that_rounds_differently_is_not_used(monkeypatch):
+    """A Cast that truncates instead of rounding is detected, and NumPy rounds."""
+    rounding.fast_converter.cache_clear()
+    rounds = rounding.onnxruntime_converter(FLOAT16)
 
-    def cut(cast, array):
-        kept = (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-        return real(cast, kept)
+    def truncates(array):
+        return rounds((array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
 
-    monkeypatch.setattr(rounding._Cast, "__call__", cut)
+    monkeypatch.setattr(rounding, "onnxruntime_converter", lambda _: truncates)
     try:
-        assert rounding._cast(FLOAT16) is None
+        assert rounding.fast_converter(FLOAT16) is None
     finally:
-        rounding._cast.cache_clear()
+        rounding.fast_converter.cache_clear()
 
 
-def test_rows_and_columns_stay_where_they_are():
-    """Arrays of any shape and order of memory come back in their shape."""
+def test_shape_and_memory_order_are_kept():
+    """Arrays of any shape and memory order keep their shape."""
     array = np.asfortranarray(spread(9973)[: 1 << 18].reshape(256, -1))
     with np.errstate(all="ignore"):
         expected = array.astype(np.float16)
@@ -125,15 +124,15 @@ def test_rows_and_columns_stay_where_they_are():
 
 @pytest.mark.slow
 @HALVES
-def test_very_many_numbers(kind):
-    """No number of a fortieth of all float32 is rounded otherwise than by NumPy."""
+def test_a_fortieth_of_all_float32(kind):
+    """Every 41st float32 value is rounded as by NumPy."""
     array = spread(41)
     agrees(array, kind)
 
 
-@pytest.mark.usefixtures("_who_rounds")
+@pytest.mark.usefixtures("_implementation")
 def test_a_weight_with_one_nan_becomes_what_numpy_makes_of_it(tmp_path):
-    """Also where a model is rewritten, nobody but NumPy rounds a NaN."""
+    """In a rewrite, too, arrays with NaN are rounded by NumPy."""
     weight = np.full((256, 256), 0.1, np.float32)
     weight[200, 3] = np.uint32(0x7F812345).view(np.float32)
     body = "wide (float[n,256] x) => (float[n,256] y) <float[256,256] w> { y = MatMul (x, w) }"

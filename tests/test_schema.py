@@ -32,7 +32,7 @@ def layout(operator, inputs, outputs, version=17, domain=""):
     ],
 )
 def test_ports_by_variable(node, expected):
-    """A group for each variable, in order of appearance; one for each position of a mixed variadic."""
+    """A group for each type variable, in order of appearance; one for each position of a mixed variadic."""
     assert layout(*node) == expected
 
 
@@ -45,7 +45,7 @@ def test_onnxruntime_operators():
 
 
 def test_the_version_that_a_model_imports():
-    """An operator is looked up as it was at the imported version."""
+    """The schema is that of the imported version."""
     assert "tensor(bfloat16)" not in schema.find("", "MatMul", 9).allowed["T"]
     assert "tensor(bfloat16)" in schema.find("", "MatMul", 13).allowed["T"]
     assert layout("Dropout", 1, 2, 11) == ["T: [0] -> [0]", "T1: [] -> [1]"]
@@ -59,14 +59,14 @@ def test_what_no_schema_fits(node):
 
 
 def test_fixed_types_allow_themselves_only():
-    """A port whose type the schema fixes may take that type and no other."""
+    """A port with a fixed type may have that type and no other."""
     groups = {str(g.var): g.allowed for g in schema.layout("", "Resize", 17, 4, 1)}
     assert groups["tensor(float)"] == {"tensor(float)"}
     assert "tensor(float16)" in groups["T1"]
 
 
 def test_known_operators():
-    """Every name of a domain, of any version; none of a domain that nobody knows."""
+    """Every name of a domain, of any version; none for an unknown domain."""
     assert {"MatMul", "Scatter", "Upsample"} <= schema.known_operators("")
     assert "FusedMatMul" in schema.known_operators("com.microsoft")
     assert schema.known_operators("my.domain") == frozenset()
@@ -74,6 +74,6 @@ def test_known_operators():
 
 @pytest.mark.parametrize(("version", "since"), [(2**40, 14), (2**31, 14), (-(2**40), None), (-1, None)])
 def test_a_version_that_no_operator_set_has(version, since):
-    """Whatever number a model imports, the newest that is as old answers, or none."""
+    """For any imported number, the schema is the newest up to that version, or none."""
     signature = schema.find("", "Relu", version)
     assert (signature.since if signature else None) == since

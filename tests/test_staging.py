@@ -18,6 +18,7 @@ from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import locking, staging
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
+from tests.model_files import names
 
 ROOT = Path(__file__).parents[1]
 BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))
@@ -30,11 +31,6 @@ def model(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(text.model(GRAPH), path)
     return path
-
-
-def names(folder):
-    """What lies in a folder."""
-    return sorted(path.name for path in folder.iterdir())
 
 
 def refused(path, source):
@@ -84,7 +80,7 @@ def test_a_link_that_nobody_named_is_not_followed(model, tmp_path):
     """Where no output is named, a link at the default place leads to a file that nobody spoke of."""
     (tmp_path / "victim").write_bytes(b"precious")
     (tmp_path / "m_fp16.onnx").symlink_to("victim")
-    with pytest.raises(OutputError, match="is a link, and stands where the result goes"):
+    with pytest.raises(OutputError, match="is a link at the default output path"):
         rewrite(model, Options(check=False))
     assert (tmp_path / "victim").read_bytes() == b"precious"
 
@@ -93,7 +89,7 @@ def test_a_circle_of_links(model, tmp_path):
     """Links that lead to each other are named."""
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    assert "its links lead in a circle" in refused(tmp_path / "a", model)
+    assert "its links are cyclic" in refused(tmp_path / "a", model)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -194,7 +190,7 @@ def test_a_planted_link_is_not_followed(model, tmp_path):
     """Whatever stands in the folder under names such as ours, nothing is written through it."""
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
-    plants = [f".out.onnx.{os.getpid()}.part", f"{staging._prefix(tmp_path / 'out.onnx')}x.part"]
+    plants = [f".out.onnx.{os.getpid()}.part", stage_of(tmp_path / "out.onnx").name]
     for name in plants:
         (tmp_path / name).symlink_to(victim)
     rewrite(model, Options(check=False), output=tmp_path / "out.onnx")
@@ -224,41 +220,54 @@ def test_eight_threads_write_one_output(model, tmp_path):
     assert len(names(tmp_path)) == 3
 
 
-class Killed(BaseException):
-    """In the place of a signal that nothing can catch."""
+def stage_of(target):
+    """The path of a stage for a target, which is there no more."""
+    with staging.beside(target) as stage:
+        return stage.folder
 
 
-def left_behind(target, *, published=()):
-    """What a run that wrote a target leaves when it is killed: its stage, and data that was published."""
-    folder = target.with_name(f"{staging._prefix(target)}left0000.part")
-    (folder / "files").mkdir(parents=True)
-    for name in published:
-        (folder / "files" / name).write_bytes(b"data")
-        os.link(folder / "files" / name, target.with_name(name))
-    staging._note(folder, [folder / "files" / name for name in published])
-    for name in published:
-        (folder / "files" / name).unlink()
-    return folder
+def killed(target, moment):
+    """The stage that is left where a run dies `before` it moves its target into place, or right `after`."""
+    command = [sys.executable, "-c", KILLED, target, moment]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return Path(done.stdout)
+
+
+KILLED = """
+import os, pathlib, sys
+from amp_rewrite.files import staging
+
+target, moment, replace = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path.replace
+
+def dying(file, place):
+    if moment == "after":
+        replace(file, place)
+    os._exit(0)
+
+with staging.beside(target) as stage:
+    print(stage.folder, end="", flush=True)
+    (stage.files / f"{target.name}.data").write_bytes(b"data")
+    (stage.files / target.name).write_bytes(b"model")
+    pathlib.Path.replace = dying
+    stage.publish([f"{target.name}.data"])
+"""
 
 
 def test_what_killed_runs_left_is_removed(model, tmp_path):
     """The next run that writes the same file removes the stage, and data whose model never came."""
-    left_behind(tmp_path / "out.onnx", published=["out.onnx.data"])
-    others = left_behind(tmp_path / "other.onnx", published=["other.onnx.data"])
+    killed(tmp_path / "out.onnx", "before")
+    others = killed(tmp_path / "other.onnx", "before")
     rewrite(model, Options(check=False), output=tmp_path / "out.onnx")
     assert names(tmp_path) == sorted(["m.onnx", "out.onnx", others.name, "other.onnx.data"])
 
 
-def test_published_data_that_is_in_use_stays(model, tmp_path):
-    """A run that was killed after its model had come left nothing of its data behind."""
+def test_published_data_that_is_in_use_stays(tmp_path):
+    """Where a run was killed after it had published its model, the data that the model names stays."""
     out = tmp_path / "out.onnx"
-    rewrite(model, BESIDE, output=out)
-    data = tmp_path / "out.onnx.data"
-    folder = left_behind(out)
-    staging._note(folder, [data])
-    staging._remove_stale(folder, out, lambda: frozenset([data]))
-    assert data.exists()
-    assert not folder.exists()
+    folder, data = killed(out, "after"), tmp_path / "out.onnx.data"
+    with staging.beside(out, lambda: frozenset([data])):
+        assert not folder.exists()
+    assert (out.read_bytes(), data.read_bytes()) == (b"model", b"data")
 
 
 def test_a_stage_that_is_in_use_stays(tmp_path):
@@ -275,7 +284,7 @@ def test_a_stage_that_is_in_use_stays(tmp_path):
 @pytest.mark.parametrize("inside", ["notes.txt", "files2"])
 def test_a_folder_that_only_looks_like_a_stage_stays(tmp_path, inside):
     """A folder of such a name with anything else in it is none of ours."""
-    folder = tmp_path / f"{staging._prefix(tmp_path / 'out')}mine0000.part"
+    folder = stage_of(tmp_path / "out")
     folder.mkdir()
     (folder / inside).write_bytes(b"mine")
     staging.write(b"new", tmp_path / "out")
@@ -327,6 +336,6 @@ def test_without_hard_links(model, tmp_path, monkeypatch):
 
 def test_a_folder_that_stays_locked(tmp_path, monkeypatch):
     """Who holds the folder for too long is waited for no longer: one line."""
-    monkeypatch.setattr(locking, "_PATIENCE", 0.05)
+    monkeypatch.setattr(locking, "PATIENCE", 0.05)
     with locking.held(tmp_path), pytest.raises(OutputError, match="another program keeps"):
         staging.write(b"new", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What becomes of initializers and Constant nodes."""
+"""How initializers and Constant nodes are converted."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ BOTH = """g (float[4] x) => (float y, float[4] z) <float[4] w = VALUES> {
 
 
 def test_a_stored_tensor_that_only_half_reads():
-    """It is converted where it stands, rounded to nearest, under its own name."""
+    """It is converted in place, rounded to nearest, under its own name."""
     result = becomes(
         f"g (float[4] x) => (float y) <float[4] w = {INEXACT}> {{ y = MatMul (x, w) }}",
         """g (float[4] x) => (float y) <float16[4] w> {
@@ -36,7 +36,7 @@ def test_a_stored_tensor_that_only_half_reads():
 
 
 def test_a_stored_tensor_that_both_colours_read():
-    """Where half would round, both forms are stored."""
+    """If rounding would change it, both types are stored."""
     result = becomes(
         BOTH.replace("VALUES", INEXACT),
         """g (float[4] x) => (float y, float[4] z) <float[4] w, float16[4] w__float16> {
@@ -64,7 +64,7 @@ CONSTANTS = """g (float[4] x) => (float[4] y OUTPUTS) <float[4,4] w> {
 
 
 STORED = {
-    # One half tensor and one Cast give both colours the numbers that they had.
+    # One half tensor and one Cast provide both colours with the exact values.
     "a stored tensor that half holds exactly": partial(
         becomes,
         BOTH.replace("VALUES", "{1, 2, -0.5, 0.25}"),
@@ -76,7 +76,7 @@ STORED = {
             z = Exp (w__float32)
         }""",
     ),
-    # From IR 4 on an initializer that is an input keeps its type; readers in half get a Cast.
+    # From IR 4 on, an initializer that is an input keeps its type; half consumers get a Cast.
     "an initializer that callers may override": partial(
         becomes,
         f"""g (float[4] x, float[4] w) => (float y) <float[4] w = {INEXACT}> {{
@@ -89,7 +89,7 @@ STORED = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # A second Constant stands behind the first; one that half holds exactly has a Cast instead.
+    # A second Constant follows the first; if half holds it exactly, a Cast does.
     "constant nodes in both forms": partial(
         becomes,
         CONSTANTS.replace("OUTPUTS", ", float r, float[4] s, float[4] t").replace(
@@ -114,7 +114,7 @@ STORED = {
             t = Exp (c__float32)
         }""",
     ),
-    # Integers and strings are no business of ours.
+    # Integers and strings are not changed.
     "constants of other types are left": partial(
         becomes,
         """g (float[4,4] x) => (float[4,4] y, string[2] z) <float[4,4] w> {
@@ -166,7 +166,7 @@ def test_constant_nodes_in_half():
 
 
 def test_a_stored_tensor_of_a_branch():
-    """Both forms of a branch's own tensor stand in that branch."""
+    """Both types of a branch's own tensor are stored in that branch."""
     proto = model(
         f"""g (float[4] x, bool c) => (float[4] y) {{
             y = If (c) <
@@ -188,7 +188,7 @@ OLD = '<ir_version: 3, opset_import: ["" : 8]>'
 
 
 def test_weights_that_are_inputs_before_ir_4():
-    """They are constants: the tensor and the input of its name become half, and callers see no change."""
+    """They are constant: the tensor and the input of its name become half, and callers see no change."""
     result = becomes(
         f"""{OLD} g (float[4] x, float[4] w) => (float y) <float[4] w = {INEXACT}> {{
             y = MatMul (x, w)
@@ -204,7 +204,7 @@ def test_weights_that_are_inputs_before_ir_4():
 
 
 def test_both_forms_before_ir_4():
-    """The second form is listed as an input too, as IR 3 asks of every initializer."""
+    """The second tensor is listed as an input too, as IR 3 requires of every initializer."""
     result = becomes(
         f"""{OLD} g (float[4] x, float[4] w) => (float y, float[4] z) <float[4] w = {INEXACT}> {{
             y = MatMul (x, w)
@@ -228,7 +228,7 @@ def _inputs(proto):
 
 
 def test_signs_survive():
-    """What is too small for half becomes a zero of its own sign, and is counted; nothing grows."""
+    """Values that half flushes to zero keep their sign, and are counted; no magnitude grows."""
     text = "g (float[4] x) => (float y) <float[4] w> { y = MatMul (x, w) }"
     tiny = np.float32([-1e-9, 1e-9, -1e-30, -0.0])
     result = rewritten(model(text, {"w": tiny}))
@@ -240,7 +240,7 @@ def test_signs_survive():
 
 @pytest.mark.parametrize("above", [0, 1])
 def test_large_tensors_are_converted_when_they_are_written(above, monkeypatch):
-    """From LAZY_FROM bytes on a tensor is lazy in the result, with the numbers of an eager one."""
+    """From LAZY_FROM bytes on, a tensor is converted lazily, to the same values as an eager one."""
     monkeypatch.setattr(editing, "LAZY_FROM", 64 + above)
     proto = model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { y = MatMul (x, w) }")
     result = rewrite(ir.from_proto(proto))

@@ -1,4 +1,4 @@
-"""Inputs that are made up from the model alone."""
+"""Inputs synthesised from the model alone."""
 
 import json
 from pathlib import Path
@@ -21,12 +21,12 @@ RUNTIME = Runtime()
 
 
 def made(text, weights=None, **asked):
-    """The first sample that is made for a model in ONNX text."""
+    """The first synthetic sample for a model in ONNX text."""
     return next(feeds(model(text, weights), Data(**asked)))
 
 
 def shapes(text, **dims):
-    """The shapes of the inputs that are made for a model in ONNX text."""
+    """The shapes of the synthetic inputs for a model in ONNX text."""
     return {name: array.shape for name, array in made(text, dims=dims).items()}
 
 
@@ -34,14 +34,14 @@ def shapes(text, **dims):
 
 
 def test_a_symbol_has_one_size_everywhere():
-    """Fixed dimensions stay; `--dim` gives a symbol its size at every input that has it."""
+    """Fixed dimensions stay; `--dim` sets the size of a symbol at every input that has it."""
     text = "g (float[batch, 3] x, float[batch, k] z) => (float[batch, 3] y, float[batch, k] v) {\
         y = Relu (x) v = Relu (z) }"
     assert shapes(text, batch=4, k=7) == {"x": (4, 3), "z": (4, 7)}
 
 
 def test_a_dimension_can_be_named_by_input_and_axis():
-    """`x:1=5` is for a dimension that has no symbol; the others keep their guesses."""
+    """`x:1=5` is for a dimension without a symbol; the others keep their default sizes."""
     text = "g (float[?, ?, 8] x) => (float[?, ?, 8] y) { y = Relu (x) }"
     assert made(text, dims={"x:1": 5})["x"].shape == (1, 5, 8)
 
@@ -58,20 +58,20 @@ def test_a_dimension_can_be_named_by_input_and_axis():
     ],
 )
 def test_open_dimensions_get_sensible_sizes(symbols, shape):
-    """One of a batch, images of 64, sequences of 16, a second of sound."""
+    """Batch size 1, images of 64, sequences of 16, one second of audio."""
     assert made(f"g (float[{symbols}] x) => (float[{symbols}] y) {{ y = Relu (x) }}")["x"].shape == shape
 
 
-def test_none_is_no_name():
-    """Exporters write it where they have no name: two of these need not have one size."""
+def test_none_is_not_a_name():
+    """Exporters write it for unnamed dimensions: two of these need not have the same size."""
     proto = model("g (float[a, 4, b] x) => (float[a, 4, b] y) { y = Relu (x) }")
     for axis in (0, 2):
         proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = "None"
     assert next(feeds(proto, Data()))["x"].shape == (1, 4, 16)
 
 
-def test_formulas_are_calculated():
-    """What is written as a formula of other dimensions follows them; an odd one gets a guess."""
+def test_formulas_are_evaluated():
+    """A formula of other dimensions is evaluated; a malformed one gets the default size."""
     proto = model("g (float[n] x, float[b, f] z, float[c, o] v) => (float[n] y) { y = Relu (x) }")
     for i, formula in ((1, "2*n - 1"), (2, "ceil(n * 2)")):
         proto.graph.input[i].type.tensor_type.shape.dim[1].dim_param = formula
@@ -87,8 +87,8 @@ def test_formulas_are_calculated():
         ("Conv <group = 2>", "4, 7, 1", (1, 14, 16)),
     ],
 )
-def test_weights_say_how_wide_their_data_is(node, weight, shape):
-    """The inner dimension of a product, and the channels of a convolution, fit the weight."""
+def test_weights_require_sizes_of_their_data(node, weight, shape):
+    """The inner dimension of a product and the channels of a convolution have the weight's size."""
     open_ = ", ".join("?" * len(shape))
     text = f"g (float[{open_}] x) => (float[{open_}] y) <float[{weight}] w> {{ y = {node} (x, w) }}"
     assert made(text)["x"].shape == shape
@@ -106,7 +106,7 @@ g (int64[batch, seq] input_ids, int64[batch, {total}] attention_mask, float[batc
     [("past", "total"), ("kv", "all"), ("?", "?"), ("past", "past + seq"), ("5", "everything")],
 )
 def test_a_mask_covers_the_past(past, total):
-    """The mask of a model with a cache is as long as the past and the new tokens together."""
+    """The mask of a model with a cache is as long as the past and new tokens together."""
     proto = model(CACHED.format(total="formula", past=past))
     proto.graph.input[1].type.tensor_type.shape.dim[1].dim_param = total.strip("?")
     sample = next(feeds(proto, Data()))
@@ -125,7 +125,7 @@ def test_states_have_the_batch_of_the_data():
 
 
 def test_a_dimension_that_is_not_open_is_refused():
-    """A name that the model does not have, or a fixed dimension: one line, with what was meant."""
+    """An unknown name or a fixed dimension is refused in one line, with the closest name."""
     text = "g (float[batch, 3] x) => (float[batch, 3] y) { y = Relu (x) }"
     with pytest.raises(FeedError, match=r"no open dimension 'bacth'; did you mean batch\?"):
         made(text, dims={"bacth": 2})
@@ -136,8 +136,8 @@ def test_a_dimension_that_is_not_open_is_refused():
 # --- numbers
 
 
-def test_the_seed_decides():
-    """One seed, one sample; another seed or the next sample has other numbers."""
+def test_the_seed_determines_the_samples():
+    """The same seed gives the same sample; another seed or the next sample has other numbers."""
     proto = model("g (float[100] x) => (float[100] y) { y = Relu (x) }")
     first, second = (f["x"] for f in feeds(proto, Data(samples=2)))
     again, other = next(feeds(proto, Data()))["x"], next(feeds(proto, Data(seed=1)))["x"]
@@ -146,8 +146,8 @@ def test_the_seed_decides():
     assert not np.array_equal(first, other)
 
 
-def test_an_input_more_changes_no_other():
-    """Each input draws from a stream of its own."""
+def test_an_additional_input_does_not_change_the_others():
+    """Each input has its own random number generator."""
     alone = made("g (float[9] x) => (float[9] y) { y = Relu (x) }")
     beside = made("g (float[9] a, float[9] x) => (float[9] y) { y = Add (a, x) }")
     np.testing.assert_array_equal(alone["x"], beside["x"])
@@ -159,7 +159,7 @@ def test_an_input_more_changes_no_other():
     [("float", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("double", "float64")],
 )
 def test_floats_are_normal_in_their_type(dtype, numpy):
-    """Mean 0 and deviation 1, as the type that the model takes."""
+    """Mean 0 and standard deviation 1, in the declared type."""
     array = made(f"g ({dtype}[1000] x) => ({dtype}[1000] y) {{ y = Identity (x) }}")["x"]
     assert array.dtype.name == numpy
     assert abs(array.astype(float).mean()) < 0.2
@@ -180,7 +180,7 @@ def test_floats_are_normal_in_their_type(dtype, numpy):
     ],
 )
 def test_roots_and_denominators_are_positive(body):
-    """What goes to a root, a logarithm or below a fraction is, also behind movement and in branches."""
+    """Operands of roots and logarithms and divisors are positive, also behind movement and in branches."""
     text = f"""g (float[50] x) => (float[50] y)
         <float[50] one, float root = {{0.5}}, int64[1] axis = {{0}}, bool truth = {{1}}> {{ {body} }}"""
     array = made(text)["x"]
@@ -188,27 +188,27 @@ def test_roots_and_denominators_are_positive(body):
 
 
 @pytest.mark.parametrize(("operator", "low", "high"), [("Acos", -1, 1), ("Acosh", 1, 9), ("Atanh", -1, 1)])
-def test_functions_are_fed_from_their_domains(operator, low, high):
-    """No arc has a NaN."""
+def test_operands_are_in_the_domain_of_their_function(operator, low, high):
+    """Inverse trigonometric functions give no NaN."""
     array = made(f"g (float[500] x) => (float[500] y) {{ y = {operator} (x) }}")["x"]
     assert low < array.min() < array.max() < high
 
 
-def test_a_whole_power_takes_any_number():
-    """A square is defined for negative numbers: they are not kept away."""
+def test_an_integer_power_has_any_base():
+    """A square is defined for negative numbers: they occur."""
     text = "g (float[50] x) => (float[50] y) <float two = {2.0}> { y = Pow (x, two) }"
     assert made(text)["x"].min() < 0
 
 
 @pytest.mark.parametrize("size", ["1, 3, 8, 8", "1, 8, 8, 3", "1, 1, 8, 8"])
 def test_images_are_between_0_and_1(size):
-    """Rank 4 with one or three channels is an image."""
+    """An input of rank 4 with one or three channels is an image."""
     array = made(f"g (float[{size}] x) => (float[{size}] y) {{ y = Relu (x) }}")["x"]
     assert 0 <= array.min() < array.max() <= 1
 
 
-def test_float_masks_leave_all_to_be_seen():
-    """A mask that multiplies is 1; one that is added before a softmax is 0."""
+def test_float_masks_mask_nothing():
+    """A multiplied mask is 1; one that is added before a softmax is 0."""
     product = "g (float[4] mask, float[4] x) => (float[4] y) { y = Mul (x, mask) }"
     added = "g (float[4] mask, float[4] x) => (float[4] y) { s = Add (x, mask) y = Softmax (s) }"
     assert made(product)["mask"].tolist() == [1, 1, 1, 1]
@@ -216,7 +216,7 @@ def test_float_masks_leave_all_to_be_seen():
 
 
 def test_scales_and_thresholds_are_usable():
-    """Resize gets scales that are positive, and NonMaxSuppression shares between 0 and 1."""
+    """Resize gets positive scales, and NonMaxSuppression thresholds between 0 and 1."""
     resize = "g (float[1,3,4,4] x, float[4] scales) => (float[1,3,h,w] y) { y = Resize (x, , scales) }"
     assert made(resize)["scales"].tolist() == [1, 1, 2, 2]
     suppress = """g (float[1,6,4] b, float[1,2,6] s, int64[1] most, float[1] i) => (int64[n,3] y) {
@@ -240,7 +240,7 @@ def test_scales_and_thresholds_are_usable():
     ],
 )
 def test_ids_are_within_their_table(body):
-    """Ids are less than the rows of the table that they index, also behind casts and in branches."""
+    """Ids are less than the number of rows of their table, also behind casts and in branches."""
     text = f"""g (int64[4, 500] ids) => (float[a, b, c] y)
         <float[9, 2] table, float[2, 9] flipped, int64[1] axis = {{0}}, bool truth = {{1}}> {{ {body} }}"""
     ids = made(text)["ids"]
@@ -248,14 +248,14 @@ def test_ids_are_within_their_table(body):
 
 
 def test_the_smallest_table_counts():
-    """Ids that index two tables are within both; a table that is itself an input has its made size."""
+    """Ids that index two tables are within both; a table that is an input has its synthetic size."""
     text = """g (int64[500] ids, float[rows, 2] other) => (float[500, 2] y, float[500, 2] z)
         <float[9, 2] table> { y = Gather (table, ids) z = Gather (other, ids) }"""
     assert made(text, dims={"rows": 5})["ids"].max() == 4
 
 
 def test_ids_enter_loops():
-    """The body of a Loop reads its ids as a carried value."""
+    """A Loop's body can use ids as a loop-carried value."""
     text = """g (int64[500] ids) => (float[500, 2] y) <int64 trips = {2}, bool go = {1}, float[9, 2] table> {
         last, y = Loop (trips, go, ids, table) <body = b (int64 i, bool on, int64[500] held, float[9, 2] old)
             => (bool more, int64[500] same, float[500, 2] found) {
@@ -267,7 +267,7 @@ def test_ids_enter_loops():
 
 
 def test_integers_with_a_name():
-    """Positions ascend and stay in their table, token types are zeros, masks are ones."""
+    """Positions ascend within their table, token types are zeros, masks are ones."""
     text = """g (int64[2, 6] position_ids, int64[2, 6] token_type_ids, int64[2, 6] attention_mask)
         => (float[2, 6, 3] y, int64[2, 6] z) <float[4, 3] table> {
         y = Gather (table, position_ids) z = Add (token_type_ids, attention_mask) }"""
@@ -277,8 +277,8 @@ def test_integers_with_a_name():
     assert sample["attention_mask"].all()
 
 
-def test_positions_come_behind_the_past():
-    """With eight tokens in the cache the next one is the ninth."""
+def test_positions_follow_the_past():
+    """With eight tokens in the cache, the first position is 8."""
     text = """g (int64[1, 3] position_ids, float[1, 2, 8, 4] past_key)
         => (int64[1, 3] a, float[1, 2, 8, 4] b) { a = Identity (position_ids) b = Identity (past_key) }"""
     assert made(text)["position_ids"].tolist() == [[8, 9, 10]]
@@ -293,18 +293,18 @@ def test_positions_come_behind_the_past():
     ],
 )
 def test_integers_that_are_used_as_a_mask_are_ones(body):
-    """`1 - mask`, a negation or a choice says that the input is a mask, whatever its name."""
+    """An input used as `1 - mask`, negated, or as a condition is a mask, whatever its name."""
     assert made(f"g (int64[2, 40] seen) => (float[2, 40] y) <float[2, 40] one> {{ {body} }}")["seen"].all()
 
 
-def test_a_number_that_is_compared_is_that_number():
-    """A sampling rate is one that the model knows."""
+def test_an_input_compared_with_a_constant_is_that_constant():
+    """A sampling rate is the one that the model compares it with."""
     text = "g (int64 rate) => (bool y) <int64 known = {16000}> { y = Equal (rate, known) }"
     assert made(text)["rate"].item() == 16000
 
 
 def test_counts_let_loops_run():
-    """A trip count, or what a counter is compared with, is more than one and small."""
+    """A trip count, or a bound of a counter, is small but more than one."""
     text = """g (int64 trips, float[2] x) => (float[2] y) <bool go = {1}> {
         y = Loop (trips, go, x) <body = b (int64 i, bool on, float[2] held) => (bool more, float[2] next) {
             more = Identity (on) next = Relu (held) }> }"""
@@ -313,7 +313,7 @@ def test_counts_let_loops_run():
 
 
 def test_lengths_cut_nothing_off():
-    """The lengths that a recurrent layer takes are those of its data."""
+    """The sequence lengths of a recurrent layer are those of its data."""
     text = """g (float[7, 2, 4] x, int32[2] n) => (float[7, 1, 2, 2] y)
         <float[1, 6, 4] w, float[1, 6, 2] r, float[1, 12] b> { y = GRU <hidden_size = 2> (x, w, r, b, n) }"""
     assert made(text)["n"].tolist() == [7, 7]
@@ -330,21 +330,21 @@ def test_lengths_cut_nothing_off():
         ("Expand (x, n)", 4, [1, 1, 1, 1]),
     ],
 )
-def test_layouts_fit_their_data(node, count, expected):
-    """Shapes, ends and axes that are inputs are such that the operator can take them."""
+def test_shape_operands_fit_their_data(node, count, expected):
+    """Shapes, ends and axes that are inputs are valid for the operator."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2, 6, 4] x, int64[{count}] n) => (float y)
         <int64[1] zero = {{0}}, int64[1] axis = {{2}}> {{ y = {node} }}"""
     assert next(feeds(parse_model(text), Data()))["n"].tolist() == expected
 
 
 def test_a_size_is_a_shape():
-    """Batch of the data, channels, and sides that are small; operators need not say that it is one."""
+    """Batch size of the data, channels, and small sides; recognised by its name alone."""
     text = "g (float[2, 3] x, int64[4] size) => (float[2, 3] y, int64[4] z) { y = Relu (x) z = Neg (size) }"
     assert made(text)["size"].tolist() == [2, 3, 4, 4]
 
 
-def test_splits_share_out_all():
-    """Parts are of one size; the last takes what is left."""
+def test_splits_cover_the_axis():
+    """Parts are equal; the last one has the remainder."""
     text = """g (float[7] x, int64[3] n) => (float[a] p, float[b] q, float[c] r) { p, q, r = Split (x, n) }"""
     assert made(text)["n"].tolist() == [2, 2, 3]
 
@@ -354,14 +354,14 @@ def test_integers_do_not_divide_by_zero():
     assert made("g (int64[2, 30] x) => (int64[2, 30] y) <int64[2, 30] w> { y = Div (w, x) }")["x"].all()
 
 
-def test_bytes_use_all_that_a_byte_holds():
-    """An image in bytes goes from 0 to 255."""
+def test_bytes_use_the_full_range():
+    """An image of uint8 has values from 0 to 255."""
     array = made("g (uint8[1, 3, 40, 40] x) => (float[1, 3, 40, 40] y) { y = Cast <to = 1> (x) }")["x"]
     assert (array.dtype, array.min(), array.max()) == (np.uint8, 0, 255)
 
 
-def test_truths_and_texts():
-    """Truths are true, and texts say hello."""
+def test_booleans_and_strings():
+    """Booleans are true, and strings are greetings."""
     sample = made("g (bool[2] b, string[2] s) => (bool[2] c, string[2] t) { c = Not (b) t = Identity (s) }")
     assert sample["b"].tolist() == [True, True]
     assert sample["s"].tolist() == ["hello world"] * 2
@@ -370,8 +370,8 @@ def test_truths_and_texts():
 # --- which inputs
 
 
-def test_weights_are_no_inputs():
-    """IR 3 lists its weights as inputs; from IR 4 on they are defaults, which are kept."""
+def test_weights_are_not_synthesised():
+    """IR 3 lists weights as inputs; from IR 4 on they are defaults, which are kept."""
     for version in (3, 8):
         proto = model("g (float[2, 3] x) => (float[2, 4] y) <float[3, 4] w> { y = MatMul (x, w) }")
         proto.ir_version = version
@@ -380,7 +380,7 @@ def test_weights_are_no_inputs():
 
 
 def test_sequences_and_optionals():
-    """A sequence is a short list of tensors, and an optional is there."""
+    """A sequence is a short list of tensors, and an optional is not empty."""
     text = """g (seq(float[n, 3]) s, optional(float[4]) o) => (float[m, 3] y, bool z) {
         y = ConcatFromSequence <axis = 0> (s) z = OptionalHasElement (o) }"""
     proto = parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
@@ -389,14 +389,14 @@ def test_sequences_and_optionals():
     assert sample["o"].shape == (4,)
 
 
-def test_what_cannot_be_made_up_says_how_to_give_it():
-    """An input without a rank, or that is no tensor: its name, and the field that helps."""
+def test_what_cannot_be_synthesised_says_how_to_give_it():
+    """For an input without a rank or not a tensor, the error has its name and the field that helps."""
     proto = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     with pytest.raises(FeedError, match=r"input 'x' has no shape .*; give it with `Data.paths`"):
         next(feeds(proto, Data()))
     proto.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
-    with pytest.raises(FeedError, match=r"input 'x' is no tensor.*; give it with `Data.paths`"):
+    with pytest.raises(FeedError, match=r"input 'x' is not a tensor.*; give it with `Data.paths`"):
         next(feeds(proto, Data()))
 
 
@@ -408,7 +408,7 @@ HEAVY = ("light_resnet50", "style_candy")
 
 
 def entries():
-    """The models of the index that onnxruntime runs; none where they are missing."""
+    """The models of the index that onnxruntime runs; empty if they are not there."""
     index = SHARED / "index.json"
     found = json.loads(index.read_text()) if index.is_file() else []
     return [
@@ -419,8 +419,8 @@ def entries():
 
 
 @pytest.mark.parametrize("entry", entries())
-def test_real_models_run_on_what_is_made(entry):
-    """Every model that runs at all runs on inputs that were made up from the model alone."""
+def test_real_models_run_on_synthetic_inputs(entry):
+    """Every model that runs at all runs on synthetic inputs."""
     path = SHARED / entry["file"]
     ran = RUNTIME.run(str(path), dict(next(feeds(path, Data()))))
     assert not ran.failure
@@ -430,15 +430,15 @@ def test_real_models_run_on_what_is_made(entry):
 
 
 @pytest.mark.parametrize("size", [2**41, 2**62])
-def test_sizes_that_no_machine_holds(size):
-    """A dimension of the model may be any number: its inputs cannot be made, and the size is named."""
+def test_sizes_beyond_any_memory(size):
+    """A dimension can be any number: an input that is too large is refused with its size."""
     with pytest.raises(FeedError, match=f"input 'x' would have {size} x 2 elements; give smaller sizes"):
         made(f"g (float[{size},2] x) => (float[{size},2] y) {{ y = Relu (x) }}")
 
 
 @pytest.mark.parametrize("size", ["1", "n"])
 def test_more_dimensions_than_numpy_has(size):
-    """An input of 65 dimensions cannot be made, however small they are; the line does not list them."""
+    """An input of rank 65 is refused, however small; the line does not list its dimensions."""
     dims = ", ".join([size] * 65)
     with pytest.raises(FeedError, match="input 'x' has 65 dimensions, and NumPy has at most 64; export"):
         made(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}")

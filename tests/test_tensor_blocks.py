@@ -1,4 +1,4 @@
-"""Stored tensors a block at a time."""
+"""Stored tensors, processed in blocks."""
 
 import re
 import subprocess
@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of five values, which threads take ten at a time."""
+    """Blocks of five values, and tasks of ten."""
     monkeypatch.setattr(tensor_blocks, "CHUNK", 5)
     monkeypatch.setattr(tensor_blocks, "_SPAN", 10)
 
 
 def tensors(array, folder):
-    """The array as a tensor in memory, and as one in a file, behind some other bytes."""
+    """The array as a tensor in memory, and as an external tensor at an offset."""
     (folder / "data").write_bytes(b"other" + array.tobytes())
     lies = ir.ExternalTensor(
         folder / "data", 5, array.nbytes, ir.DataType.FLOAT, shape=ir.Shape(array.shape), name="w"
@@ -38,7 +38,7 @@ SHAPES = [(0,), (), (1,), (5,), (7, 3), (2, 5, 10)]
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_blocks_are_the_whole(shape, tmp_path):
-    """Read, looked at and written block by block, a tensor is what it is as a whole."""
+    """Reading, checking and converting in blocks gives the same as with the whole tensor."""
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32) * np.float32(1e-4)
     for tensor in tensors(array, tmp_path):
         parts = list(tensor_blocks.read(tensor))
@@ -57,7 +57,7 @@ def test_blocks_are_the_whole(shape, tmp_path):
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_halves_are_read_as_well(half, tmp_path):
-    """What is half in a file is read as what it is: an emulation widens it."""
+    """Half tensors can be read and widened, as emulation does."""
     kind = ir.DataType[half.upper()]
     array = np.arange(7, dtype=np.float32).astype(kind.numpy())
     (tmp_path / "data").write_bytes(array.tobytes())
@@ -67,7 +67,7 @@ def test_halves_are_read_as_well(half, tmp_path):
 
 
 def test_a_file_that_is_gone(tmp_path):
-    """It is named, with the tensor that it held."""
+    """The error names the tensor."""
     _, lies = tensors(np.ones(3, np.float32), tmp_path)
     (tmp_path / "data").unlink()
     with pytest.raises(ModelError, match="the data of 'w' cannot be read"):

@@ -25,7 +25,7 @@ OPERATORS = {
         }""",
         close=5e-2,
     ),
-    # Resize in half: X and Y change; the scales are float32 in its schema, and no roi stays no roi.
+    # Resize in half: X and Y change; the scales are float32 in its schema, and the missing roi stays missing.
     "resize keeps its scales": partial(
         becomes,
         """g (float[1,1,4,4] x) => (float[1,1,8,8] y)
@@ -40,7 +40,7 @@ OPERATORS = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # T, T1 and T2 are one type for the default target, whose kernel has but one.
+    # T, T1 and T2 have the same type for the default target, whose kernel has one type.
     "batch normalization stays in one piece": partial(
         becomes,
         """g (float[1,4,4,4] x) => (float[1,4,4,4] y)
@@ -56,7 +56,7 @@ OPERATORS = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # Clip without a lower bound and LSTM without a bias and lengths keep their gaps; ratio is T1.
+    # Omitted inputs of Clip and LSTM stay omitted; ratio is T1.
     "empty optional inputs stay empty": partial(
         becomes,
         """g (float[3,1,4] x) => (float[3,1,1,2] y, float[1,1,2] h)
@@ -93,7 +93,7 @@ OPERATORS = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # An operator of a domain that nobody here knows reads and gives float32, as it did.
+    # The inputs and outputs of an operator of an unknown domain stay float32.
     "unknown operators keep their types": partial(
         becomes,
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -133,12 +133,12 @@ OPERATORS = {
 
 @pytest.mark.parametrize("holds", OPERATORS.values(), ids=OPERATORS)
 def test_each_variable_has_its_own_type(holds):
-    """Ports change together that share a type variable, and only where the schema allows half."""
+    """Ports that share a type variable change together, and only if the schema allows half."""
     holds()
 
 
 def test_pow_has_two_types():
-    """Pow is dangerous and stays, unless it is forced: then base and exponent are free of each other."""
+    """Pow is denied and stays, unless it is forced: then base and exponent are independent."""
     text = """g (float[4,4] x, int64[4] n) => (float[4,4] y) <float[4,4] w, float e = {1.1}> {
         m = MatMul (x, w)
         [p] p = Pow (m, n)
@@ -168,7 +168,7 @@ def test_pow_has_two_types():
 
 
 def test_what_unknown_operators_give_is_not_guessed():
-    """A product of two values that nothing types stays as it is: nobody could cast its operands."""
+    """A product of two values of unknown type stays as it is, since its operands cannot be cast."""
     result = rewritten(
         model(
             """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>

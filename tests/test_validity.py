@@ -1,4 +1,4 @@
-"""Valid in, valid out, whatever of ONNX a model uses: at the defaults, and with all forced into half."""
+"""Valid in, valid out, for all of ONNX: at the defaults, and with everything forced into half."""
 
 import numpy as np
 import onnx
@@ -27,14 +27,14 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def runtime():
-    """onnxruntime, out of reach of its crashes."""
+    """onnxruntime in a process of its own."""
     child = Runtime()
     yield child
     child.close()
 
 
 def fed(kind):
-    """A value of that type: numbers between 0.1 and 0.9, two of them for a sequence."""
+    """A value of that type: numbers between 0.1 and 0.9, two tensors for a sequence."""
     if kind.HasField("sequence_type"):
         return [fed(kind.sequence_type.elem_type)] * 2
     if kind.HasField("optional_type"):
@@ -45,7 +45,7 @@ def fed(kind):
 
 
 def judged(proto, asked, runtime):
-    """What becomes of a model, which is valid: rewritten twice, checked, loaded, run and compared."""
+    """The results of a valid model: rewritten twice, checked, loaded, run and compared."""
     assert not complaint(proto)
     weights = {tensor.name for tensor in proto.graph.initializer}
     feeds = {info.name: fed(info.type) for info in proto.graph.input if info.name not in weights}
@@ -98,7 +98,7 @@ NUMBERS = [
 @pytest.mark.parametrize("make", [between, stored_as])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=TensorProto.DataType.Name)
 def test_every_type(dtype, make, asked, runtime):
-    """What has another type keeps it, however narrow, in values and in weights."""
+    """Values and weights of other types keep them."""
     found = judged(make(dtype), ASKED[asked], runtime)
     assert found.outcome in FINE | {Outcome.FAR}, found  # 4 bits are not close to anything
     assert found.outcome is not Outcome.FAR or "4" in TensorProto.DataType.Name(dtype), found
@@ -144,7 +144,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name(name, runtime):
-    """Names of values and of nodes are names, whatever is in them."""
+    """Any string can be the name of a value or a node."""
     proto = text.model(PRODUCTS.replace("Identity", "Sigmoid"))
     for node in proto.graph.node:
         node.input[:] = [value + name for value in node.input]

@@ -1,4 +1,4 @@
-"""Nodes with very many ports: the work grows with their number, not with its square."""
+"""Nodes with very many ports: time is linear in their number."""
 
 import subprocess
 import sys
@@ -16,11 +16,11 @@ from amp_rewrite.rewriting import annotations
 
 ROOT = Path(__file__).parents[1]
 LINEAR = 120
-"""Seconds, ten times what a run takes; with the square of the ports it took many times that."""
+"""Seconds, ten times what a run takes; in quadratic time it took many times that."""
 
 
 def loop(states):
-    """A Loop with so many states, all float32."""
+    """A Loop with this many states, all float32."""
     names = range(states)
 
     def floats(prefix):
@@ -47,7 +47,7 @@ def loop(states):
 
 
 def test_units_of_a_node_share_what_it_makes():
-    """The names of its outputs are held once, however many units it has; also where metadata is read."""
+    """The names of its outputs are stored once for all units; also when metadata is read."""
     proto = loop(20)
     rewritten = load(amp_rewrite.rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL)).model).model
     for found in (amp_rewrite.analyze(proto).decisions(), annotations.read(rewritten)):
@@ -57,7 +57,7 @@ def test_units_of_a_node_share_what_it_makes():
 
 
 def test_ports_are_gathered_in_one_go():
-    """A variable for each of fifty thousand outputs."""
+    """A type variable for each of fifty thousand outputs."""
     groups = schema.layout("", "Loop", 17, 50_002, 50_000)
     assert groups is not None
     assert sum(len(group.outputs) for group in groups) == 50_000

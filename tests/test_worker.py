@@ -1,4 +1,4 @@
-"""onnx in a process of its own."""
+"""onnx in a worker process."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 VALID = onnx.parser.parse_model(
     f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Relu (x) }}"
 ).SerializeToString()
-DEADLY = [
+CRASHING = [
     """g (float[2,2,2] x, int64[2,1] i) => (float[2,2] y) {
       w = Constant <value = float[2,2] {1, 2, 3, 4}> () h = MatMul (x, w)
       y = GatherND <batch_dims = -100> (h, i)
@@ -26,81 +26,81 @@ DEADLY = [
       y, m, d = LayerNormalization <axis = 2147483648> (h, s)
     }""",
 ]
-deadly = pytest.mark.parametrize("body", DEADLY, ids=["GatherND", "LayerNormalization"])
+crashing = pytest.mark.parametrize("body", CRASHING, ids=["GatherND", "LayerNormalization"])
 
 
 def model(body):
-    """A model that kills whoever infers its shapes."""
+    """A model that crashes shape inference."""
     return onnx.parser.parse_model(f"{HEADER} {body}")
 
 
-def test_a_question_that_kills_has_no_answer_and_the_next_one_has(own):
-    """The process dies alone, and another one takes its place."""
-    assert own.answer(COMPLAINT) == ""
+def test_a_call_that_crashes_the_worker_has_no_result(own):
+    """Only the worker dies, and the next call starts another."""
+    assert own.call(COMPLAINT) == ""
     first = own.process
-    assert own.answer(("no such function, which ends the process", (), {})) is None
+    assert own.call(("no such function, which ends the process", (), {})) is None
     assert first.wait() != 0
-    assert own.answer(COMPLAINT) == ""
+    assert own.call(COMPLAINT) == ""
     assert own.process is not first
 
 
-@deadly
-def test_what_reads_memory_that_is_not_its_own_has_no_answer_or_a_complaint(body):
-    """Whether onnx crashes of these depends on what lies in its memory; the next one is answered."""
-    assert worker.ask(worker_process.complaint, model(body).SerializeToString(), full=True) != ""
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+@crashing
+def test_an_out_of_bounds_read_has_no_result_or_a_complaint(body):
+    """Whether onnx crashes depends on the content of its memory; the next call works."""
+    assert worker.call(worker_process.complaint, model(body).SerializeToString(), full=True) != ""
+    assert worker.call(worker_process.complaint, VALID, full=True) == ""
 
 
-@deadly
-def test_a_model_that_kills_the_checker_is_rewritten_with_a_warning(body):
-    """The checker dies of the original as well: a word about it, and the result is there."""
+@crashing
+def test_a_model_that_crashes_the_checker_is_rewritten_with_a_warning(body):
+    """The original crashes the checker as well: there is a warning, and a result."""
     result = rewrite(model(body))
     assert result.report.changed
     (warning,) = result.report.warnings
-    assert warning.startswith("onnx's checker refuses this model: ")
+    assert warning.startswith("onnx's checker rejects this model: ")
     assert not result.report.broken
 
 
-def test_what_the_checker_says_arrives():
-    """A complaint crosses over as text, and a path does as a path."""
+def test_the_checkers_error_is_returned():
+    """The error is text, and a path is checked as a path."""
     unknown = onnx.parser.parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Relue (x) }}")
-    assert "Relue" in worker.ask(worker_process.complaint, unknown.SerializeToString(), full=True)
-    assert "/no/such/file" in worker.ask(worker_process.complaint, "/no/such/file", full=True)
+    assert "Relue" in worker.call(worker_process.complaint, unknown.SerializeToString(), full=True)
+    assert "/no/such/file" in worker.call(worker_process.complaint, "/no/such/file", full=True)
 
 
 COMPLAINT = ("complaint", (VALID,), {"full": True})
-"""Asks what the checker has against a valid model: nothing."""
+"""A call of the checker on a valid model: no complaint."""
 
 
 @pytest.fixture
 def own():
-    """A process of the test's own, which is not there yet."""
+    """A worker of the test's own, not started yet."""
     one = worker.Worker()
     yield one
-    one.end()
+    one.stop()
 
 
-def test_one_process_answers_all(own):
-    """It starts once, ahead of the first question where that is asked for."""
+def test_one_process_serves_all_calls(own):
+    """It starts once, before the first call if requested."""
     own.start()
     first = own.process.pid
-    assert [own.answer(COMPLAINT) for _ in range(3)] == ["", "", ""]
+    assert [own.call(COMPLAINT) for _ in range(3)] == ["", "", ""]
     own.start()
     assert own.process.pid == first != os.getpid()
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
-def test_where_no_process_starts_ours_answers(executable, own, monkeypatch):
-    """An interpreter inside another program has no file that could be started."""
+def test_without_an_interpreter_this_process_calls(executable, own, monkeypatch):
+    """An interpreter embedded in another program has no executable."""
     monkeypatch.setattr(worker, "own", lambda: own)
     monkeypatch.setattr(sys, "executable", executable)
     worker.start()
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    assert worker.call(worker_process.complaint, VALID, full=True) == ""
     assert own.process is None
 
 
-def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
-    """Who is interrupted while waiting does not get that answer to the next question."""
+def test_an_interrupt_leaves_no_result_behind(monkeypatch):
+    """After an interrupt while waiting, the next call does not return the old result."""
 
     def interrupted(_):
         raise KeyboardInterrupt
@@ -108,42 +108,42 @@ def test_an_interrupt_leaves_no_answer_behind(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(worker.pickle, "load", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            worker.ask(worker_process.complaint, b"no model", full=True)
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+            worker.call(worker_process.complaint, b"no model", full=True)
+    assert worker.call(worker_process.complaint, VALID, full=True) == ""
 
 
-def test_one_that_died_since_is_replaced(own):
-    """The system may end an idle process: that is no answer to the question that comes next."""
+def test_a_dead_worker_is_replaced(own):
+    """The system may kill an idle process: the next call starts another."""
     own.start()
     own.process.kill()
     own.process.wait()
-    assert own.answer(COMPLAINT) == ""
+    assert own.call(COMPLAINT) == ""
 
 
-def test_an_interrupt_for_all_does_not_end_it(own):
-    """Ctrl-C reaches every process of a terminal; who survives it finds the other one still there."""
-    assert own.answer(COMPLAINT) == ""
+def test_an_interrupt_of_the_process_group_does_not_stop_the_worker(own):
+    """Ctrl-C reaches every process of a terminal; if the parent survives it, so does the worker."""
+    assert own.call(COMPLAINT) == ""
     idle = own.process
     idle.send_signal(signal.SIGINT)
-    assert own.answer(COMPLAINT) == ""
+    assert own.call(COMPLAINT) == ""
     assert own.process is idle
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
-def test_where_another_program_starts_ours_answers(program, own, tmp_path, monkeypatch):
-    """The interpreter's file may be that of a host program, or the new process may lack onnx."""
+def test_with_another_program_as_interpreter_this_process_calls(program, own, tmp_path, monkeypatch):
+    """The executable may be a host program, or the new process may lack onnx."""
     host = tmp_path / "host"
     host.write_text(program)
     host.chmod(0o755)
     monkeypatch.setattr(worker, "own", lambda: own)
     monkeypatch.setattr(sys, "executable", str(host))
-    assert worker.ask(worker_process.complaint, VALID, full=True) == ""
+    assert worker.call(worker_process.complaint, VALID, full=True) == ""
     assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_while_another_thread_asks():
-    """Its child asks a process of its own, and finds no lock that nobody opens."""
+def test_a_fork_while_another_thread_waits():
+    """The child starts a worker of its own, and does not inherit a locked lock."""
     code = FORKS.format(root=str(Path(__file__).parents[1]), valid=VALID)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, timeout=60, text=True, check=False
@@ -155,23 +155,23 @@ FORKS = """
 import os, pickle, signal, sys, threading
 sys.path.insert(0, {root!r})
 from amp_rewrite.onnx_types import worker, worker_process
-ask = lambda: worker.ask(worker_process.complaint, {valid!r}, full=True)
-ask()
+call = lambda: worker.call(worker_process.complaint, {valid!r}, full=True)
+call()
 process = worker.own().process
 waiting, load = threading.Event(), pickle.load
 pickle.load = lambda file: (waiting.set(), load(file))[1]
 process.send_signal(signal.SIGSTOP)
-asking = threading.Thread(target=ask)
+asking = threading.Thread(target=call)
 asking.start()
 waiting.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(20)
-    print("in the child:", repr(ask()), flush=True)
+    print("in the child:", repr(call()), flush=True)
     os._exit(0)
 os.waitpid(child, 0)
 process.send_signal(signal.SIGCONT)
 asking.join()
-print("in the parent:", repr(ask()))
+print("in the parent:", repr(call()))
 """
-"""Forks while another thread waits for an answer."""
+"""Forks while another thread waits for a result."""

@@ -20,7 +20,7 @@ ALWAYS, NEVER = ExternalData(Beside.ALWAYS), ExternalData(Beside.NEVER)
 
 
 def test_weights_go_beside_when_asked(tmp_path):
-    """ALWAYS takes large weights out of a model that holds them, one that does not change included."""
+    """ALWAYS writes large weights as external data, also for a model that does not change."""
     for operator in ("MatMul", "Pow"):
         proto = text.model(
             "g (float[32,32] x) => (float[32,32] y) <float[32,32] w, float[32] b> {"
@@ -36,7 +36,7 @@ def test_weights_go_beside_when_asked(tmp_path):
 
 
 def test_weights_go_inside_when_asked(external):
-    """NEVER takes the weights of a model with external data into the result, also in place."""
+    """NEVER writes the weights of a model with external data into the model file, also in place."""
     expected = text.stored(onnx.load(external))["w"].astype(np.float16)
     made = rewrite(external, Options(external_data=NEVER), in_place=True).model
     np.testing.assert_array_equal(text.stored(onnx.load(made, load_external_data=False))["w"], expected)
@@ -63,12 +63,12 @@ def test_weights_in_several_files(tmp_path):
 
 
 def test_too_large_for_one_file(model, external, monkeypatch):
-    """NEVER, bytes and protos beyond protobuf's limit are one clear error, and nothing is written."""
+    """NEVER, bytes and protos beyond protobuf's limit are an error in one line, and nothing is written."""
     monkeypatch.setattr(writing, "PROTOBUF_LIMIT", 16)
     before = names(external.parent)
     with pytest.raises(OutputError) as caught:
         rewrite(external, Options(external_data=NEVER))
-    assert line(caught).endswith("protobuf stops at 2 GiB; leave out `Options.external_data=NEVER`")
+    assert line(caught).endswith("protobuf's limit is 2 GiB; leave out `Options.external_data=NEVER`")
     assert names(external.parent) == before
     for source in (model, model.SerializeToString()):
         with pytest.raises(OutputError) as caught:
@@ -77,14 +77,14 @@ def test_too_large_for_one_file(model, external, monkeypatch):
 
 
 def test_external_data_is_for_a_path(model):
-    """A model in memory has no files beside it."""
+    """The option is refused for a model in memory."""
     with pytest.raises(OptionError):
         rewrite(model, Options(external_data=ALWAYS))
 
 
 @pytest.mark.parametrize("place", ["nope/out.onnx", "m.onnx/out.onnx"])
 def test_no_such_folder(model, tmp_path, place):
-    """An output in a folder that is not there, or is a file, is refused."""
+    """An output in a folder that does not exist, or is a file, is refused."""
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(OutputError) as caught:
         rewrite(tmp_path / "m.onnx", output=tmp_path / place)
@@ -92,7 +92,7 @@ def test_no_such_folder(model, tmp_path, place):
 
 
 def test_a_folder_is_no_output(model, tmp_path, monkeypatch):
-    """A folder cannot be written; nothing at all is in test_slips.py."""
+    """A folder is refused as output; empty names are in test_slips.py."""
     onnx.save(model, tmp_path / "m.onnx")
     monkeypatch.chdir(tmp_path)
     for output in (tmp_path, "."):
@@ -103,7 +103,7 @@ def test_a_folder_is_no_output(model, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("fails", ["pathlib.Path.write_bytes", "pathlib.Path.replace"])
 def test_a_full_disk_leaves_the_old_file(model, tmp_path, monkeypatch, fails):
-    """Whether writing or moving fails: the old output stands, and nothing lies beside it."""
+    """If writing or moving fails, the old output stays, and nothing is left beside it."""
     onnx.save(model, tmp_path / "m.onnx")
     (tmp_path / "out.onnx").write_bytes(b"old")
     monkeypatch.setattr(fails, full_disk)
@@ -118,7 +118,7 @@ def test_a_full_disk_leaves_the_old_file(model, tmp_path, monkeypatch, fails):
     "fails", ["pathlib.Path.write_bytes", "onnx_ir.external_data.convert_tensors_to_external"]
 )
 def test_a_full_disk_leaves_the_old_data(external, monkeypatch, fails):
-    """The same with external data: in place, both files are what they were."""
+    """The same with external data: in place, both files are unchanged."""
     before = {path.name: path.read_bytes() for path in external.parent.iterdir()}
     monkeypatch.setattr(fails, full_disk)
     with pytest.raises(OutputError) as caught:
@@ -128,7 +128,7 @@ def test_a_full_disk_leaves_the_old_data(external, monkeypatch, fails):
 
 
 def test_a_stop_between_data_and_model_leaves_the_old_pair(external, monkeypatch):
-    """When the data has moved and the model cannot, the old model keeps its data, and no more is left."""
+    """If the data was moved and the model cannot be, the old model keeps its data, and nothing is left."""
     before = {path.name: path.read_bytes() for path in external.parent.iterdir()}
     replace = type(external).replace
 
@@ -144,12 +144,12 @@ def test_a_stop_between_data_and_model_leaves_the_old_pair(external, monkeypatch
 
 
 def full_disk(*_, **__):
-    """What a write to a full disk does."""
+    """Raises the error of a write to a full disk."""
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_what_is_too_large_for_one_file_gets_external_data(tmp_path, monkeypatch):
-    """Beyond protobuf's limit the weights go beside the model, though the input had them inside."""
+    """Beyond protobuf's limit, weights become external data, although the input had none."""
     monkeypatch.setattr(writing, "PROTOBUF_LIMIT", 16)
     proto = text.model("g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x, w) }")
     onnx.save(proto, tmp_path / "m.onnx")

@@ -5,18 +5,18 @@ import gzip
 import json
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 
-from amp_rewrite.cli import main
-from amp_rewrite.errors import RunError
+from amp_rewrite.errors import ThreadError
 from amp_rewrite.files import destination
 from amp_rewrite.model import tensor_blocks
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from tests import text
+from tests.commands import failure, run
 
 _ONES = ", ".join("1" * 16)
 MODEL = text.model(f"g (float[4,4] x) => (float[4,4] y) <float[4,4] w = {{{_ONES}}}> {{ y = MatMul(x, w) }}")
@@ -33,24 +33,11 @@ def model(tmp_path, monkeypatch):
     return tmp_path / "m.onnx"
 
 
-def run(*words):
-    """A run of the command line."""
-    return CliRunner().invoke(main, list(map(str, words)))
-
-
-def refusal(*words):
-    """The one line with which a command refuses, exit code 2."""
-    done = run(*words)
-    assert done.exit_code == 2, done.output
-    assert len(done.stderr.splitlines()) == 1
-    return done.stderr
-
-
 @pytest.mark.parametrize("flag", ["-o", "--json", "--html", "--save-plan"])
 @pytest.mark.parametrize("name", ["", "-", "new/", "missing/../file"])
 def test_names_of_no_file(model, flag, name):
     """Nothing, standard output, a folder, and what leads through a folder that is not there."""
-    refusal(model, flag, name)
+    failure(model, flag, name)
     assert [file.name for file in model.parent.iterdir()] == ["m.onnx"]
 
 
@@ -79,7 +66,7 @@ def test_a_way_through_a_link(model, tmp_path):
 def test_what_is_taken_for_a_model(model, data, remedy):
     """What the file is instead is said, with what to do about it."""
     model.write_bytes(data)
-    assert remedy in refusal(model)
+    assert remedy in failure(model)
 
 
 @pytest.mark.parametrize(("key", "value"), [("offset", "-1"), ("length", "-64"), ("offset", "x")])
@@ -93,17 +80,17 @@ def test_a_bad_place_of_data(model, key, value):
     for name, entry in {"location": "w.data", key: value}.items():
         held.external_data.add(key=name, value=entry)
     model.write_bytes(bad.SerializeToString())
-    assert "lambda" not in refusal(model)
+    assert "lambda" not in failure(model)
 
 
 def test_a_path_that_cannot_be_followed(model):
     """The path is at fault, not the output."""
-    assert "output cannot be written" not in refusal(model, "--list", "x/" * 3000)
+    assert "output cannot be written" not in failure(model, "--list", "x/" * 3000)
 
 
 def test_two_places(model):
     """The command line speaks of its flags."""
-    assert "-o and --in-place" in refusal(model, "-o", "out.onnx", "--in-place")
+    assert "-o and --in-place" in failure(model, "-o", "out.onnx", "--in-place")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +105,7 @@ def test_two_places(model):
 @pytest.mark.usefixtures("model")
 def test_flags_that_take_each_other_back(words):
     """None of them wins silently."""
-    refusal(*words)
+    failure(*words)
 
 
 def test_nothing_changed(model):
@@ -147,6 +134,19 @@ def test_a_name_like_a_flag(model):
     assert "explain ./-m.onnx" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "command", [("-o", "out.onnx", "n.onnx"), ("verify", "n.onnx", "n.onnx"), ("coverage", "n.onnx")], ids=str
+)
+@pytest.mark.usefixtures("model")
+def test_a_symbol_and_its_axis_have_one_size(command):
+    """A size for a symbol and another one for an axis that has it contradict each other."""
+    onnx.save(text.model("g (float[n,4] x, float[n,4] z) => (float[n,4] y) { y = Add(x, z) }"), "n.onnx")
+    line = failure(*command, "--dim", "n=4", "--dim", "z:0=5")
+    assert "--dim gives z:0 two sizes: n = 4 and z:0 = 5; give one of them" in line
+    assert not Path("out.onnx").exists()
+    assert run(*command, "--dim", "n=4", "--dim", "z:0=4").exit_code == 0
+
+
 def test_no_further_thread(monkeypatch):
     """A process at its limit of threads or memory: an error that a user can mend."""
 
@@ -154,8 +154,30 @@ def test_no_further_thread(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RunError, match="ulimit"):
-        stoppable.call(int, int)
+    with pytest.raises(ThreadError, match="ulimit"):
+        interruptible.call(int, int)
+
+
+@pytest.mark.parametrize("started", [0, 3, 4])
+def test_no_further_thread_is_not_a_failed_comparison(model, monkeypatch, started):
+    """`verify` ends with 2 whichever run gets no thread; a rewrite stands, and says it was not compared."""
+    assert run("-o", "out.onnx", model).exit_code == 0
+    start, left = threading.Thread.start, [started]
+
+    def refuse(thread):
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    verified = run("verify", model, "out.onnx")
+    if started < 4:  # two sessions are opened, and both are run
+        assert (verified.exit_code, "ulimit" in verified.stderr) == (2, True)
+    left[0] = started
+    done = run("-o", "out.onnx", model)
+    assert done.exit_code == 0
+    assert ("not compared" in done.output) == (started < 4)
 
 
 def test_a_disk_that_takes_only_a_part(tmp_path):
@@ -175,8 +197,8 @@ def test_data_that_may_not_be_read(model, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(tensor_blocks, "open", refuse, raising=False)
-    assert "that you may read" in refusal(place)
+    monkeypatch.setattr(tensor_blocks.reading, "open_regular", refuse)
+    assert "that you may read" in failure(place)
 
 
 def test_another_folder_between_two_rewrites(tmp_path, monkeypatch):

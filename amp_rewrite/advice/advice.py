@@ -1,4 +1,4 @@
-"""Advice on Tensor Cores for a whole model."""
+"""What would make half faster on a CUDA device: advice on Tensor Cores for a whole model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.advice import capability as capabilities
-from amp_rewrite.advice import padding
-from amp_rewrite.advice.capability import Capability
-from amp_rewrite.advice.measured import Measured
+from amp_rewrite.advice import compute_capability, padding
+from amp_rewrite.advice.compute_capability import Capability
 from amp_rewrite.advice.padding import Padding
-from amp_rewrite.coverage import precision
-from amp_rewrite.coverage.precision import Precision
+from amp_rewrite.coverage import node_precision
+from amp_rewrite.coverage.node_precision import Precision
+from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting.decisions import Decisions
@@ -22,11 +21,12 @@ from amp_rewrite.rewriting.decisions import Decisions
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What would make half faster; nothing of it is done.
+    """Advice, none of which is carried out.
 
-    `half` is the half type, `capability` that of the device it is for, None where nobody said and no device
-    is at hand. `shortfall` says why such a device gains nothing; nothing where it does. `paddings` are the
-    products that padding would help, and `open_dims` names the dimensions that were not looked at.
+    `half` is the half type, `capability` the compute capability of the target device, None where none was
+    given and no device is present. `shortfall` says why the device gains no speed from half; empty where it
+    does. `paddings` are the products that padding would speed up; `open_dims` names the dimensions that were
+    not examined because they are open.
     """
 
     half: str
@@ -36,7 +36,7 @@ class Advice:
     open_dims: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The advice as plain data."""
         return {
             "half": self.half,
             "capability": None if self.capability is None else str(self.capability),
@@ -46,26 +46,26 @@ class Advice:
         }
 
 
-def give(measured: Measured, decisions: Decisions, half: str, capability: Capability | None = None) -> Advice:
-    """Advice on the nodes that run in half in a model, or that are decided to.
+def give(counted: FlopCount, decisions: Decisions, half: str, capability: Capability | None = None) -> Advice:
+    """Advice on the nodes that run in half in a model, or will after the decisions are carried out.
 
-    For a device that gains nothing there is nothing to pad.
+    No padding is advised for a device that gains no speed from half.
     """
     decided: set[Hashable] = {decision.node for decision in decisions.all if decision.is_half}
-    shortfall = "" if capability is None else capabilities.shortfall(capability, half)
+    shortfall = "" if capability is None else compute_capability.shortfall(capability, half)
     return Advice(
         half=half,
         capability=capability,
         shortfall=shortfall,
-        paddings=() if shortfall else padding.find(measured, decided.union(_halves(measured))),
-        open_dims=measured.work.shapes.assumed,
+        paddings=() if shortfall else padding.find(counted, decided.union(_halves(counted))),
+        open_dims=counted.shapes.assumed,
     )
 
 
-def _halves(measured: Measured) -> Iterator[ir.Node]:
-    version = element_types.versions(measured.model.graph.opset_imports)
-    for graph in graphs(measured.model.graph):
+def _halves(counted: FlopCount) -> Iterator[ir.Node]:
+    version = element_types.versions(counted.model.graph.opset_imports)
+    for graph in graphs(counted.model.graph):
         for node in graph:
-            found = precision.of_node(node, measured.types, version(node.domain))
+            found = node_precision.of_node(node, counted.types, version(node.domain))
             if found in (Precision.HALF, Precision.MIXED):
                 yield node

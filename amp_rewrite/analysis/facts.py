@@ -56,7 +56,7 @@ def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> F
 
 def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:
     """Why nothing in a model can change: its opset has no Cast to half. None where it has one."""
-    version, least = element_types.newest(root.opset_imports), attribute_types.first_opset_with(half)
+    version, least = element_types.default_opset(root.opset_imports), attribute_types.first_opset_with(half)
     if version >= least:
         return None
     return Evidence(Authority.SCHEMA, Reason.OPSET_WITHOUT_HALF, number=version, limit=least, half=half.name)

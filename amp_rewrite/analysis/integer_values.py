@@ -27,7 +27,7 @@ _ARITHMETIC = frozenset(
     "Abs Add Ceil Clip Div Floor Max Min Mod Mul Neg Pow Range Round Sign Sqrt Sub Sum".split()
 )
 _DERIVED = _ARITHMETIC | {"Cast", "Constant", "ConstantOfShape", "Exp", "Reciprocal", "Shape"}
-"""What gives constants when it is given constants, besides the movers; a shape is one for our purpose."""
+"""Operators that give constants for constant inputs, besides MOVERS; shapes count as constants here."""
 _POSITIONS: Mapping[str, tuple[int, ...]] = {
     "CropAndResize": (1,),
     "GridSample": (1,),
@@ -36,17 +36,17 @@ _POSITIONS: Mapping[str, tuple[int, ...]] = {
     "Resize": (1, 2),
     "RoiAlign": (1,),
 }
-"""Operators that read places in an image, and where: in half, pixels beyond 2048 are two apart."""
+"""Operators that read pixel coordinates, and the inputs: half cannot tell pixels beyond 2048 apart."""
 _CARRY_ANGLE = MOVERS | _ARITHMETIC | _PRODUCTS | {"Cast"}
 _INTEGER_SIZES = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 255, ir.DataType.INT8: 128}
 _COUNTED = 2**24
-"""Up to here float32 holds every integer; beyond, every float32 is whole, and counts nothing."""
+"""Up to here float32 is exact for integers; beyond, every float32 is an integer, which says nothing."""
 
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
-    """Which units carry integers that `half` cannot hold exactly, or that become integers again."""
-    check_ = _Search(graph, fits, half)
-    return {**check_.forward(), **check_.backward()}
+    """The units that carry integers that `half` cannot represent exactly, or that are cast to integers."""
+    search = _Search(graph, fits, half)
+    return {**search.forward(), **search.backward()}
 
 
 class _Search:
@@ -65,38 +65,38 @@ class _Search:
         while todo:
             unit = todo.pop()
             carried.add(unit)
-            for reader in self._graph.successors[unit]:
-                if reader not in found and self._integral(reader, carried):
-                    found[reader] = evidence
-                    if self._operator(reader) not in _BOUNDED:
-                        todo.append(reader)
+            for consumer in self._graph.successors[unit]:
+                if consumer not in found and self._integral(consumer, carried):
+                    found[consumer] = evidence
+                    if self._operator(consumer) not in _BOUNDED:
+                        todo.append(consumer)
         return found
 
     def backward(self) -> Mapping[int, Evidence]:
-        """The units whose result goes back to an integer, or to places, through arithmetic alone."""
+        """The units whose result becomes an integer or a pixel coordinate through arithmetic alone."""
         casts = [unit for unit in self._of("Cast") if _casts_to_integer(self._graph.units[unit].node)]
-        to_places = self._before(list(self._places()), self._evidence(Reason.TO_PIXEL_COORDINATES))
-        return {**to_places, **self._before(casts, self._evidence(Reason.TO_INTEGER))}
+        to_pixels = self._before(list(self._coordinates()), self._evidence(Reason.TO_PIXEL_COORDINATES))
+        return {**to_pixels, **self._before(casts, self._evidence(Reason.TO_INTEGER))}
 
     def _evidence(self, reason: Reason) -> Evidence:
         return Evidence(Authority.RANGE, reason, limit=self._limit)
 
-    def _places(self) -> Iterator[int]:
-        """The units that make what is read as places."""
+    def _coordinates(self) -> Iterator[int]:
+        """The units that produce pixel coordinates."""
         for operator, ports in _POSITIONS.items():
             uses = (use for unit in self._of(operator) for use in self._graph.units[unit].uses)
             for value in (value_of(use) for use in uses if use.port in ports):
-                maker = self._graph.producer.get(value) if value is not None else None
-                if maker is not None and self._carries(maker):
-                    yield maker
+                producer = self._graph.producer.get(value) if value is not None else None
+                if producer is not None and self._carries(producer):
+                    yield producer
 
     def _before(self, todo: list[int], evidence: Evidence) -> dict[int, Evidence]:
         found: dict[int, Evidence] = {}
         while todo:
             unit = todo.pop()
             found[unit] = evidence
-            makers = self._graph.predecessors[unit]
-            todo += [maker for maker in makers if maker not in found and self._carries(maker)]
+            producers = self._graph.predecessors[unit]
+            todo += [producer for producer in producers if producer not in found and self._carries(producer)]
         return found
 
     def _carries(self, unit: int) -> bool:
@@ -117,10 +117,10 @@ class _Search:
         for value, fit in self._fits.items():
             counts = fit.whole and self._limit < fit.high <= _COUNTED
             if counts and not fit.exact and not fit.overflowing:
-                yield from (reader for reader, _ in self._graph.uses.get(value, ()))
+                yield from (consumer for consumer, _ in self._graph.uses.get(value, ()))
 
     def _large(self, node: ir.Node) -> bool:
-        """Whether a Cast from an integer or a Range may give more than half counts exactly."""
+        """Whether a Cast from an integer or a Range may exceed the integers that half represents exactly."""
         if node.op_type == "Cast":
             value = node.inputs[0]
             kind = self._graph.types.get(value) if value is not None else None
@@ -129,7 +129,7 @@ class _Search:
         return any(_bound(value, self._graph.types) > self._limit for value in node.inputs[:2])
 
     def _integral(self, unit: int, carried: set[int]) -> bool:
-        """Whether all that a unit reads is constant or carried; a product must also lead to an angle."""
+        """Whether all inputs of a unit are constant or carried; a product must also lead to an angle."""
         node = self._graph.units[unit].node
         if node.op_type in _PRODUCTS and unit not in self._angles:
             return False
@@ -140,7 +140,7 @@ class _Search:
         )
 
     def _is_derived(self, value: ir.Value, depth: int = 12) -> bool:
-        """Whether a value follows from stored tensors and shapes alone, as far as its makers tell."""
+        """Whether a value is computed from stored tensors and shapes alone, looking back `depth` nodes."""
         if value in self._fits or (value.const_value is not None and not value.is_graph_input()):
             return True
         node = value.producer()
@@ -156,14 +156,14 @@ class _Search:
 
     @functools.cached_property
     def _angles(self) -> frozenset[int]:
-        """The units whose result goes to a sine or cosine through products and arithmetic."""
+        """The units whose result reaches a Sin or Cos through products and arithmetic."""
         todo = list(self._of(*_TRIGONOMETRY))
         found = set(todo)
         while todo:
-            for maker in self._graph.predecessors[todo.pop()]:
-                if maker not in found and self._operator(maker) in _CARRY_ANGLE:
-                    found.add(maker)
-                    todo.append(maker)
+            for producer in self._graph.predecessors[todo.pop()]:
+                if producer not in found and self._operator(producer) in _CARRY_ANGLE:
+                    found.add(producer)
+                    todo.append(producer)
         return frozenset(found)
 
 
@@ -178,7 +178,7 @@ def _casts_to_integer(node: ir.Node) -> bool:
 
 
 def _bound(value: ir.Value | None, types: Mapping[ir.Value, ir.TypeProtocol], depth: int = 12) -> float:
-    """The largest magnitude that an integer value can have, as far as a look at its makers tells."""
+    """An upper bound of the magnitude of an integer value, looking back `depth` nodes."""
     if value is None or depth == 0:
         return math.inf
     kind = types.get(value)
@@ -222,4 +222,4 @@ _BOUNDS: dict[str, _Rule] = {
     "Range": lambda _, bounds: max(bounds[:2]),
     "Shape": _longest,
 }
-"""How operators bound their result, from the bounds of their inputs."""
+"""The bound of the result of an operator, from the bounds of its inputs."""

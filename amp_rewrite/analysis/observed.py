@@ -1,4 +1,4 @@
-"""What a run of the float32 model showed of its values, and what half could not hold of it."""
+"""Values observed in a run of the float32 model, and those outside the range of half."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 HEADROOM = 2.0
-"""What other inputs of the same kind may add to the largest number that was seen: one binade."""
+"""The factor, one binade, by which other inputs may exceed the largest observed magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
 class Magnitudes:
-    """Of a value's numbers: `least`, the smallest that is not zero, and `most`, the largest finite one."""
+    """The `least` nonzero and the `most` finite magnitude of a value's elements."""
 
     least: float
     most: float
 
     def join(self, other: Magnitudes) -> Magnitudes:
-        """Those of both."""
+        """The magnitudes of both together."""
         return Magnitudes(min(self.least, other.least), max(self.most, other.most))
 
     def is_beyond(self, half: Half) -> bool:
-        """Whether half has no room for what was seen and what may come (HEADROOM)."""
+        """Whether the largest magnitude, with HEADROOM, exceeds the largest number of half."""
         return self.most * HEADROOM > half.largest
 
 
 Observed = Mapping[str, Magnitudes]
-"""What was seen of the values of a model, by name."""
+"""The observed magnitudes of the values of a model, by name."""
 
 
 def magnitudes(array: NDArray[Any]) -> Magnitudes | None:
-    """Of an array of floats; None where nothing in it is finite and not zero."""
+    """The magnitudes of an array of floats; None if no element is finite and nonzero."""
     sizes = np.abs(array[np.isfinite(array) & (array != 0)])
     return Magnitudes(float(sizes.min()), float(sizes.max())) if sizes.size else None
 
 
 def refuse_foreign(graph: ir.Graph, observed: Observed) -> None:
-    """OptionError for what was seen of another model: it would hold nothing in float32, silently."""
+    """Raises OptionError for observations of another model, which would silently have no effect."""
     made = (value for node in graph for value in node.outputs)
     if observed and all(value.name not in observed for value in (*graph.inputs, *made)):
         raise OptionError(
@@ -56,10 +56,10 @@ def refuse_foreign(graph: ir.Graph, observed: Observed) -> None:
 
 
 def check(graph: UnitGraph, observed: Observed, found: Ranges, half: Half) -> dict[int, Evidence]:
-    """The units that read or make what half cannot hold; a mask on its way to a softmax may be huge."""
+    """The units that read or produce values outside the range of half, except masks before a softmax."""
     if not observed:
         return {}
-    masking = {unit for way in found.masks.values() for unit in way}
+    masking = {unit for units in found.masks.values() for unit in units}
     return {
         unit.index: evidence
         for unit in graph.units

@@ -1,4 +1,4 @@
-"""How far something travels through a unit graph, and which paths lead to an end."""
+"""Reachability in a unit graph, and the uses on paths to given ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ Through = Callable[[int], bool]
 
 
 def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int]:
-    """What can be reached from the roots by edges into units that `through` admits.
+    """The units reachable from the roots by edges to units for which `through` holds.
 
-    Returns each unit that was entered with the one that it was entered from. A root is in it only when
-    another root leads to it.
+    Each is mapped to the unit from which it was reached. A root is included only if another root reaches it.
     """
     found: dict[int, int] = {}
     todo = list(roots)
@@ -30,7 +29,7 @@ def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int
 
 
 class UnitUse(NamedTuple):
-    """A value arrives at a port of a unit's node; `carried` is what is known of it there."""
+    """A use of a value: a port of a unit's node; `carried` is what is known of the value there."""
 
     unit: int
     port: int
@@ -38,8 +37,8 @@ class UnitUse(NamedTuple):
 
 
 class _Exit(NamedTuple):
-    """What all uses of a unit that carry the same on have in common: it is followed only once, so that a
-    wide node costs the sum of its inputs and readers, and not their product.
+    """The outputs of a unit with what they carry, followed once for all its uses that carry the same: a wide
+    node costs the sum of its inputs and consumers, not their product.
     """
 
     unit: int
@@ -47,18 +46,18 @@ class _Exit(NamedTuple):
 
 
 After = Callable[[UnitUse], float | None]
-"""What is carried on from what a unit makes; None where it ends."""
+"""What the outputs of the unit carry, given a use of it; None if propagation ends there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Propagation:
-    """All uses that were reached, with the exits that lead to each, and the uses that lead to each exit."""
+    """All uses that were reached, each with the exits before it, and all exits, each with its uses."""
 
     uses: Mapping[UnitUse, Sequence[_Exit]]
     exits: Mapping[_Exit, Sequence[UnitUse]]
 
     def on_paths_to(self, ends: Iterable[UnitUse]) -> dict[UnitUse, None]:
-        """The uses on any path to one of the ends, which are uses that were reached; ends included."""
+        """The uses on any path to one of the ends, including the ends, which must be among `uses`."""
         found = dict.fromkeys(ends)
         passed: set[_Exit] = set()
         todo = list(found)
@@ -72,8 +71,8 @@ class Propagation:
 
 
 def propagate(graph: UnitGraph, starts: Iterable[UnitUse], after: After) -> Propagation:
-    """Follows values from their uses through every unit that carries them on; linear in edges and in what
-    can be carried.
+    """Follows values from their uses through every unit that propagates them; linear in the edges times the
+    distinct values of `carried`.
     """
     uses: dict[UnitUse, list[_Exit]] = {use: [] for use in starts}
     exits: dict[_Exit, list[UnitUse]] = {}
@@ -98,7 +97,7 @@ def propagate(graph: UnitGraph, starts: Iterable[UnitUse], after: After) -> Prop
 
 
 def uses_of(graph: UnitGraph, unit: int, carried: float = 0.0) -> Iterator[UnitUse]:
-    """Where units read what a unit makes."""
+    """The uses of the values that a unit produces."""
     for value in graph.units[unit].defs:
-        for reader, site in graph.uses.get(value, ()):
-            yield UnitUse(reader, site.port, carried)
+        for consumer, use in graph.uses.get(value, ()):
+            yield UnitUse(consumer, use.port, carried)

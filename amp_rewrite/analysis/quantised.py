@@ -1,4 +1,4 @@
-"""Quantised regions stay as they are: a runtime recognises them by their float32 types."""
+"""Quantised regions, which stay float32: runtimes recognise them by their types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BORDERS = ("DequantizeLinear", "QuantizeLinear")
 
 
 def check(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence]:
-    """The units whose first operand is dequantised, or whose result is quantised again.
+    """The units whose first operand comes from a DequantizeLinear, or whose result goes to a QuantizeLinear.
 
     A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between
     them would cost that. Dequantised weights alone do not make a region. With `fused`, a region that both

@@ -1,4 +1,4 @@
-"""Known faults of runtimes that a valid half model would trip over."""
+"""Known bugs of runtimes that affect valid half models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
 def check(graph: UnitGraph) -> Mapping[int, Evidence]:
-    """The units that stay float32 so that no runtime that we know of fails on the result."""
+    """The units that must stay float32 so that no known runtime fails on the result."""
     found: dict[int, Evidence] = {}
     for operator, fault in _FAULTS.items():
         for unit in graph.by_operator.get(operator, ()):
@@ -36,18 +36,18 @@ def _attention(node: ir.Node, types: Types) -> Reason | None:
 
 
 _UNMASKED = (0, 3)
-"""The modes of that output that show the raw product and the softmax; those between moved with the opset."""
+"""The modes of that output without masking: the raw product and the softmax. Others vary by opset."""
 
 
 def _fills(node: ir.Node, types: Types) -> bool:
-    """Whether an Attention fills scores itself: later ones, those a truth value hides, and padding."""
+    """Whether an Attention masks scores itself: by causality, a boolean mask, or padding."""
     mask, *more = *node.inputs[3:], None
     hides = mask is not None and types[mask].dtype == ir.DataType.BOOL
     return hides or _says(node, "is_causal") != 0 or any(value is not None for value in more[2:])
 
 
 def _says(node: ir.Node, name: str) -> int:
-    """An integer attribute that is 0 by default; -1 where the caller of a function says it."""
+    """An integer attribute with the default 0; -1 for a reference to a function's attribute."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return 0

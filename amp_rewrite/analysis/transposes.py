@@ -1,9 +1,9 @@
 """The half Transposes that onnxruntime's CPU provider crashes on when it makes a session.
 
-Seen with onnxruntime 1.31.1: MatmulTransposeFusion takes a Transpose of the first axis into the MatMul that
-reads it as its first operand, and NchwcTransformer crashes on what is left. Before, onnxruntime makes one
-of two Transposes, moves them past what has half kernels on the CPU, and removes what does nothing or only
-scales.
+Seen with onnxruntime 1.31.1: MatmulTransposeFusion fuses a Transpose of the first axis into the MatMul of
+which it is the first operand, and NchwcTransformer crashes on the result. Before that, onnxruntime merges
+consecutive Transposes, moves them past operators with half kernels on the CPU, and removes no-ops and scalar
+arithmetic.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import onnx_ir as ir
 from amp_rewrite.model import constants
 
 Order = tuple[int, ...]
-"""For every axis of a result, the axis that it was."""
+"""The input axis of each axis of a result."""
 
 Place = TypeVar("Place", bound=Hashable)
 
 Step = tuple[ir.Value, Order]
-"""A value, and how the axes of what it is made of were moved."""
+"""A value, and the order of its axes relative to the value where the traversal began."""
 
 
 def crashing(nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
-    """The Transposes among all nodes of a model that move the first axis of a product's first operand; alone,
-    or with others before them.
+    """The Transposes, among all nodes of a model, that move the first axis of the first operand of a MatMul,
+    alone or together with others before them.
     """
     transposes = [node for node in nodes if node.op_type == "Transpose" and node.domain == ""]
-    behind = _reached((node.outputs[0] for node in _alone(transposes)), _given_on)
-    before = _reached(filter(_is_first_operand, behind), _made_of)
+    behind = _reached((node.outputs[0] for node in _alone(transposes)), _following)
+    before = _reached(filter(_is_first_operand, behind), _preceding)
     return frozenset(node for node in transposes if node.outputs[0] in behind & before)
 
 
 def _alone(transposes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    """Those of which what they move becomes the first operand of a product, with its first axis moved."""
+    """Those whose output becomes the first operand of a MatMul with its first axis moved."""
     starts = {node: (node.outputs[0], perm) for node in transposes if (perm := _perm(node))}
-    steps = _reached(starts.values(), _moved_on)
+    steps = _reached(starts.values(), _next_steps)
     origins: dict[Step, list[Step]] = {}
     for step in steps:
-        for after in _moved_on(step):
+        for after in _next_steps(step):
             origins.setdefault(after, []).append(step)
     ends = (step for step in steps if _moves_first(step[1]) and _is_first_operand(step[0]))
     leading = _reached(ends, lambda step: origins.get(step, ()))
@@ -48,8 +48,8 @@ def _alone(transposes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def _moves_first(order: Order) -> bool:
-    """Whether the first axis, which counts matrices, is now one of their rows or columns, with all others
-    in order before it: [1, 0, 2], [1, 2, 0], [1, 2, 0, 3] and their like.
+    """Whether the first axis, a batch axis, is now that of rows or columns, after all other batch axes in
+    order: [1, 0, 2], [1, 2, 0], [1, 2, 0, 3] and so on.
     """
     return len(order) > 2 and order[:-2] == tuple(range(1, len(order) - 1)) and 0 in order
 
@@ -59,7 +59,7 @@ def _is_first_operand(value: ir.Value) -> bool:
 
 
 def _reached(starts: Iterable[Place], steps: Callable[[Place], Iterable[Place]]) -> set[Place]:
-    """What is reached from any of these places, and the places themselves."""
+    """All places reachable from these, and the places themselves."""
     found: set[Place] = set()
     waiting = [*starts]
     while waiting:
@@ -70,19 +70,19 @@ def _reached(starts: Iterable[Place], steps: Callable[[Place], Iterable[Place]])
     return found
 
 
-def _given_on(value: ir.Value) -> Iterator[ir.Value]:
+def _following(value: ir.Value) -> Iterator[ir.Value]:
     for node, port in value.uses():
         yield from node.outputs if _carries(node, port) else ()
 
 
-def _made_of(value: ir.Value) -> Iterator[ir.Value]:
+def _preceding(value: ir.Value) -> Iterator[ir.Value]:
     node = value.producer()
     for port, read in enumerate(node.inputs if node is not None else ()):
         if node is not None and read is not None and _carries(node, port):
             yield read
 
 
-def _moved_on(step: Step) -> Iterator[Step]:
+def _next_steps(step: Step) -> Iterator[Step]:
     value, order = step
     for node, port in value.uses():
         moved = _moved(node, order) if _carries(node, port) else None
@@ -96,11 +96,11 @@ _FIRST = frozenset(
     "Cast Dropout Expand Identity Pad ReduceMax ReduceMin Reshape Slice Split Squeeze Tile Transpose "
     "Unsqueeze".split()
 )
-"""What onnxruntime removes, or moves Transposes past: those of all inputs, or of the first."""
+"""Operators that onnxruntime removes or moves Transposes past: of any input (_ALL), or of the first."""
 
 
 def _carries(node: ir.Node, port: int) -> bool:
-    """Whether a node gives an input on, and a Transpose of it may end up behind the node."""
+    """Whether a Transpose of this input may end up after the node."""
     if node.domain:
         return False
     if node.op_type in _SCALES:
@@ -110,7 +110,7 @@ def _carries(node: ir.Node, port: int) -> bool:
 
 
 def _moved(node: ir.Node, order: Order) -> Order | None:
-    """How axes are moved behind a node; None where that cannot be told, or a Reshape does more than that."""
+    """The order of the axes after a node; None if it is unknown, or a Reshape changes more than the order."""
     rank = len(order)
     if node.op_type == "Transpose":
         perm = _perm(node)
@@ -121,7 +121,7 @@ def _moved(node: ir.Node, order: Order) -> Order | None:
 
 
 def _perm(node: ir.Node) -> Order | None:
-    """What a Transpose says that it does; None where it says nothing, or nothing that can be."""
+    """The permutation of a Transpose; None if it is missing or invalid."""
     perm = node.attributes.get("perm")
     order = () if perm is None or perm.is_ref() else tuple(perm.as_ints())
     return order if sorted(order) == list(range(len(order))) else None
@@ -160,7 +160,7 @@ _RESHAPED: dict[str, Callable[[ir.Node, Order], Order | None]] = {
 
 
 def _axes(node: ir.Node, rank: int) -> list[int] | None:
-    """The axes that a node names, counted from the front where the rank is given."""
+    """The axes of a node, nonnegative if the rank is given; None if they are not constant."""
     said = node.attributes.get("axes")
     if said is not None:
         axes = None if said.is_ref() else list(said.as_ints())
@@ -174,7 +174,7 @@ def _axes(node: ir.Node, rank: int) -> list[int] | None:
 
 
 def _may_keep(reshape: ir.Node, rank: int) -> bool:
-    """Whether a Reshape may leave all as it is; one to another rank cannot."""
+    """Whether a Reshape may be a no-op; one to another rank is not."""
     made, asked = _shape(reshape.outputs[0]), _shape(reshape.inputs[-1])
     ranks = [] if made is None else [len(made)]
     ranks += [] if asked is None else list(asked)

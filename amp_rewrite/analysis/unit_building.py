@@ -43,7 +43,7 @@ class _Builder:
     def graph(self, graph: ir.Graph) -> None:
         self._nodes[graph] = nodes = tuple(graph)
         for node in nodes:
-            if control_flow.may_hold(node):
+            if control_flow.may_have_bodies(node):
                 self._holder(node)
             elif node.op_type != "Constant":
                 self._node(node)

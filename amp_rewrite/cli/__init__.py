@@ -1,5 +1,5 @@
 """The command line: arguments -> pipeline -> exit code."""
 
-from amp_rewrite.cli.main import main
+from amp_rewrite.cli.commands import main
 
 __all__ = ["main"]

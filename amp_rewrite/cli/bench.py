@@ -1,4 +1,4 @@
-"""`amp-rewrite bench A [B ...]`: how long models take, beside each other."""
+"""`amp-rewrite bench A [B ...]`: the latencies of models, compared."""
 
 from __future__ import annotations
 
@@ -6,44 +6,48 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.feed_flags import feed_flags, naming_sizes, timeout_flag
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.input_flags import input_flags, naming_sizes, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.cli.touched_files import WRITTEN
-from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import writing
-from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.reporting import charts, picture_files, timings
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.reporting import latency_chart, picture_files, terminal_bench
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.latency import Effort
-from amp_rewrite.running.runners import Subject
+from amp_rewrite.running.latency import TimingBudget
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Device
 
 
 @click.command(cls=WritingCommand)
-@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A [B ...]")
-@feed_flags
+@click.argument("models", nargs=-1, required=True, type=PATH, metavar="A [B ...]")
+@input_flags
 @timeout_flag
 @click.option(
     "--provider",
     type=click.Choice(["cuda", "cpu"], case_sensitive=False),
-    help="Where to run; CUDA where it works, if not given.",
+    help="Where to run; if not given, CUDA where it works, else the CPU.",
 )
-@click.option("--tf32", is_flag=True, help="On CUDA, let float32 products be rounded to TF32.")
-@click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, help="Rounds at most.")
+@click.option("--tf32", is_flag=True, help="On CUDA, let float32 products use TF32.")
+@click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, help="The most rounds.")
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=10, show_default=True, help="Rounds that do not count."
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Rounds before the measured ones.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
     default=20.0,
     show_default=True,
-    help="After so long, no further round begins.",
+    help="The time after which no further round begins.",
 )
 @json_flag("figures")
 @click.option(
@@ -55,7 +59,7 @@ from amp_rewrite.running.sessions import Device
 def bench(
     models: tuple[Path, ...],
     data: Data,
-    limit: Limit,
+    limit: TimeLimit,
     provider: str | None,
     tf32: bool,
     rounds: int,
@@ -64,23 +68,23 @@ def bench(
     json_: Path | None,
     chart: Path | None,
 ) -> None:
-    """Time models on the same inputs, in turn, and compare each with the first.
+    """Time models on the same inputs, with interleaved runs, and compare each with the first.
 
-    The inputs are made for A, and all models must take them. Each round runs every model once: A B A B.
+    Synthetic inputs are those of A, and all models must take them. Each round runs every model once: A B A B.
     """
     if chart is not None:
-        picture_files.drawing(chart)  # what cannot be drawn is said before minutes have passed
+        picture_files.drawing(chart)  # refuses what cannot be drawn, before minutes have passed
     device = latency.device_for(provider)
     if tf32 and device is not Device.CUDA:
         raise OptionError("--tf32 is for CUDA, and this runs on the CPU", remedy="leave it out")
-    subjects = [Subject(str(path), path, tf32) for path in models]
-    with shown_progress(quiet=False) as progress, limit.running():
+    subjects = [TimedModel(str(path), path, tf32) for path in models]
+    with shown_progress() as progress, limit.running():
         tell(progress, "measure")
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))
-            made = latency.measure(subjects, samples, device, Effort(rounds, warmup, seconds))
-    timings.print_bench(Console(), made)
+            measured = latency.measure(subjects, samples, device, TimingBudget(rounds, warmup, seconds))
+    terminal_bench.print_bench(Console(), measured)
     if json_ is not None:
-        writing.write_json(made.to_json(), json_)
+        writing.write_json(measured.to_json(), json_)
     if chart is not None:
-        picture_files.write(charts.chart(made), chart)
+        picture_files.write(latency_chart.chart(measured), chart)

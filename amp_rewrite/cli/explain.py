@@ -8,21 +8,22 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation
-from amp_rewrite.cli import feed_flags
-from amp_rewrite.cli.flag_words import in_flags
-from amp_rewrite.cli.flags import Asked, decision_flags
+from amp_rewrite.cli import html_and_plots, input_flags
+from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
+from amp_rewrite.cli.explain_answers import Query
+from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.output_flags import json_flag
-from amp_rewrite.cli.questions import Question
-from amp_rewrite.cli.showing import Showing, of_plan, of_rewritten, showing_flags
-from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explanation import DecisionSource, Explanation
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
-from amp_rewrite.reporting.page import Page
-from amp_rewrite.reporting.terminal import print_lines
+from amp_rewrite.reporting.html_report import HtmlReport
+from amp_rewrite.reporting.terminal_rewrite import print_lines
 from amp_rewrite.rewriting import checking
 
 PLAN = ".json"
@@ -30,20 +31,20 @@ PLAN = ".json"
 
 
 @click.command(cls=WritingCommand)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.argument("node", required=False)
 @click.option("--all", "all_", is_flag=True, help="Every part of the model with its reason, a line each.")
-@click.option("--why-cast", metavar="VALUE", help="Why a Cast of this value, or one that makes it, stands.")
+@click.option("--why-cast", metavar="VALUE", help="Why a Cast of this value, or one that outputs it, exists.")
 @click.option("--advice", is_flag=True, help="What would make half faster on Tensor Cores, and at what cost.")
 @click.option(
     "--device-capability",
     metavar="X.Y",
-    help="With --advice: the compute capability of the device; that of this machine if it has one.",
+    help="With --advice: the compute capability of the device; if not given, that of this machine's.",
 )
-@feed_flags.counted_dim_flag
+@input_flags.counted_dim_flag
 @json_flag("explanation")
 @decision_flags
-@showing_flags
+@report_flags
 def explain(
     model: Path,
     node: str | None,
@@ -53,31 +54,32 @@ def explain(
     device_capability: str | None,
     dim: tuple[str, ...],
     json_: Path | None,
-    asked: Asked,
-    showing: Showing,
+    asked: DecisionFlags,
+    report_files: ReportFiles,
 ) -> None:
-    """Say what holds parts of MODEL back in float32; for one NODE, with the chain of causes.
+    """Say what keeps parts of MODEL in float32; for one NODE, with the chain of causes.
 
     MODEL is a model, one that was rewritten (it carries its reasons), or a saved plan. No model is written.
-    NODE is a node's name, or that of a value it makes.
+    NODE is the name of a node, or of one of its outputs.
     """
-    question = Question(node=node, why_cast=why_cast, all_=all_, advice=advice, capability=device_capability)
-    question.refuse_nonsense()
-    dims = feed_flags.dims(dim)
+    query = Query(node=node, why_cast=why_cast, all_=all_, advice=advice, capability=device_capability)
+    query.refuse_contradictions()
+    dims = input_flags.dims(dim)
     with contextlib.nullcontext() if model.suffix == PLAN else checking.blaming(lambda: str(model)):
         found = _explanation(model, asked, dims)
-        _show(showing, model, asked, found, dims)
+        if report_files.asked:
+            report_files.write(_page(model, asked, found, dims))
+        notes = Console(stderr=True)
         for warning in found.warnings:
-            Console(stderr=True).print(f"warning  {in_flags(warning)}")
-        unmatched = (matched for matched in found.matched if not matched.nodes)
-        print_lines(Console(stderr=True), summary.matches(unmatched))
-        told = question.tell(Console(), found)
+            notes.print(f"warning  {in_flags(warning)}")
+        print_lines(notes, summary.match_lines(matched for matched in found.matched if not matched.nodes))
+        answer = query.answer(Console(), found)
     if json_ is not None:
-        writing.write_json({"model": str(model), "from": found.source.value, **told}, json_)
+        writing.write_json({"model": str(model), "from": found.source.value, **answer}, json_)
 
 
-def _explanation(model: Path, asked: Asked, dims: Dims) -> Explanation:
-    """Decisions that were asked for now count before those that a file carries."""
+def _explanation(model: Path, asked: DecisionFlags, dims: Dims) -> Explanation:
+    """What the decision flags lead to if any is given, else the decisions that a file carries."""
     if model.suffix == PLAN:
         if asked.decided or dims:
             raise OptionError(
@@ -91,18 +93,13 @@ def _explanation(model: Path, asked: Asked, dims: Dims) -> Explanation:
     return explanation.of_model(model, dims, lambda: asked.analyze(model))
 
 
-def _show(showing: Showing, model: Path, asked: Asked, found: Explanation, dims: Dims) -> None:
-    if showing.asked:
-        showing.write(_page(model, asked, found, dims))
-
-
-def _page(model: Path, asked: Asked, found: Explanation, dims: Dims) -> Page:
+def _page(model: Path, asked: DecisionFlags, found: Explanation, dims: Dims) -> HtmlReport:
     if found.source is DecisionSource.METADATA:
-        return of_rewritten(model, found, dims)
+        return html_and_plots.of_rewritten(model, found, dims)
     if model.suffix == PLAN:
         raise OptionError(
             "a plan alone has no graph to draw",
             where=model,
             remedy="explain the model with --plan",
         )
-    return of_plan(model, asked.analyze(model), dims)
+    return html_and_plots.of_plan(model, asked.analyze(model), dims)

@@ -1,4 +1,4 @@
-"""The flags that say where a result keeps its weights, and where what was found is written as JSON."""
+"""The flags `--external-data` and `--json`: where a result keeps its weights, and where a report goes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.grouping import Flag
-from amp_rewrite.cli.touched_files import WRITTEN
+from amp_rewrite.cli.flag_builders import WRITTEN, Flag
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Beside, ExternalData
 
@@ -17,14 +16,15 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmg]i?b)", re.IGNORECASE)
 
 
 def _external_data(_: click.Context, __: click.Parameter, text: str) -> ExternalData:
-    """A word, or a size such as 2GB: then no data file is larger."""
+    """A word, or a size such as 2GB, which limits each data file."""
     if text.lower() in {beside.value for beside in Beside}:
         return ExternalData(Beside(text.lower()))
     size = _SIZE.fullmatch(text)
     largest = int(float(size[1]) * _UNITS[size[2].lower()]) if size else 0
     if not largest:
         raise OptionError(
-            f"--external-data {text} says nothing", remedy="say auto, always, never, or a size such as 2GB"
+            f"--external-data {text} is not a valid value",
+            remedy="say auto, always, never, or a size such as 2GB",
         )
     return ExternalData(Beside.ALWAYS, largest)
 
@@ -42,10 +42,4 @@ external_data_flag: Any = click.option(
 
 def json_flag(what: str) -> Flag:
     """The flag `--json FILE`; the command gets the path, or None, as `json_`."""
-    return click.option(
-        "--json",
-        "json_",
-        type=WRITTEN,
-        metavar="FILE",
-        help=f"Write the {what} as JSON.",
-    )
+    return click.option("--json", "json_", type=WRITTEN, metavar="FILE", help=f"Write the {what} as JSON.")

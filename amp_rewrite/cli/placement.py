@@ -7,27 +7,28 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.feed_flags import feed_flags, timeout_flag
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH, written
+from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
-from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
-from amp_rewrite.errors import FeedError
+from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import writing
 from amp_rewrite.placement import opening, placing
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.table import print_placements
-from amp_rewrite.process.stoppable import Limit
+from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Device, Feeds
 
 
 @click.command(cls=WritingCommand)
-@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
+@click.argument("models", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="ORIGINAL",
     help="Show what differs from the placement of this model.",
 )
@@ -39,7 +40,7 @@ from amp_rewrite.running.sessions import Device, Feeds
     show_default=True,
     help="The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
 )
-@feed_flags
+@input_flags
 @timeout_flag
 @json_flag("placements")
 def placement(
@@ -48,7 +49,7 @@ def placement(
     run: bool,
     provider: str,
     data: Data,
-    limit: Limit,
+    limit: TimeLimit,
     json_: Path | None,
 ) -> None:
     """Show what onnxruntime executes of each MODEL on a provider, after its own optimisation.
@@ -56,6 +57,8 @@ def placement(
     Nodes by precision, Casts, copies between devices, nodes on the CPU and why. Exit code 1 when a model does
     not load, or does not run with --run.
     """
+    if not run:
+        _refuse_inputs()
     device = Device[provider.upper()]
     with limit.running(), placing.placer(device) as place:
         original = place(against, _feeds(against, data, run=run)) if against else None
@@ -65,6 +68,16 @@ def placement(
     print_placements(Console(), found, original)
     if any(one.refused or one.failed for one in found.values()):
         raise click.exceptions.Exit(1)
+
+
+def _refuse_inputs() -> None:
+    """OptionError for a flag that says with what to run, where nothing is run."""
+    flags = written(click.get_current_context(), ("data", "dim", "seed", "samples", "timeout"))
+    if flags:
+        named = " and ".join(flags.values())
+        raise OptionError(
+            f"{named} {'has' if len(flags) == 1 else 'have'} no effect without --run", remedy="add --run"
+        )
 
 
 def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:

@@ -1,4 +1,4 @@
-"""The stage that is running, on standard error, while it takes long enough to wonder."""
+"""A spinner on standard error that names the stage in progress."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from amp_rewrite.process.stopwatch import Progress
 
 
 @contextlib.contextmanager
-def shown_progress(*, quiet: bool) -> Generator[Progress | None]:
-    """A progress callback with a spinner; none when quiet or when nobody watches."""
+def shown_progress(*, quiet: bool = False) -> Generator[Progress | None]:
+    """A progress callback with a spinner; None when quiet, or when standard error is not a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
@@ -22,6 +22,6 @@ def shown_progress(*, quiet: bool) -> Generator[Progress | None]:
 
 
 def tell(progress: Progress | None, stage: str) -> None:
-    """Tells a progress callback, if there is one, which stage begins."""
+    """Passes a stage that begins to a progress callback, if there is one."""
     if progress is not None:
         progress(stage)

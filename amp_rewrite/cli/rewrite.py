@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,17 @@ import click
 
 from amp_rewrite import explanation
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli.feed_flags import feed_flags, timeout_flag
-from amp_rewrite.cli.flag_words import as_argument, in_flags
-from amp_rewrite.cli.flags import Asked, decision_flags
-from amp_rewrite.cli.job import NOTHING_CHANGED, Job, original
-from amp_rewrite.cli.judging import Judging, judging_flags
+from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
+from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, of_plan, report_flags
+from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.showing import Showing, Sketch, of_plan, showing_flags
-from amp_rewrite.cli.touched_files import WRITTEN
-from amp_rewrite.cli.written_files import WritingCommand
+from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob, original
 from amp_rewrite.console import Console
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.assumptions import assumptions
@@ -29,13 +29,13 @@ from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Level
-from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.reporting import summary, terminal
-from amp_rewrite.rewrite_and_verify import Judged, Looking, Proof
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.reporting import summary, terminal_rewrite
+from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome, Verification
 from amp_rewrite.rewriting import checking, plan_files
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
@@ -44,7 +44,7 @@ from amp_rewrite.running.verification import Verdict
 
 
 @click.command(cls=WritingCommand)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option(
     "-o",
     "--output",
@@ -52,7 +52,7 @@ from amp_rewrite.running.verification import Verdict
     metavar="FILE",
     help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.",
 )
-@click.option("--in-place", is_flag=True, help="Write over the model itself.")
+@click.option("--in-place", is_flag=True, help="Overwrite the model itself.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write no model.")
 @click.option(
     "--save-plan",
@@ -65,12 +65,12 @@ from amp_rewrite.running.verification import Verdict
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
 @click.option(
     "--observe",
-    type=click.Choice([looking.value for looking in Looking]),
-    default=Looking.ON_FAILURE.value,
+    type=click.Choice([policy.value for policy in ObservePolicy]),
+    default=ObservePolicy.ON_FAILURE.value,
     show_default=True,
-    help="When to look at all values of a float32 run, and keep in float32 what comes near half's limits.",
+    help="When to run the float32 model to observe all values; those near half's limits stay float32.",
 )
-@click.option("--no-metadata", is_flag=True, help="Do not leave the decisions in the metadata of the result.")
+@click.option("--no-metadata", is_flag=True, help="Do not store the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option(
     "--require-verify",
@@ -79,10 +79,10 @@ from amp_rewrite.running.verification import Verdict
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
-@feed_flags
-@judging_flags
+@input_flags
+@comparison_flags
 @timeout_flag
-@showing_flags
+@report_flags
 @click.option("--latency", is_flag=True, help="Time both models, as bench does, for --html and --plots.")
 def rewrite(
     model: Path,
@@ -98,26 +98,32 @@ def rewrite(
     no_verify: bool,
     require_verify: bool,
     quiet: bool,
-    asked: Asked,
+    asked: DecisionFlags,
     data: Data,
-    judging: Judging,
-    limit: Limit,
-    showing: Showing,
+    comparing: ComparisonFlags,
+    limit: TimeLimit,
+    report_files: ReportFiles,
     latency: bool,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the result with it.
 
-    Exit code 1 when the result is not valid or not close, or the comparison proves nothing; it is written all
-    the same.
+    Exit code 1 when the result is not valid, or when the comparison fails or proves nothing; the result is
+    written all the same.
     """
     console = Console(quiet=quiet)
-    looking = _looking(asked, observe)
-    _refuse_latency(latency, showing, in_place=in_place, dry_run=dry_run)
+    policy = _policy(asked, observe)
+    _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with checking.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
-        counts = showing.asked or save_plan is not None
-        dims = feeds.sizes(model, data) if counts else {}
-        sketch = Sketch(dims)
-        job = Job(
+        counts = report_files.asked or save_plan is not None
+        pages = PageMaker(feeds.known_sizes(model, data) if counts else {})
+
+        def on_plan(analysis: Analysis) -> None:
+            if save_plan is not None:
+                _save(save_plan, analysis, pages.dims)
+            if report_files.asked:
+                pages.record(analysis)
+
+        job = RewriteJob(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
             options=replace(
@@ -127,90 +133,90 @@ def rewrite(
             output=output,
             in_place=in_place,
             data=data,
-            judging=replace(judging, per_node=judging.per_node or showing.asked),
+            comparing=comparing,
             required=require_verify,
             limit=limit,
-            on_plan=partial(_on_plan, save_plan, dims, sketch if showing.asked else None),
+            on_plan=on_plan,
             progress=progress,
         )
-        done = job.plan(looking) if dry_run else job.run(looking)
-        if showing.asked:
-            _show(showing, job, done, sketch, latency=latency)
+        done = job.plan(policy) if dry_run else job.run(policy)
+        if report_files.asked:
+            _write_page(report_files, job, done, pages, latency=latency)
     if isinstance(done, Analysis):
         _tell_plan(console, done, json_)
     else:
-        _tell(console, job, judging.without_unasked_blame(done), json_, judging)
+        _tell(console, job, done, json_)
 
 
-def _looking(asked: Asked, observe: str) -> Looking:
-    """When to look at values; OptionError where they have no say."""
+def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:
+    """When to observe values; OptionError where that cannot change the decisions."""
     settled = asked.replay is not None or asked.options.level is Level.UNSAFE_FORCE_ALL
-    if settled and observe == Looking.ALWAYS.value:
+    if settled and observe == ObservePolicy.ALWAYS.value:
         flag = "--plan" if asked.replay else f"--level {asked.options.level.value}"
         raise OptionError(f"{flag} decides all, whatever is observed", remedy="leave out --observe")
-    return Looking.NEVER if settled else Looking(observe)
+    return ObservePolicy.NEVER if settled else ObservePolicy(observe)
 
 
-def _refuse_latency(latency: bool, showing: Showing, *, in_place: bool, dry_run: bool) -> None:
+def _refuse_latency(latency: bool, report_files: ReportFiles, *, in_place: bool, dry_run: bool) -> None:
     if not latency:
         return
     if in_place or dry_run:
-        raise OptionError("--latency takes two models to time", remedy="write the result beside the model")
-    if not showing.asked:
+        raise OptionError(
+            "--latency takes two models to time", remedy="write the result to another file with -o"
+        )
+    if not report_files.asked:
         raise OptionError("--latency is for --html and --plots", remedy="add one, or use amp-rewrite bench")
 
 
-def _on_plan(save_plan: Path | None, dims: Dims, sketch: Sketch | None, made: Analysis) -> None:
-    """What is done when all is decided, and before anything changes."""
-    if save_plan is not None:
-        _save(save_plan, made, dims)
-    if sketch is not None:
-        sketch.draw(made)
-
-
-def _show(showing: Showing, job: Job, done: Analysis | Proof, sketch: Sketch, *, latency: bool) -> None:
-    """Writes the report and the plots of what was done, or is to be done."""
-    if isinstance(done, Analysis):
-        showing.write(of_plan(job.model, done, sketch.dims))
-        return
-    evidence = job.evidence(done, timed=latency)
-    coverage = measuring.measure(done.result.model, sketch.dims)
-    showing.write(sketch.page(job.model, done.result.report, evidence, coverage))
-
-
-def _save(path: Path, made: Analysis, dims: Dims) -> None:
-    """Writes the plan, with the FLOPs of the nodes for who reads it without the model."""
-    counted = flop_count.count(made.loaded.model, made.graph.types, dims)
+def _save(path: Path, analysis: Analysis, dims: Dims) -> None:
+    """Writes the plan, with the FLOPs of the nodes, as it may be explained without the model."""
+    counted = flop_count.count(analysis.loaded.model, analysis.graph.types, dims)
     text = plan_files.dump(
-        made.graph,
-        made.painting,
-        made.plan,
-        made.options,
+        analysis.graph,
+        analysis.painting,
+        analysis.plan,
+        analysis.options,
         counted.flops,
         tuple(assumptions(counted)),
     )
     staging.write(text.encode(), path)
 
 
-def _tell(console: Console, job: Job, proof: Proof, json_: Path | None, judging: Judging) -> None:
-    """Reports on a result; exit code 1 where it is not valid, not close, or not compared as it had to be."""
-    report, judged = proof.result.report, proof.judged
-    reason = job.not_verified(judged)
+def _write_page(
+    report_files: ReportFiles,
+    job: RewriteJob,
+    done: Analysis | Outcome,
+    pages: PageMaker,
+    *,
+    latency: bool,
+) -> None:
+    """Writes the report and the plots of what was done, or planned."""
+    if isinstance(done, Analysis):
+        report_files.write(of_plan(job.model, done, pages.dims))
+        return
+    evidence = job.evidence(done, timed=latency)
+    coverage = measuring.measure(done.result.model, pages.dims)
+    report_files.write(pages.page(job.model, done.result.report, evidence, coverage))
+
+
+def _tell(console: Console, job: RewriteJob, outcome: Outcome, json_: Path | None) -> None:
+    """Reports on a result, and sets the exit code."""
+    report, verdict = outcome.result.report, outcome.verification
+    reason = job.not_verified(verdict)
     if json_ is not None:
-        _write_json(json_, report, judged, reason, explanation.advise(proof.result.model, report.half))
-    terminal.print_summary(console, report, str(proof.result.model))
-    if judged is None and reason == NOTHING_CHANGED:
-        console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
-    _print_verdict(console, judged, judging)
+        _write_json(json_, report, verdict, reason, explanation.advise(outcome.result.model, report.half))
+    terminal_rewrite.print_summary(console, report, str(outcome.result.model))
     if reason == NOTHING_CHANGED:
+        console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
         console.print(f"not compared with the original: {reason}")
-    if not (isinstance(judged, Verdict) and reason):  # else the verdict has said what to do next
-        terminal.print_next(console, _hints(job.model, proof.result))
-    if not report.ok or (reason and (job.required or isinstance(judged, Verdict))):
-        raise click.exceptions.Exit(1)
+    _print_verdict(console, verdict, per_node=job.comparing.per_node)
+    if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
+        terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
+    passed = verdict.ok if isinstance(verdict, Verdict) else None
+    exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
 
 
-def _write_json(path: Path, report: Report, judged: Judged, reason: str, advice: Advice) -> None:
+def _write_json(path: Path, report: Report, judged: Verification, reason: str, advice: Advice) -> None:
     verdict = judged.to_json() if isinstance(judged, Verdict) else None
     if isinstance(judged, AmpRewriteError):
         verdict = {"not_compared": in_flags(judged)}
@@ -219,30 +225,31 @@ def _write_json(path: Path, report: Report, judged: Judged, reason: str, advice:
     writing.write_json({**report.to_json(), **verified, **told}, path)
 
 
-def _print_verdict(console: Console, verdict: Judged, judging: Judging) -> None:
-    """A verdict is printed; one that is bad, and why there is none, also when all else is quiet."""
+def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
+    """Prints a verdict; a bad one, or why there is none, on standard error if all else is quiet."""
     loud = Console(stderr=console.quiet)
     if isinstance(verdict, AmpRewriteError):
         loud.print(f"not compared with the original: {in_flags(verdict)}")
     elif verdict is not None:
-        terminal.print_verdict(console if verdict.ok else loud, verdict, per_node=judging.per_node)
+        terminal_rewrite.print_verdict(console if verdict.ok else loud, verdict, per_node=per_node)
 
 
-def _tell_plan(console: Console, made: Analysis, json_: Path | None) -> None:
+def _tell_plan(console: Console, analysis: Analysis, json_: Path | None) -> None:
     """Reports on a plan that is not carried out."""
     if json_ is not None:
-        _write_json(json_, made.report(), None, "--dry-run was given", explanation.advise_planned(made))
-    terminal.print_plan(console, made.plan)
-    terminal.print_lines(console, summary.matches(made.matched))
-    halves = sum(map(made.painting.is_half, range(len(made.graph.units))))
+        advice = explanation.advise_planned(analysis)
+        _write_json(json_, analysis.report(), None, "--dry-run was given", advice)
+    terminal_rewrite.print_plan(console, analysis.plan)
+    terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
+    halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))
     console.print(
-        f"{halves:,} of {len(made.graph.units):,} units in {made.plan.half.name}, "
-        f"{len(made.plan.casts):,} Casts; no model was written"
+        f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
+        f"{len(analysis.plan.casts):,} Casts; no model was written"
     )
 
 
 def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
-    """What to do next, as commands that can be pasted; what was observed, only the result knows."""
+    """Commands to run next, ready to paste; only the result records what was observed."""
     report = result.report
     name = as_argument(Path(result.model) if report.observed else model)
     if report.nodes.full or report.nodes.mixed:

@@ -6,24 +6,26 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.feed_flags import feed_flags, timeout_flag
-from amp_rewrite.cli.judging import Judging, judging_flags
+from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.written_files import WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.process.stoppable import Limit
-from amp_rewrite.reporting import terminal
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running.inputs.feeds import Data
 
 
 @click.command(cls=WritingCommand)
-@click.argument("original", type=click.Path(path_type=Path))
-@click.argument("rewritten", type=click.Path(path_type=Path))
-@feed_flags
-@judging_flags
+@click.argument("original", type=PATH)
+@click.argument("rewritten", type=PATH)
+@input_flags
+@comparison_flags
 @timeout_flag
 @click.option(
     "--io",
@@ -37,23 +39,22 @@ def verify(
     original: Path,
     rewritten: Path,
     data: Data,
-    judging: Judging,
-    limit: Limit,
+    comparing: ComparisonFlags,
+    limit: TimeLimit,
     io: str,
     json_: Path | None,
 ) -> None:
-    """Compare REWRITTEN with ORIGINAL on real or made-up inputs.
+    """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
     On CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it. Exit code 1
     when a tolerance is broken, names, types or shapes differ, or there is nothing finite to compare.
     """
     for path in (original, rewritten):
-        loading.load(path)  # what is wrong with a file is said in our words, not in onnxruntime's
-    with shown_progress(quiet=False), limit.running():
-        verdict = judging.judge(original, rewritten, data, IOTypes(io))
-        verdict = judging.with_blame(verdict, original, rewritten, data)
-    terminal.print_verdict(Console(), verdict, per_node=judging.per_node)
+        loading.load(path)  # for error messages of ours rather than onnxruntime's
+    with shown_progress(), limit.running():
+        verdict = comparing.verdict(original, rewritten, data, IOTypes(io))
+        verdict = comparing.with_blame(verdict, original, rewritten, data)
+    terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node)
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
-    if not verdict.ok:
-        raise click.exceptions.Exit(1)
+    exit_codes.fail_unless(verdict.ok)

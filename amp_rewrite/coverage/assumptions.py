@@ -1,4 +1,4 @@
-"""What the numbers of a coverage rest on, in words."""
+"""The assumptions behind FLOP counts, as text."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ import onnx_ir as ir
 
 from amp_rewrite.colouring.patterns import pinned_as
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.flops.flop_count import Work
+from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.onnx_types import schema
 
 NAMED = 5
-"""So many nodes or dimensions are named in one line; the others are only counted."""
+"""How many nodes or dimensions are named in one line; the others are only counted."""
 
 
-def assumptions(work: Work) -> Iterator[str]:
-    """A line for each kind of thing that had to be assumed."""
-    if work.shapes.assumed:
-        yield f"open dimensions count as 1 ({some(work.shapes.assumed)}); --dim NAME=SIZE gives them a size"
-    if work.unknown_trips:
+def assumptions(counted: FlopCount) -> Iterator[str]:
+    """One line for each kind of assumption that was necessary."""
+    if counted.shapes.assumed:
+        yield f"open dimensions count as 1 ({some(counted.shapes.assumed)}); --dim NAME=SIZE sets them"
+    if nodes := counted.unknown_trip_counts:
         yield (
-            f"{plural(len(work.unknown_trips), 'node')} with a body that runs as often as the data says "
-            f"count as running it once ({_named(work.unknown_trips)})"
+            f"the bodies of {plural(len(nodes), 'node')} with a data-dependent trip count count as one run "
+            f"({_named(nodes)})"
         )
-    if work.either:
+    if nodes := counted.undecided_branches:
         yield (
-            f"of the branches of {plural(len(work.either), 'If')} with a condition that the data decides, "
-            f"the dearer counts ({_named(work.either)})"
+            f"for {plural(len(nodes), 'If')} with a data-dependent condition, the costlier branch counts "
+            f"({_named(nodes)})"
         )
-    unknown = [node for node, flops in work.flops.items() if flops is None]
-    if unknown:
+    if nodes := [node for node, flops in counted.flops.items() if flops is None]:
         yield (
-            f"the FLOPs of {plural(len(unknown), 'node')} are not known and count nowhere: "
-            f"a shape is missing, or a formula ({_named(unknown)})"
+            f"{plural(len(nodes), 'node')} with unknown FLOPs (no shape or no formula) count nowhere "
+            f"({_named(nodes)})"
         )
 
 
@@ -41,7 +40,7 @@ def _named(nodes: Sequence[ir.Node]) -> str:
     return some([f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes])
 
 
-def some(words: Sequence[str]) -> str:
-    """The first few words, and how many there are beyond."""
-    more = len(words) - NAMED
-    return ", ".join(words[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+def some(words: Sequence[str], shown: int = NAMED) -> str:
+    """The first words, and the number of the others."""
+    more = len(words) - shown
+    return ", ".join(words[:shown]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""A coverage as a committed file that the next one is held against."""
+"""Baselines: the coverage in a committed file that later ones are compared with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from amp_rewrite.coverage.ci_rules import Baseline
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.coverage.rules import Baseline
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import writing
@@ -17,23 +17,23 @@ _UPDATE = "write it with `baselines.save`"
 
 
 def load(path: Path) -> Baseline:
-    """The baseline of a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
+    """Reads a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
     try:
         content = json.loads(reading.read(path).decode())
     except FileNotFoundError as error:
         raise OptionError("there is no such baseline", where=path, remedy=_UPDATE) from error
     except OSError as error:
         raise OptionError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
-    except (ValueError, RecursionError) as error:  # no text, no JSON, or brackets without end
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
         raise OptionError(f"is not JSON: {error}", where=path, remedy=_UPDATE) from error
     try:
         return _baseline(path, content)
     except _NoCoverageError as error:
-        raise OptionError(f"is no coverage ({error})", where=path, remedy=_UPDATE) from error
+        raise OptionError(f"is not a coverage baseline ({error})", where=path, remedy=_UPDATE) from error
 
 
 class _NoCoverageError(Exception):
-    """What a baseline lacks, or holds instead."""
+    """What is missing or invalid in a baseline."""
 
 
 def _baseline(path: Path, content: Any) -> Baseline:
@@ -47,7 +47,7 @@ def _baseline(path: Path, content: Any) -> Baseline:
 
 
 def _shares(content: Any, places: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    """The shares at these places, without those that are null."""
+    """The shares at these paths, without those that are null."""
     found = {name: _held(content, place, (int, float, type(None))) for name, place in places.items()}
     for name, share in found.items():
         if share is not None and not 0 <= share <= 1:
@@ -63,7 +63,7 @@ def _size(content: Any, place: tuple[str, ...]) -> int:
 
 
 def _held(content: Any, place: tuple[str, ...], kind: type | tuple[type, ...]) -> Any:
-    """What stands there, of that kind."""
+    """The entry at a path; raises _NoCoverageError where it is missing or of another type."""
     for key in place:
         if not isinstance(content, dict) or key not in content:
             raise _NoCoverageError(f"it has no '{'.'.join(place)}'")
@@ -74,5 +74,5 @@ def _held(content: Any, place: tuple[str, ...], kind: type | tuple[type, ...]) -
 
 
 def save(coverage: Coverage, path: Path) -> None:
-    """Writes the numbers that the next coverage is held against; raises OutputError."""
+    """Writes the numbers that later coverages are compared with; raises OutputError."""
     writing.write_json(coverage.summary(), path)

@@ -1,18 +1,18 @@
-"""How much of a model runs in half, as one frozen value that all faces print."""
+"""How much of a model runs in half, as one frozen value that all outputs are made from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from amp_rewrite.coverage.precision import Precision
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.coverage.node_precision import Precision
+from amp_rewrite.flops.open_dimensions import Dims
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Something counted by precision: nodes, FLOPs, or bytes of weights."""
+    """Amounts by precision: of nodes, FLOPs, or bytes of weights."""
 
     half: int = 0
     full: int = 0
@@ -21,27 +21,26 @@ class Counts:
 
     @property
     def floats(self) -> int:
-        """All but what does no float arithmetic."""
+        """Everything that does float arithmetic."""
         return self.half + self.full + self.mixed
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Everything."""
         return self.floats + self.other
 
     @property
     def share(self) -> float | None:
-        """The part of the floats that is half, 0 to 1; None where there are no floats."""
+        """The share of half in `floats`, 0 to 1; None where there are no floats."""
         return self.half / self.floats if self.floats else None
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
-        numbers = {"half": self.half, "full": self.full, "mixed": self.mixed, "other": self.other}
-        return {**numbers, "share": self.share}
+        """The amounts and the share as plain data."""
+        return {**asdict(self), "share": self.share}
 
 
 def add(amounts: Iterable[tuple[Precision, int]]) -> Counts:
-    """The amounts by precision."""
+    """The sums by precision."""
     sums = dict.fromkeys(Precision, 0)
     for precision, amount in amounts:
         sums[precision] += amount
@@ -49,10 +48,10 @@ def add(amounts: Iterable[tuple[Precision, int]]) -> Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A node: its name (that of what it makes, if it has none), operator, precision and FLOPs in one run.
+class NodeCoverage:
+    """A node: its name (of its first output if it has none), operator, precision, and FLOPs in one run.
 
-    `flops` is None where they are not known. `runs` is how often it runs, 0 in a branch that is not counted.
+    `flops` is None where unknown. `runs` is how often the node runs, 0 in a branch that is not counted.
     """
 
     name: str
@@ -62,21 +61,15 @@ class Part:
     runs: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
-        return {
-            "name": self.name,
-            "operator": self.operator,
-            "precision": self.precision.value,
-            "flops": self.flops,
-            "runs": self.runs,
-        }
+        """The fields as plain data."""
+        return asdict(self) | {"precision": self.precision.value}
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """A Cast between half and float32: `moved` are the bytes that it reads and writes in one run.
+class CastTraffic:
+    """A Cast between half and float32; `moved` counts the bytes that it reads and writes in one run.
 
-    None where the shape of its value is not known.
+    `moved` is None where the shape of its input is unknown.
     """
 
     name: str
@@ -85,26 +78,26 @@ class Cast:
     moved: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The fields as plain data."""
         return {"name": self.name, "from": self.before, "to": self.after, "moved": self.moved}
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """A stored tensor, as it is read, and its size in bytes."""
+class StoredWeight:
+    """A stored tensor, the precision that it is used in, and its size in bytes."""
 
     name: str
     precision: Precision
     size: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The fields as plain data."""
         return {"name": self.name, "precision": self.precision.value, "bytes": self.size}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The nodes of one operator; `unknown` of them have FLOPs that are not known."""
+class OperatorCoverage:
+    """The nodes of one operator; `unknown` is the number of them with unknown FLOPs."""
 
     operator: str
     nodes: Counts
@@ -112,7 +105,7 @@ class Row:
     unknown: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The counts as plain data."""
         return {"nodes": self.nodes.to_json(), "flops": self.flops.to_json(), "unknown": self.unknown}
 
 
@@ -120,20 +113,19 @@ class Row:
 class Coverage:
     """How much of a model runs in half.
 
-    `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` the
-    same by operator, the one with most FLOPs first. `parts` are all nodes in their order, `casts` the
-    Casts between half and float32, `stored` all tensors that the model holds. `dims` are the sizes that
-    were given to open dimensions, `assumed` those that count as 1, and `assumptions` says in words what
-    the numbers rest on.
+    `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` count
+    by operator, most FLOPs first. `node_list` has all nodes in order, `casts` the Casts between half and
+    float32, `weight_list` all stored tensors. `dims` are the sizes given to open dimensions, `assumed` names
+    those that count as 1, and `assumptions` says in words what the numbers depend on.
     """
 
     nodes: Counts
     flops: Counts
     weights: Counts
-    rows: tuple[Row, ...]
-    parts: tuple[Part, ...]
-    casts: tuple[Cast, ...]
-    stored: tuple[Weight, ...]
+    rows: tuple[OperatorCoverage, ...]
+    node_list: tuple[NodeCoverage, ...]
+    casts: tuple[CastTraffic, ...]
+    weight_list: tuple[StoredWeight, ...]
     dims: Dims
     assumed: tuple[str, ...]
     assumptions: tuple[str, ...]
@@ -144,16 +136,16 @@ class Coverage:
         return sum(cast.moved or 0 for cast in self.casts)
 
     @property
-    def unknown(self) -> tuple[Part, ...]:
-        """The nodes whose FLOPs are not known."""
-        return tuple(part for part in self.parts if part.flops is None)
+    def unknown(self) -> tuple[NodeCoverage, ...]:
+        """The nodes with unknown FLOPs."""
+        return tuple(node for node in self.node_list if node.flops is None)
 
-    def row(self, operator: str) -> Row | None:
-        """The row of an operator; None where the model has none such."""
+    def row(self, operator: str) -> OperatorCoverage | None:
+        """The row of an operator; None where the model does not use it."""
         return next((row for row in self.rows if row.operator == operator), None)
 
     def summary(self) -> dict[str, Any]:
-        """The numbers as plain data, without single nodes: what a baseline holds."""
+        """The numbers without single nodes as plain data: the content of a baseline."""
         return {
             "nodes": self.nodes.to_json(),
             "flops": self.flops.to_json(),
@@ -166,11 +158,11 @@ class Coverage:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """The whole coverage as plain data."""
         return {
             **self.summary(),
             "assumptions": list(self.assumptions),
             "cast_nodes": [cast.to_json() for cast in self.casts],
-            "weight_list": [weight.to_json() for weight in self.stored],
-            "node_list": [part.to_json() for part in self.parts],
+            "weight_list": [weight.to_json() for weight in self.weight_list],
+            "node_list": [node.to_json() for node in self.node_list],
         }

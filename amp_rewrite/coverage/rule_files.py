@@ -1,4 +1,4 @@
-"""Rules from a small YAML file; whatever is wrong is told with its line.
+"""Coverage rules from a YAML file; errors name the line.
 
 min-flops: 0.95
 min-nodes: 0.8
@@ -22,15 +22,15 @@ from typing import Any
 
 import yaml
 
-from amp_rewrite.coverage.rules import SHARE
-from amp_rewrite.flops.opened import Dims
+from amp_rewrite.coverage.ci_rules import SHARE
+from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.yaml_fields import Field
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a file asks for; None and empty where it says nothing. `baseline` is a path."""
+class RuleFile:
+    """The content of a rule file; None or empty where a key is absent. `baseline` is a path."""
 
     min_flops: float | None = None
     min_nodes: float | None = None
@@ -43,20 +43,20 @@ class Asked:
     dims: Dims = field(default_factory=dict[str, int])
 
 
-def load(path: Path) -> Asked:
-    """The rules of a file. Raises ListError, which knows file and line."""
+def load(path: Path) -> RuleFile:
+    """The rules of a file. Raises ListError, which names file and line."""
     top = yaml_fields.parse(path, tuple(_READERS), trusted=False)
     found = {
         f.name.replace("-", "_"): _READERS[f.name](f) for f in yaml_fields.fields(path, top, tuple(_READERS))
     }
-    return Asked(**found)
+    return RuleFile(**found)
 
 
 def _share(held: Field) -> float:
     try:
         number = float(_scalar(held))
     except ValueError:
-        raise held.error(f"{held.name} is no number", SHARE) from None
+        raise held.error(f"{held.name} is not a number", SHARE) from None
     if not 0 <= number <= 1:
         raise held.error(f"{held.name} is {number:g}", SHARE)
     return number
@@ -65,12 +65,14 @@ def _share(held: Field) -> float:
 def _count(held: Field) -> int:
     text = _scalar(held)
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        raise held.error(f"{held.name} is no whole number of at most {_DIGITS} digits", "write it as in 12")
+        raise held.error(
+            f"{held.name} is not a whole number of at most {_DIGITS} digits", "write it as in 12"
+        )
     return int(text)
 
 
 _DIGITS = 18
-"""All numbers of so many digits fit into the 64 bits that ONNX has for a dimension."""
+"""Numbers of this many digits fit into the 64 bits of an ONNX dimension."""
 
 
 def _scalar(held: Field) -> str:
@@ -80,7 +82,7 @@ def _scalar(held: Field) -> str:
 def _mapping(read: Callable[[Field], Any]) -> Callable[[Field], dict[str, Any]]:
     def mapping(held: Field) -> dict[str, Any]:
         if not isinstance(held.value, yaml.MappingNode):
-            raise held.error(f"{held.name} is not a mapping", "write NAME: NUMBER below it, a line each")
+            raise held.error(f"{held.name} is not a mapping", "write NAME: NUMBER below it, one per line")
         return {inner.name: read(inner) for inner in yaml_fields.fields(held.file, held.value)}
 
     return mapping
@@ -91,7 +93,7 @@ def _names(held: Field) -> tuple[str, ...]:
         return (yaml_fields.text(held),)
     rows = held.value.value if isinstance(held.value, yaml.SequenceNode) else ()
     if not rows or not all(map(yaml_fields.is_text, rows)):
-        raise held.error(f"{held.name} is no list of operators", f"write {held.name}: [Softmax]")
+        raise held.error(f"{held.name} is not a list of operators", f"write {held.name}: [Softmax]")
     return tuple(row.value for row in rows)
 
 

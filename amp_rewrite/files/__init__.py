@@ -1,1 +1,1 @@
-"""Files that are read and written: regular ones alone, whole or not at all."""
+"""Reading and writing files: regular files only, written whole or not at all."""

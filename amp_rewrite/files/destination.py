@@ -1,4 +1,4 @@
-"""Where a file that is to be written really goes, and whether a file may be there at all."""
+"""Where an output path leads, and whether a file can be written there."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from amp_rewrite.errors import OutputError
 
 _OPEN_FILE = re.compile(r"/dev/(std(in|out|err)|fd/\d+)|/proc/[^/]+/(task/[^/]+/)?fd/\d+")
-"""Names of a process's open files: what they lead to is in the hands of whoever opened it."""
+"""Names of the open files of a process, which must not be replaced under it."""
 
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """How NumPy says that a disk is full."""
 
 _MOST_LINKS = 40
-"""Links that follow each other, as Linux counts them."""
+"""The most links in a chain, as on Linux."""
 
 
 def resolve(path: Path) -> Path:
-    """The path of the file that is to be written: a link stays, and what it leads to is replaced.
+    """The path of the file to write: links are followed, and stay.
 
-    Raises OutputError where no file can be: at a folder, a device, a named pipe or a socket, in a folder that
-    is not there, or behind a circle of links.
+    Raises OutputError where no file can be written: for a folder, a device, a named pipe or a socket, in a
+    missing folder, or behind cyclic links.
     """
     try:
         target = _behind_links(path)
@@ -42,16 +42,16 @@ def _behind_links(path: Path) -> Path:
         if not target.is_symlink():
             return target
         target = target.parent / target.readlink()
-    raise OSError("its links lead in a circle")
+    raise OSError("its links are cyclic")
 
 
 def _refuse_missing_folder(path: Path, folder: Path) -> None:
-    """Asks the system, which follows `..` from where it is; the name alone would lead out of nowhere."""
+    """OutputError for a missing folder; the system decides, as `..` after a link depends on its target."""
     if not folder.is_dir():
         raise OutputError(
             f"cannot be written: there is no folder {folder.absolute()}",
             where=path,
-            remedy="choose another place, or make it",
+            remedy="choose another place, or create it",
         )
 
 
@@ -64,6 +64,14 @@ def _refuse_other_than_file(path: Path, target: Path) -> None:
         raise OutputError("is a device, a pipe or a socket", where=path, remedy="name a file")
     if not os.access(target, os.W_OK):
         raise OutputError("is write-protected", where=path, remedy="choose another place, or allow it")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and its parents, unless it is there; raises OutputError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def unwritable(path: Path, error: OSError | ValueError) -> OutputError:

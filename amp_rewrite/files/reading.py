@@ -1,4 +1,4 @@
-"""Files that a run reads: regular ones only, since whatever else has a name may never end, or never begin."""
+"""Reads regular files only: other files, such as pipes, may block or never end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import BinaryIO
 from amp_rewrite.errors import READABLE
 
 _MOST = 1 << 31
-"""Bytes beyond which no file makes sense: no model can be as large, and plans are smaller than models."""
+"""No valid file has more bytes: protobuf limits models to 2 GiB, and plans are smaller than models."""
 
 
 class IrregularError(OSError):
-    """What is to be read is no regular file, or larger than what it stands for can be.
+    """A path that is not a regular file, or a file that is larger than it can be.
 
-    `problem` finishes a sentence that begins with its path; `remedy` says what would help.
+    `problem` completes a sentence that begins with the path; `remedy` says what would help.
     """
 
     def __init__(self, number: int, problem: str, remedy: str) -> None:
@@ -27,10 +27,10 @@ class IrregularError(OSError):
 
 
 def read(path: Path, most: int = _MOST) -> bytes:
-    """The bytes of a regular file, or of that to which a link leads.
+    """The bytes of a regular file; links are followed.
 
-    Raises IrregularError at once for what is none, and for more than `most` bytes; OSError where the system
-    does not let it be read.
+    Raises IrregularError at once for any other file, and for more than `most` bytes; OSError where the file
+    cannot be read.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most:
@@ -41,12 +41,12 @@ def read(path: Path, most: int = _MOST) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """A regular file, open for reading; raises as `read` does."""
     try:
-        _check(path.stat())  # first by name: opening a device or a pipe can be noticed at its other end
+        _check(path.stat())  # by name first: opening a device or a pipe can have effects
         file = os.fdopen(os.open(path, _FLAGS), "rb")
     except ValueError as error:
-        raise IrregularError(errno.EINVAL, "is a path that no file can have", "check the path") from error
+        raise IrregularError(errno.EINVAL, "is not a valid path", "check the path") from error
     try:
-        _check(os.fstat(file.fileno()))  # what has the name by now
+        _check(os.fstat(file.fileno()))  # the name may refer to another file by now
     except OSError:
         file.close()
         raise
@@ -59,16 +59,16 @@ def check(path: Path) -> None:
 
 
 def problem(error: OSError) -> str:
-    """What is wrong with a file that `read` refused, to go after its path."""
+    """What is wrong with a file that could not be read, as the end of a sentence after its path."""
     return error.problem if isinstance(error, IrregularError) else f"cannot be read ({error.strerror})"
 
 
 def remedy(error: OSError) -> str:
-    """What would help there."""
+    """What would help with that error."""
     return error.remedy if isinstance(error, IrregularError) else READABLE
 
 
-# Never wait for a pipe's writer, own a terminal, or change bytes; not every system has all of these.
+# Do not wait for a pipe's writer, become a terminal's owner, or convert line ends; not all systems have all.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
 
 

@@ -1,8 +1,7 @@
-"""Files written beside their place and moved into it: whoever looks finds the old one whole, or the new one.
+"""Files are written to a stage beside their target and moved there: readers see the old file or the new one.
 
-Until then it lies in a folder of its own, `.amp-rewrite-<of what>-<random>.part`, which is made exclusively
-and locked (flock) for as long as its run lives. One that a killed run has left is removed by the next run
-that writes the same file.
+A stage is a folder `.amp-rewrite-<hash of target>-<random>.part`, created exclusively and locked (flock)
+while its run lives. The stage of a killed run is removed by the next run that writes the same target.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ _NOTE = "published.json"
 _FILES = "files"
 
 Named = Callable[[], frozenset[Path]]
-"""The data files that the model at the target names."""
+"""The data files that the model at the target refers to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A folder of ours beside `target`, which is no link; what is written to `files` can be published."""
+    """A folder beside `target`, which is not a link; what is written to `files` can be published."""
 
     target: Path
     folder: Path
 
     @property
     def files(self) -> Path:
-        """Where to write, under the names that the files get in the end."""
+        """Where to write, under the final names of the files."""
         return self.folder / _FILES
 
     def reserve(self, offers: Iterable[Sequence[str]]) -> Sequence[str]:
         """The first of the offered sets of names of which none is taken beside the target.
 
-        Other runs that write the same target leave these names alone from then on. Raises OSError.
+        Other runs that write the same target do not use these names from then on. Raises OSError.
         """
         with locking.held(self.target.parent):
             taken = {file.name for stage in _stages(self.target) for file in (stage / _FILES).glob("*")}
@@ -57,10 +56,10 @@ class Stage:
         return any(name in taken or os.path.lexists(self.target.with_name(name)) for name in names)
 
     def publish(self, data: Sequence[str] = (), source: Path | None = None) -> None:
-        """Moves data files beside the target, where nothing may have their names, and then the target itself.
+        """Moves data files beside the target, where their names must be free, and then the target itself.
 
-        All get mode and owner of the file that the target replaces; where it replaces none, nobody else gets
-        a right that the `source` does not give. Raises OSError, and nothing has moved.
+        All get mode and owner of the file that the target replaces; where there is none, they are no more
+        accessible than the `source`. Raises OSError, and then nothing has moved.
         """
         staged = [self.files / name for name in (*data, self.target.name)]
         _note(self.folder, staged[:-1])
@@ -71,17 +70,17 @@ class Stage:
                 _move_to_free(file, self.target.with_name(file.name))
             staged[-1].replace(self.target)
         except BaseException:  # an interrupt as well
-            if staged[-1].exists():  # else it is done, and what it names must stay
+            if staged[-1].exists():  # else it has moved, and its data must stay
                 _remove_published(self.folder, self.target, frozenset())
             raise
 
 
 @contextlib.contextmanager
 def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
-    """A stage for a target (`destination.resolve`), removed in the end, published or not.
+    """A stage for a target (from `destination.resolve`), removed at the end, published or not.
 
-    Removes first what runs that wrote the target and were killed have left, but for what it `named`. Raises
-    OSError when no folder can be made there.
+    First removes what killed runs for the same target have left, except data files that are `named`. Raises
+    OSError when no folder can be created there.
     """
     with contextlib.ExitStack() as held:
         with locking.held(target.parent):
@@ -96,7 +95,7 @@ def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
 
 
 def write(data: bytes, path: Path) -> None:
-    """Writes a file in one step; where the path is a link, the file that it leads to. Raises OutputError."""
+    """Writes a file in one step; links are followed. Raises OutputError."""
     target = resolve(path)
     try:
         with beside(target) as stage:
@@ -107,7 +106,7 @@ def write(data: bytes, path: Path) -> None:
 
 
 def _prefix(target: Path) -> str:
-    """How the names of a target's stages begin: with a hash, since its own name may be as long as any."""
+    """How the names of a target's stages begin: a hash, as the target's own name may be too long."""
     digest = hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()
     return f"{_PREFIX}{digest}-"
 
@@ -117,13 +116,13 @@ def _stages(target: Path) -> list[Path]:
 
 
 def _note(folder: Path, data: Iterable[Path]) -> None:
-    """Notes for a later run by which inodes it knows the data that this one publishes."""
+    """Records the inodes of data that is about to be published, so that a later run can identify it."""
     inodes = {file.name: file.stat().st_ino for file in data}
     (folder / _NOTE).write_bytes(os.fsencode(json.dumps(inodes)))
 
 
 def _noted(folder: Path) -> dict[str, int]:
-    """What a stage was about to publish; nothing where it had not come to that."""
+    """The inodes of the data that a stage was about to publish, by name; empty before that."""
     try:
         return dict(json.loads(os.fsdecode((folder / _NOTE).read_bytes())))
     except (OSError, ValueError):
@@ -131,7 +130,7 @@ def _noted(folder: Path) -> dict[str, int]:
 
 
 def _remove_stale(folder: Path, target: Path, named: Named) -> None:
-    """Removes a stage whose run is no more, with data that it published for a model that never came."""
+    """Removes a stage whose run has died, and data that it published before a model that never came."""
     if not _is_ours(folder):
         return
     lock = locking.free(folder)
@@ -142,7 +141,7 @@ def _remove_stale(folder: Path, target: Path, named: Named) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder of that name holds what a stage holds, and nothing else, and belongs to us."""
+    """Whether a folder of such a name belongs to us, and holds nothing but what a stage holds."""
     try:
         found = folder.lstat()
         inside = {file.name for file in folder.iterdir()}
@@ -153,7 +152,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _remove_published(folder: Path, target: Path, kept: frozenset[Path]) -> None:
-    """Removes data that a stage has published before the model that was to name it."""
+    """Removes data that a stage has published before the model that refers to it, except what is `kept`."""
     for name, inode in _noted(folder).items():
         place = target.with_name(name)
         with contextlib.suppress(OSError):
@@ -162,7 +161,7 @@ def _remove_published(folder: Path, target: Path, kept: frozenset[Path]) -> None
 
 
 def _move_to_free(file: Path, place: Path) -> None:
-    """Moves a file to where nothing is: unlike a rename, a link replaces nothing."""
+    """Moves a file to a free name: unlike a rename, a hard link replaces nothing."""
     try:
         os.link(file, place)
     except FileExistsError:
@@ -175,7 +174,7 @@ def _move_to_free(file: Path, place: Path) -> None:
 
 
 def _take_after(file: Path, old: Path, source: Path | None) -> None:
-    """Gives a file mode and owner of the one that is replaced; the owner where the system lets us."""
+    """Gives a file mode and owner of the one that it replaces; the owner where that is permitted."""
     now = file.stat()
     if not old.exists():
         if source is not None:

@@ -1,4 +1,4 @@
-"""Float32 tensors that the model stores: initializers, and what Constant nodes hold."""
+"""Float32 tensors stored in the model: initializers, and the values of Constant nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.onnx_types import control_flow
 
 CONSTANT_INPUTS_BELOW = 4
-"""Before this IR version every initializer is listed as an input, and is constant all the same."""
+"""Before this IR version, every initializer is also listed as a graph input, and still constant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTensor:
-    """A stored float32 tensor and the value that it is read as; `node` is its Constant node, if any."""
+    """A stored float32 tensor and its value in the graph; `node` is its Constant node, if any."""
 
     value: ir.Value
     tensor: ir.TensorProtocol
@@ -27,10 +27,10 @@ class StoredTensor:
 
 
 def find(model: ir.Model) -> dict[ir.Value, StoredTensor]:
-    """Every stored float32 tensor of the main graph and the graphs below it, by its value.
+    """Every float32 tensor stored in the main graph and the graphs nested in it, by its value.
 
-    From IR version 4 on, an initializer that is also an input may be overridden by the caller: it is
-    no constant, and not among them.
+    From IR version 4 on, the caller can override an initializer that is also a graph input: it is not
+    constant, and not included.
     """
     overridable = model.ir_version >= CONSTANT_INPUTS_BELOW
     return {s.value: s for s in _in_graph(model.graph, overridable=overridable)}
@@ -52,28 +52,28 @@ def _in_graph(graph: ir.Graph, *, overridable: bool) -> Iterator[StoredTensor]:
 
 
 def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
-    """What a tensor holds; ModelError where that does not fit its type and shape, or cannot be read."""
+    """The values of a tensor; ModelError if they do not match its type and shape, or cannot be read."""
     try:
         array = tensor.numpy()
     except (AssertionError, TypeError, ValueError) as error:
         raise _damaged(tensor, f"does not fit its type and shape ({error})") from error
     except MemoryError:
         raise
-    except Exception as error:  # a lazy tensor calls what its maker gave it
+    except Exception as error:  # a lazy tensor calls a function of the caller's
         raise _damaged(tensor, f"cannot be read ({type(error).__name__}: {error})") from error
-    if array.shape != tensor.shape.numpy():  # nobody else looks at what a lazy tensor makes
+    if array.shape != tensor.shape.numpy():  # nothing else checks what a lazy tensor returns
         raise _damaged(tensor, f"does not fit its type and shape (it has the shape {array.shape})")
     return array
 
 
 def _damaged(tensor: ir.TensorProtocol, problem: str) -> ModelError:
-    what = f"'{tensor.name}'" if tensor.name else "a tensor without a name"
-    return ModelError(f"what {what} holds {problem}", where="the given model", remedy=EXPORT_AGAIN)
+    what = f"the content of '{tensor.name}'" if tensor.name else "the content of an unnamed tensor"
+    return ModelError(f"{what} {problem}", where="the given model", remedy=EXPORT_AGAIN)
 
 
 def constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """What a Constant node holds, as a tensor; None for strings, sparse tensors and references, and for
-    any other node.
+    """The value of a Constant node as a tensor; None for strings, sparse tensors and attribute references,
+    and for any other node.
     """
     if node.op_type != "Constant" or node.domain:
         return None
@@ -88,19 +88,19 @@ def constant(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
-def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """What the model stores as this value; None when it is computed or given. Nothing is named by asking."""
-    if value is None:
-        return None
-    if value.const_value is not None:
-        return value.const_value
-    node = value.producer()
-    return constant(node) if node is not None else None
-
-
 _SCALARS = {
     ir.AttributeType.FLOAT: np.float32,
     ir.AttributeType.FLOATS: np.float32,
     ir.AttributeType.INT: np.int64,
     ir.AttributeType.INTS: np.int64,
 }
+
+
+def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor that the model stores for this value; None for a computed value or a graph input."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value
+    node = value.producer()
+    return constant(node) if node is not None else None

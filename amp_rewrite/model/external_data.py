@@ -1,4 +1,4 @@
-"""Tensors that lie outside the model's own file: where they are, and that they are there."""
+"""Tensors stored outside the model file: finding their files, and checking that they are complete."""
 
 from __future__ import annotations
 
@@ -10,59 +10,64 @@ import onnx_ir as ir
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 KEY = b"location"
-"""The key under which a tensor names the file that holds it: a model without these bytes has none such."""
+"""The key of the file name in an external tensor: a model without these bytes has no external data."""
 
 
 def resolve(model: ir.Model, path: Path) -> dict[Path, int]:
-    """Has every external tensor of the model at a path name its file in full, once it is seen to be there.
+    """Replaces the file name in every external tensor of the model at a path by the full path of the file.
 
-    What attributes hold in files is taken in: only initializers are written to external data again. Returns
-    the files and the bytes of tensors in each. Raises ModelError for a tensor whose data is not where
-    it should be, or outside the model's folder: that in which the model is found, or that of the file itself
-    where a link leads to it.
+    Tensors in attributes are loaded: only initializers are written as external data again. Returns the files,
+    and the bytes of tensors in each. Raises ModelError for a tensor whose data is missing or incomplete, or
+    outside the model's folder: that of the path, or that of the file itself where the path is a link.
     """
     roots = frozenset((path.parent.resolve(), path.resolve().parent))
     found: dict[Path, int] = {}
 
-    def placed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
-        made = _resolved(tensor, path.parent, roots, path)
-        file = Path(made.path)
-        found[file] = found.get(file, 0) + made.nbytes
-        return made
+    def resolved(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+        tensor = _resolved(tensor, path.parent, roots, path)
+        file = Path(tensor.path)
+        found[file] = found.get(file, 0) + tensor.nbytes
+        return tensor
 
     for graph in model.graphs():
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = placed(value.const_value)
+                value.const_value = resolved(value.const_value)
     for node, attribute in list(_tensor_attributes(model)):
         tensor = attribute.as_tensor()
         if isinstance(tensor, ir.ExternalTensor):
-            held = placed(tensor).numpy().copy()
-            taken = ir.Tensor(held, dtype=tensor.dtype, name=tensor.name)
-            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, taken)
+            held = ir.Tensor(resolved(tensor).numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, held)
     return found
 
 
 def check(model: ir.Model) -> None:
-    """Raises ModelError, as `settle` does, for a model in memory; a tensor that knows no folder of its own
-    may lie anywhere: whoever made it chose the path.
+    """Raises ModelError, as `resolve` does, for a model in memory; a tensor without a base folder may be in
+    any folder: the caller chose the path.
     """
-    for tensor in tensors(model):
-        if isinstance(tensor, ir.ExternalTensor):
-            folder = Path(tensor.base_dir)
-            anywhere = Path(tensor.path).resolve().parents
-            roots = (folder.resolve(),) if tensor.base_dir else anywhere
-            _resolved(tensor, folder, frozenset(roots), "the given model")
+    for tensor in _external(model):
+        folder = Path(tensor.base_dir)
+        anywhere = Path(tensor.path).resolve().parents
+        roots = (folder.resolve(),) if tensor.base_dir else anywhere
+        _resolved(tensor, folder, frozenset(roots), "the given model")
 
 
 def files(model: ir.Model) -> frozenset[Path]:
-    """The files that hold tensors of a model, in full."""
-    found = (t for t in tensors(model) if isinstance(t, ir.ExternalTensor))
-    return frozenset(Path(tensor.path).resolve() for tensor in found)
+    """The full paths of the files with external data of a model."""
+    return frozenset(Path(tensor.path).resolve() for tensor in _external(model))
 
 
-def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """The initializers of all graphs, and the tensors that attributes hold."""
+def size_of(model: ir.Model) -> int:
+    """The bytes of all tensors of a model, external or not."""
+    return sum(tensor.nbytes for tensor in _tensors(model))
+
+
+def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    return (tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor))
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """The initializers of all graphs, and the tensors in attributes."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -82,10 +87,10 @@ def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
 def _resolved(
     tensor: ir.ExternalTensor, folder: Path, roots: frozenset[Path], where: str | Path
 ) -> ir.ExternalTensor:
-    """The same tensor with the whole path of its file.
+    """The same tensor with the full path of its file, which is checked.
 
-    Without a folder of its own, onnx-ir does not look at the path again: it would refuse what has a second
-    hard link, as files from a store of models do, and runtimes take.
+    The result has no base folder: with one, onnx-ir would check the path again and reject a file with several
+    hard links, which model stores use and runtimes accept.
     """
     place = (folder / tensor.location).resolve()
     what = f"the data of '{tensor.name}'" if tensor.name else "the data of a tensor"
@@ -93,7 +98,7 @@ def _resolved(
         raise ModelError(
             f"{what} would lie outside the model's folder",
             where=where,
-            remedy="keep the file beside the model, and let it be no link to elsewhere",
+            remedy="keep the file itself, not a link to another folder, beside the model",
         )
     _check_extent(tensor, what, _size(place, tensor, what, where), where)
     return ir.ExternalTensor(
@@ -113,7 +118,7 @@ def _size(place: Path, tensor: ir.ExternalTensor, what: str, where: str | Path) 
         if place.is_file():
             return place.stat().st_size
         raise OSError
-    except (OSError, ValueError) as error:  # a name may hold what no file system takes
+    except (OSError, ValueError) as error:  # the name may contain what no file system accepts
         raise ModelError(
             f"{what} should be in {tensor.location}, and that cannot be read",
             where=where,
@@ -122,14 +127,9 @@ def _size(place: Path, tensor: ir.ExternalTensor, what: str, where: str | Path) 
 
 
 def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | Path) -> None:
-    """That dimensions, offset and length fit each other and the size of the file."""
+    """Checks that shape, offset and length agree with each other and with the size of the file."""
     needed, offset, length = tensor.nbytes, tensor.offset or 0, tensor.length
     if min(tensor.shape.numpy(), default=0) < 0 or length not in (None, 0, needed):
         raise ModelError(f"{what} does not have the size of its shape", where=where, remedy=EXPORT_AGAIN)
     if not 0 <= offset <= size - needed:
         raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=where, remedy=EXPORT_AGAIN)
-
-
-def size_of(model: ir.Model) -> int:
-    """The bytes of all tensors of a model, wherever they lie."""
-    return sum(tensor.nbytes for tensor in tensors(model))

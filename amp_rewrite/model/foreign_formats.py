@@ -1,4 +1,4 @@
-"""Files that are often taken for ONNX models, by how they begin, and what would help."""
+"""File formats that are often mistaken for ONNX, recognised by their first bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ForeignFormat:
-    """What a file is instead: `problem` finishes a sentence that begins with its path."""
+    """What a file is instead of ONNX: `problem` completes a sentence that begins with its path."""
 
     problem: str
     remedy: str
 
 
 def recognise(data: bytes) -> ForeignFormat | None:
-    """What these bytes are, if they begin like something that is known not to be an ONNX model."""
+    """The format of these bytes, if it is known and not ONNX."""
     return next((known for pattern, known in _FORMATS if pattern.match(data)), None)
 
 
@@ -23,11 +23,7 @@ _UNPACK = "unpack it, and give the model in it"
 _FORMATS = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), ForeignFormat(problem, remedy))
     for pattern, problem, remedy in (
-        (
-            rb"version https://git-lfs",
-            "is a Git LFS pointer, not the model",
-            "fetch the model with git lfs pull",
-        ),
+        (rb"version https://git-lfs", "is a Git LFS pointer, not the model", "fetch it with git lfs pull"),
         (rb"\x1f\x8b", "is compressed with gzip", _UNPACK),
         (
             rb"PK\x03\x04",

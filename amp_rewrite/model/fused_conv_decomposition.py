@@ -1,7 +1,7 @@
-"""Fused nodes for which the target has no half kernel, taken apart into what they were fused from.
+"""Replaces FusedConv, where the target has no half kernel for it, by the operators that it was fused from.
 
-onnxruntime's optimiser for the CPU makes a FusedConv of a Conv, a bias, a residual and an activation. Its
-CUDA provider has that in float32 alone, and half kernels for each of the parts.
+onnxruntime's CPU optimiser fuses a Conv, a bias, a residual and an activation into a FusedConv. Its CUDA
+provider has only a float32 kernel for that, and half kernels for each of the parts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FUSED = ("com.microsoft", "FusedConv")
 
 
 def decompose(model: ir.Model, target: Target, half: Half) -> None:
-    """Takes apart the FusedConv nodes of a model, where the target has them in float32 alone.
+    """Decomposes the FusedConv nodes of a model, if the target has only float32 kernels for them.
 
-    The first part has the node's name, the last makes its output; one with an activation that is not known
-    here stays whole.
+    The Conv takes the node's name, and the last part its output. A node with an activation that is unknown
+    here stays.
     """
     versions = element_types.versions(model.graph.opset_imports)
     signature = schema.find(*_FUSED, versions(_FUSED[0]))
@@ -31,9 +31,9 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
     if support is None or support.has("T", half.name):
         return
     found = [node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == _FUSED]
-    names = UniqueNames(graphs(model.graph)) if found else None
+    names = UniqueNames(graphs(model.graph))
     for node in found:
-        if names is not None and _activation(node) in _ACTIVATIONS:
+        if _activation(node) in _ACTIVATIONS:
             _replace(node, list(_parts(node, versions(""), names)))
 
 
@@ -44,78 +44,74 @@ def _replace(node: ir.Node, parts: Sequence[ir.Node]) -> None:
 
 
 def _activation(node: ir.Node) -> str:
-    said = node.attributes.get("activation")
-    return "" if said is None or said.is_ref() else said.as_string()
+    activation = node.attributes.get("activation")
+    return "" if activation is None or activation.is_ref() else activation.as_string()
 
 
 def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
-    convolved, residual = node.inputs[:3], node.inputs[3] if len(node.inputs) > 3 else None
-    kept = [a for name, a in node.attributes.items() if not name.startswith("activation")]
-    conv = ir.Node("", "Conv", convolved, kept, name=node.name)
+    inputs, residual = node.inputs[:3], node.inputs[3] if len(node.inputs) > 3 else None
+    attributes = [a for name, a in node.attributes.items() if not name.startswith("activation")]
+    conv = ir.Node("", "Conv", inputs, attributes, name=node.name)
     yield conv
-    last = _named(conv, node, "conv", names)
+    last = _output(conv, node, "conv", names)
     if residual is not None:
-        add = ir.Node("", "Add", [last, residual], name=names.of_node(f"{node.name}__Add"))
+        add = _part("Add", [last, residual], [], node, names)
         yield add
-        last = _named(add, node, "sum", names)
+        last = _output(add, node, "sum", names)
     yield from _ACTIVATIONS[_activation(node)](node, last, opset, names)
 
 
-def _named(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir.Value:
-    """What a part makes: a tensor of the type and shape of the whole."""
-    made, whole = part.outputs[0], node.outputs[0]
-    made.name, made.type, made.shape = names.of_value(whole, suffix), whole.type, whole.shape
-    return made
-
-
-Activate = Callable[[ir.Node, ir.Value, int, UniqueNames], Iterator[ir.Node]]
-"""The nodes of an activation, the last of which makes what the fused node made."""
-
-
-def _plain(*parameters: str) -> Activate:
-    """The activation as a node of its own, with its parameters as attributes of these names."""
-
-    def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
-        said = zip(parameters, _said(node), strict=False)
-        attributes = [ir.AttrFloat32(name, value) for name, value in said]
-        yield _last(_activation(node), [last], attributes, node, names)
-
-    return activate
-
-
-def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
-    """Its bounds are attributes before opset 11, and inputs since."""
-    bounds = dict(zip(("min", "max"), _said(node), strict=False))
-    if opset < _BOUNDS_ARE_INPUTS:
-        attributes = [ir.AttrFloat32(name, value) for name, value in bounds.items()]
-        yield _last("Clip", [last], attributes, node, names)
-        return
-    stored = [
-        ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(value, ir.DataType.FLOAT))], name="")
-        for value in bounds.values()
-    ]
-    for name, constant in zip(bounds, stored, strict=True):
-        constant.outputs[0].name = names.of_value(node.outputs[0], name)
-        constant.name = names.of_node(constant.outputs[0].name)
-    yield from stored
-    yield _last("Clip", [last, *(constant.outputs[0] for constant in stored)], [], node, names)
-
-
-_BOUNDS_ARE_INPUTS = 11
-
-
-def _last(
+def _part(
     operator: str,
     inputs: Sequence[ir.Value],
     attributes: Sequence[ir.Attr],
     node: ir.Node,
     names: UniqueNames,
 ) -> ir.Node:
-    name = names.of_node(f"{node.name}__{operator}")
-    return ir.Node("", operator, inputs, attributes, name=name)
+    return ir.Node("", operator, inputs, attributes, name=names.of_node(f"{node.name}__{operator}"))
 
 
-def _said(node: ir.Node) -> Sequence[float]:
+def _output(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir.Value:
+    """The output of a part, with the type and shape of the whole node's."""
+    value, whole = part.outputs[0], node.outputs[0]
+    value.name, value.type, value.shape = names.of_value(whole, suffix), whole.type, whole.shape
+    return value
+
+
+Activate = Callable[[ir.Node, ir.Value, int, UniqueNames], Iterator[ir.Node]]
+"""The nodes of an activation; the output of the last replaces that of the fused node."""
+
+
+def _plain(*parameters: str) -> Activate:
+    """An activation of one node, with its parameters as attributes of these names."""
+
+    def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
+        attributes = [ir.AttrFloat32(*each) for each in zip(parameters, _parameters(node), strict=False)]
+        yield _part(_activation(node), [last], attributes, node, names)
+
+    return activate
+
+
+def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
+    """Clip, whose bounds are attributes before opset 11, and inputs since."""
+    if opset < _BOUNDS_ARE_INPUTS:
+        yield from _plain("min", "max")(node, last, opset, names)
+        return
+    bounds: list[ir.Value] = []
+    for name, value in zip(("min", "max"), _parameters(node), strict=False):
+        stored = ir.AttrTensor("value", ir.tensor(value, ir.DataType.FLOAT))
+        constant = ir.Node("", "Constant", [], [stored], name="")
+        bounds.append(constant.outputs[0])
+        bounds[-1].name = names.of_value(node.outputs[0], name)
+        constant.name = names.of_node(bounds[-1].name)
+        yield constant
+    yield _part("Clip", [last, *bounds], [], node, names)
+
+
+_BOUNDS_ARE_INPUTS = 11
+
+
+def _parameters(node: ir.Node) -> Sequence[float]:
     parameters = node.attributes.get("activation_params")
     return () if parameters is None or parameters.is_ref() else parameters.as_floats()
 
@@ -128,4 +124,4 @@ _ACTIVATIONS: Mapping[str, Activate] = {
     "HardSigmoid": _plain("alpha", "beta"),
     "Clip": _clip,
 }
-"""What onnxruntime fuses (ConvActivationFusion), with the order of its parameters."""
+"""What onnxruntime fuses (ConvActivationFusion), with its parameters in order."""

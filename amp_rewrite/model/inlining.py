@@ -1,23 +1,23 @@
-"""Model-local functions: their calls become the nodes of their bodies, so that these can be coloured."""
+"""Inlines model-local functions, so that the nodes of their bodies can be coloured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from amp_rewrite.model import traversal
 from amp_rewrite.model.loading import root_cause
-from amp_rewrite.model.traversal import graphs
 from amp_rewrite.model.unique_names import Numbering, UniqueNames
 from amp_rewrite.onnx_types import element_types, inlined_size, schema
 
 
 def inline(model: ir.Model) -> str | None:
-    """Inlines the functions of `model`; returns a warning where some stay: float32, as are their calls.
+    """Inlines the functions of `model`; returns a warning if some stay, in float32 as are their calls.
 
-    When one cannot be inlined, all stay. One that has the name of an operator stays alone: which of the two
-    a call means is up to the runtime. Raises ModelError where there would be more nodes than make sense.
+    If one cannot be inlined, all stay. A function with the name of an operator always stays: which of the two
+    a call means depends on the runtime. Raises ModelError if inlining would create too many nodes.
     """
     if not model.functions:
         return None
@@ -27,7 +27,7 @@ def inline(model: ir.Model) -> str | None:
         trial = _copy(model)
         _prepare(trial, named)
         trial = _Inlining(lambda function: function.identifier() not in named)(trial).model
-    except Exception as error:  # a pass reports the many ways of an odd model in many ways
+    except Exception as error:  # the pass raises errors of many kinds
         return f"functions stay float32: they cannot be inlined ({root_cause(error)})"
     model.graph, kept = trial.graph, dict(trial.functions)
     model.functions.clear()
@@ -39,35 +39,35 @@ def inline(model: ir.Model) -> str | None:
 class _Inlining(InlinePass):
     """onnx-ir's pass, in linear time.
 
-    It gives every copy of a body names that are free, and looks for each from 1 on: the square of the calls.
-    Here a body has such names, the same ones, before it is copied. An onnx-ir that has no such method calls
-    none of this, and nothing but the time is lost.
+    The pass searches unique names for every copy of a body from 1 on: quadratic in the number of calls. Here
+    the body is given the same names before it is copied. With an onnx-ir that lacks the overridden method,
+    the result is the same, and only slower.
     """
 
     def __init__(self, criteria: Callable[[ir.Function], bool]) -> None:
         super().__init__(criteria)
         self._bodies: dict[ir.OperatorIdentifier, tuple[_Named, _Named]] = {}
-        self._of_nodes, self._of_values = Numbering(), Numbering()
+        self._node_numbering, self._value_numbering = Numbering(), Numbering()
 
     def _instantiate_call(
         self, node: ir.Node, call_site_id: str
     ) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:
-        self._node_context.clear()  # who called whom, of which nothing comes: it grows with the depth squared
+        self._node_context.clear()  # the call stacks, unused here: quadratic in the depth
         key = node.op_identifier()
         if key not in self._bodies:
             self._bodies[key] = _body(self._functions[key])
         nodes, values = self._bodies[key]
-        _rename(nodes, self._of_nodes, self._used_node_names)
-        _rename(values, self._of_values, self._used_value_names)
+        _rename(nodes, self._node_numbering, self._used_node_names)
+        _rename(values, self._value_numbering, self._used_value_names)
         return super()._instantiate_call(node, call_site_id)
 
 
 _Named = Sequence[tuple[ir.Node | ir.Value, str]]
-"""What gets names in every copy of a body, with its names there, in the order in which it gets them."""
+"""The nodes or values that are named in every copy of a body, with their names, in naming order."""
 
 
 def _body(function: ir.Function) -> tuple[_Named, _Named]:
-    nodes = tuple(_inner_first(function))
+    nodes = tuple(traversal.nodes_inner_first(function))
     values = (value for node in nodes for value in node.outputs)
     return (
         tuple((node, node.name or "node") for node in nodes),
@@ -75,51 +75,40 @@ def _body(function: ir.Function) -> tuple[_Named, _Named]:
     )
 
 
-def _inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    for node in nodes:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                yield from _inner_first(attribute.as_graph())
-            elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-                for graph in attribute.as_graphs():
-                    yield from _inner_first(graph)
-        yield node
-
-
 def _rename(named: _Named, numbered: Numbering, taken: set[str]) -> None:
     names = [numbered.free(name, taken) for _, name in named]
     for (one, _), name in zip(named, names, strict=True):
         one.name = name
-    taken.difference_update(names)  # by those who will take them
+    taken.difference_update(names)  # the pass adds them
 
 
 def _copy(model: ir.Model) -> ir.Model:
-    """A copy of the model; what nothing makes, such as a sparse initializer, is copied as an input is."""
+    """A copy of the model; undefined values, such as sparse initializers, are copied as inputs."""
     for function in model.functions.values():
-        _close(function, model)
-    inputs, loose = model.graph.inputs, _loose(model.graph)
-    inputs.extend(loose)
+        _close_over(function, model)
+    inputs, undefined = model.graph.inputs, _undefined(model.graph)
+    inputs.extend(undefined)
     try:
         copy = model.clone()
-        del copy.graph.inputs[len(inputs) - len(loose) :]
+        del copy.graph.inputs[len(inputs) - len(undefined) :]
     finally:
-        del inputs[len(inputs) - len(loose) :]
+        del inputs[len(inputs) - len(undefined) :]
     return copy
 
 
-def _loose(graph: ir.Graph | ir.Function) -> list[ir.Value]:
-    read = dict.fromkeys(value for node in graph.all_nodes() for value in node.inputs if value is not None)
-    return [value for value in read if value.graph is None]
+def _undefined(graph: ir.Graph | ir.Function) -> list[ir.Value]:
+    used = dict.fromkeys(value for node in graph.all_nodes() for value in node.inputs if value is not None)
+    return [value for value in used if value.graph is None]
 
 
-def _close(function: ir.Function, model: ir.Model) -> None:
-    """What a function reads of its caller, which onnxruntime allows and ONNX does not, becomes its input."""
-    loose, graph = _loose(function), model.graph
-    if not loose:
+def _close_over(function: ir.Function, model: ir.Model) -> None:
+    """Makes values of the caller that a function uses, which onnxruntime allows and ONNX does not, inputs."""
+    undefined, graph = _undefined(function), model.graph
+    if not undefined:
         return
-    made = [value for node in graph for value in node.outputs]
-    named = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *made)}
-    for value in loose:
+    defined = [value for node in graph for value in node.outputs]
+    named = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *defined)}
+    for value in undefined:
         function.inputs.append(value)
         for call in [node for node in graph.all_nodes() if node.op_identifier() == function.identifier()]:
             call.resize_inputs(len(function.inputs))
@@ -133,16 +122,16 @@ def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
 
 
 def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
-    """Makes ready what is to be inlined.
+    """Prepares functions and calls for inlining.
 
-    A function that imports other versions gets the model's where they say the same of all that it calls.
-    Outputs that a call leaves out get names: the nodes of the body make them, and may read them. What a
-    function says of the types inside goes: it need not hold for this call.
+    A function gets the model's opset versions, if the operators it uses are the same in both. Omitted outputs
+    of a call get names: the nodes of the body define them, and may use them. The types that a function
+    declares inside are removed: they need not hold for this call.
     """
-    names = UniqueNames(graphs(model.graph))
+    names = UniqueNames(traversal.graphs(model.graph))
     inlined = [function for key, function in model.functions.items() if key not in kept]
     for function in inlined:
-        _settle_imports(function, model)
+        _unify_imports(function, model)
     for node in (node for function in inlined for node in function.all_nodes()):
         for value in node.outputs:
             value.type = None
@@ -155,15 +144,10 @@ def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
             value.name = value.name or names.of_value(value, "unread")
 
 
-def _settle_imports(function: ir.Function, model: ir.Model) -> None:
+def _unify_imports(function: ir.Function, model: ir.Model) -> None:
     for domain, version in function.opset_imports.items():
-        wanted = model.opset_imports.get(domain, version)
-        called = {node.op_type for node in function.all_nodes() if node.domain == domain}
-        if all(_is_same(domain, operator, version, wanted) for operator in called):
-            function.opset_imports[domain] = wanted
-
-
-def _is_same(domain: str, operator: str, version: int, other: int) -> bool:
-    """Whether two versions of an operator set have an operator in the same form."""
-    one, another = (schema.find(domain, operator, known) for known in (version, other))
-    return one is not None and another is not None and one.since == another.since
+        ours = model.opset_imports.get(domain, version)
+        used = {node.op_type for node in function.all_nodes() if node.domain == domain}
+        pairs = ([schema.find(domain, operator, v) for v in (version, ours)] for operator in used)
+        if all(one is not None and other is not None and one.since == other.since for one, other in pairs):
+            function.opset_imports[domain] = ours

@@ -1,10 +1,10 @@
-"""Whatever the user has -> an onnx_ir.Model that is ours to change."""
+"""Reads a model of any supported kind into an onnx_ir.Model that may be changed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.source_files import Identity, SourceFile
+from amp_rewrite.files.file_identity import FileIdentity, SourceFile
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import foreign_formats, preserved_fields, proto_traversal, topology, utf8_names
 from amp_rewrite.model.preserved_fields import PreservedFields
@@ -24,15 +24,17 @@ from amp_rewrite.process import fork_safe
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
+_IN_MEMORY = "the given model"
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that is ours to change.
+    """A copy of a model that may be changed.
 
-    `size` is that of the model with its external data, in bytes; `external` are the files that hold the data,
-    and `files` all that it was read from, as they were.
-    `kept` is what onnx-ir cannot read, None for a model that it made; `warnings` say what was read otherwise
-    than it is written.
+    `size` is that of the model with its external data, in bytes; `external` are the files with the data, and
+    `files` all files that it was read from, with their state at that time. `preserved` is what onnx-ir cannot
+    hold, None for a model that was given as onnx_ir.Model; `warnings` say what was read in another way than
+    it is written.
     """
 
     model: ir.Model
@@ -44,15 +46,12 @@ class Loaded:
 
 
 def load(source: ModelSource) -> Loaded:
-    """Reads a model of any of the kinds; the source stays as it is.
+    """Reads a model of any kind; the source is not changed.
 
-    Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are not there.
+    Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are missing.
     """
     if isinstance(source, ir.Model):
-        external.check(source)
-        model = source.clone()
-        topology.sort_nodes(model, "the given model")
-        return Loaded(model, external.size_of(source), external.files(source))
+        return _from_ir(source)
     if isinstance(source, bytes):
         loaded = _from_proto(_parse(source, "the given bytes"), len(source))
         return _refuse_external(loaded) if external.KEY in source else loaded
@@ -66,48 +65,62 @@ def load(source: ModelSource) -> Loaded:
         proto = exported(source)
         return _refuse_external(_from_proto(proto, proto.ByteSize()))
     raise ModelError(
-        f"{type(source).__name__} is no model",
+        f"{type(source).__name__} is not a model",
         remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
     )
 
 
+def _from_ir(source: ir.Model) -> Loaded:
+    for graph in source.graphs():
+        for name, value in graph.initializers.items():
+            if value.const_value is None:
+                raise ModelError(
+                    f"the initializer '{name}' has no value",
+                    where=_IN_MEMORY,
+                    remedy="set its const_value, or remove it from the initializers",
+                )
+    external.check(source)
+    model = source.clone()
+    topology.sort_nodes(model, _IN_MEMORY)
+    return Loaded(model, external.size_of(source), external.files(source))
+
+
 def _refuse_external(loaded: Loaded) -> Loaded:
-    """The same model; ModelError when a part of it lies in files, since nobody said in which folder."""
+    """The same model; ModelError if it has external data, whose folder is not known."""
     if external.files(loaded.model):
         raise ModelError(
             "keeps tensors in files, and does not say in which folder",
-            where="the given model",
+            where=_IN_MEMORY,
             remedy="give its path, or load it with its external data",
         )
     return loaded
 
 
 def load_proto(path: Path) -> onnx.ModelProto:
-    """A model file as a ModelProto with its external data in it; ModelError as `load` raises it."""
+    """A model file as a ModelProto with its external data in it; raises ModelError as `load` does."""
     load(path)
     return onnx.load(str(path))
 
 
 def load_graph(path: Path) -> onnx.ModelProto:
-    """A model file as a ModelProto whose external data stays outside; ModelError when it is no model."""
+    """A model file as a ModelProto without its external data; ModelError when it is not a model."""
     with open_file(path) as file:
         return _parse(file.read(), path)
 
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Generator[BinaryIO]:
-    """A file that can be a model, open for reading.
+    """A file that may be a model, open for reading.
 
-    Raises ModelError when it is missing, no regular file, or too large, and when reading it fails.
+    Raises ModelError when it is missing, not a regular file, or too large, and when reading it fails.
     """
-    refuse_folder(path)
+    if os.path.isdir(path):  # noqa: PTH112 - False, not an error, for a path that no file can have
+        raise ModelError("is a folder", where=path, remedy="name the model in it")
     try:
         with reading.open_regular(path) as file:
             if os.fstat(file.fileno()).st_size >= _LARGEST_FILE:
                 raise ModelError(
-                    "is larger than the 2 GiB that an ONNX file can have",
-                    where=path,
-                    remedy=EXPORT_AGAIN,
+                    "is larger than the 2 GiB that an ONNX file can have", where=path, remedy=EXPORT_AGAIN
                 )
             yield file
     except FileNotFoundError as error:
@@ -116,10 +129,14 @@ def open_file(path: Path) -> Generator[BinaryIO]:
         raise ModelError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
 
 
+_LARGEST_FILE = 1 << 31
+"""Protobuf stores the size of a message in 31 bits."""
+
+
 def is_surgeon(source: object) -> bool:
     """Whether this is an onnx_graphsurgeon.Graph; the package is not imported to find out."""
     kinds = ((kind.__module__, kind.__name__) for kind in type(source).__mro__)
-    return any(room.startswith("onnx_graphsurgeon") and name == "Graph" for room, name in kinds)
+    return any(module.startswith("onnx_graphsurgeon") and name == "Graph" for module, name in kinds)
 
 
 def surgeon() -> Any:
@@ -133,33 +150,21 @@ def surgeon() -> Any:
 
 
 def exported(graph: Any) -> onnx.ModelProto:
-    """An onnx_graphsurgeon.Graph as a ModelProto; ModelError where onnx-graphsurgeon cannot make one."""
+    """An onnx_graphsurgeon.Graph as a ModelProto; ModelError when onnx-graphsurgeon cannot export it."""
     export = surgeon().export_onnx
     try:
         return export(graph)
-    except Exception as error:  # it raises whatever it meets
+    except Exception as error:  # it raises errors of any kind
         raise ModelError(
             f"cannot be exported ({root_cause(error)})",
             where="the given graph",
-            remedy="change it until onnx_graphsurgeon.export_onnx takes it",
+            remedy="change it until onnx_graphsurgeon.export_onnx accepts it",
         ) from error
-
-
-def refuse_folder(path: Path) -> None:
-    """Raises ModelError where a folder stands in the place of a model."""
-    if os.path.isdir(path):  # noqa: PTH112 - False, not an error, for a path that no file can have
-        raise ModelError("is a folder", where=path, remedy="name the model in it")
-
-
-def refuse_missing(path: Path) -> None:
-    """Raises ModelError, as `open_file` does, for what is not there or can be no model."""
-    with open_file(path):
-        return
 
 
 def _from_path(path: Path) -> Loaded:
     with open_file(path) as opened:
-        file = SourceFile(path, Identity.of(os.fstat(opened.fileno())))
+        file = SourceFile(path, FileIdentity.of(os.fstat(opened.fileno())))
         data = opened.read()
     file.check()
     loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))
@@ -174,50 +179,54 @@ def _from_path(path: Path) -> Loaded:
     )
 
 
-_LARGEST_FILE = 1 << 31
-"""Protobuf counts the bytes of a message in 31 bits."""
-
-
 def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except (DecodeError, ValueError) as error:
-        raise _no_model(data, "is no ONNX model, or only a part of one", where) from error
+        raise _not_onnx(data, "is not an ONNX model, or only a part of one", where) from error
     if not (proto.HasField("ir_version") and proto.HasField("graph")):
-        raise _no_model(data, "is no ONNX model", where)
+        raise _not_onnx(data, "is not an ONNX model", where)
     return proto
 
 
-def _no_model(data: bytes, problem: str, where: str | Path) -> ModelError:
-    """What is wrong with a file that does not parse: where it is known for something else, that."""
+def _not_onnx(data: bytes, problem: str, where: str | Path) -> ModelError:
+    """The error for data that does not parse: it names the format, where that is recognised."""
     known = foreign_formats.recognise(data)
     if known is None:
         return ModelError(problem, where=where, remedy=EXPORT_AGAIN)
     return ModelError(known.problem, where=where, remedy=known.remedy)
 
 
-def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = "the given model") -> Loaded:
+def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMORY) -> Loaded:
     graphs = tuple(proto_traversal.graphs(proto.graph))
-    warnings = (_ILLEGIBLE,) if utf8_names.decode(proto, graphs) else ()
-    kept = preserved_fields.take_out(proto, graphs)
+    decoded = utf8_names.decode(proto, graphs)
+    preserved = preserved_fields.take_out(proto, graphs)
     try:
         model = ir.from_proto(proto)
-    except Exception as error:  # onnx-ir wraps whatever it met in errors of several kinds
+    except Exception as error:  # onnx-ir wraps other errors in several classes of its own
         raise ModelError(
             f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
-    topology.sort_nodes(model, where, kept.sparse_names)
-    return Loaded(model, size, preserved=kept, warnings=warnings)
+    topology.sort_nodes(model, where, preserved.sparse_names)
+    warnings = ((_DECODED,) if decoded else ()) + _duplicates(preserved.duplicates)
+    return Loaded(model, size, preserved=preserved, warnings=warnings)
 
 
-_ILLEGIBLE = "names that are no UTF-8 were read as Latin-1"
+_DECODED = "names that are not UTF-8 were read as Latin-1"
+
+
+def _duplicates(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    more = f" (and {len(names) - 1:,} others are not unique)" if len(names) > 1 else ""
+    return (
+        f"several initializers are called '{names[0]}'{more}: the last of them counts, as in onnxruntime",
+    )
 
 
 def root_cause(error: BaseException) -> str:
-    """What was at the bottom of an error, shortened."""
-    while (
-        cause := error.__cause__ or error.__context__
-    ) is not None:  # onnx-ir can fail as it tells of an error
+    """The error at the end of the chain of causes, shortened."""
+    while (cause := error.__cause__ or error.__context__) is not None:  # onnx-ir's own messages can fail
         error = cause
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,9 +1,9 @@
-"""The data files of a model that is about to be replaced: which of them go with it, and which must stay."""
+"""The data files of a model that is about to be replaced: which become obsolete, and which must stay."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,33 +15,32 @@ from amp_rewrite.model.external_data import KEY
 
 @dataclass(frozen=True, slots=True)
 class ObsoleteFiles:
-    """What nothing will refer to any more, and what stays although the old model named it, and why."""
+    """`removable` are files without any reference; `warnings` say which files stay, and why."""
 
     removable: tuple[Path, ...] = ()
-    staying: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def remove(self) -> None:
-        """Removes what nothing refers to."""
+        """Removes the removable files."""
         for file in self.removable:
             file.unlink(missing_ok=True)
 
 
 def find(target: Path, in_use: frozenset[Path]) -> ObsoleteFiles:
-    """What a new model at `target` leaves without a reader, but for the files that are `in_use` by others.
+    """The files that a new model at `target` makes obsolete, except those `in_use` by others.
 
-    Only plain files beside the target count that a tensor of the model there names, and no other file there
-    mentions. Where that cannot be known, the file stays.
+    Considers only regular files beside the target that a tensor of the old model refers to. A file that
+    another file there mentions, or for which that is unknown, stays.
     """
-    named = sorted(file for file in referenced_by(target) if file.parent == target.parent)
-    reasons = {file: _reason_to_stay(file, target, in_use) for file in named}
-    staying = (f"{file.name} stays beside the result: {why}" for file, why in reasons.items() if why)
-    return ObsoleteFiles(tuple(file for file in named if not reasons[file]), tuple(staying))
+    referenced = sorted(file for file in referenced_by(target) if file.parent == target.parent)
+    reasons = {file: _reason_to_stay(file, target, in_use) for file in referenced}
+    warnings = (f"{file.name} stays beside the result: {why}" for file, why in reasons.items() if why)
+    return ObsoleteFiles(tuple(file for file in referenced if not reasons[file]), tuple(warnings))
 
 
 def referenced_by(path: Path) -> frozenset[Path]:
-    """The files that tensors of the model at a path lie in, whether these are there or not.
-
-    None for what is no model, and what cannot be read.
+    """The data files, existing or not, of the model at a path; empty for a file that is not a model, and for
+    one that cannot be read.
     """
     data = _content(path)
     proto = _parsed(data) if KEY in data else None
@@ -51,12 +50,8 @@ def referenced_by(path: Path) -> frozenset[Path]:
         for entry in tensor.external_data
         if entry.key == _LOCATION and "\0" not in entry.value
     }
-    return frozenset(_placed(path.parent / location) for location in locations)
-
-
-def _placed(file: Path) -> Path:
-    """The path of a file in one spelling, links to the file itself not followed."""
-    return file.parent.resolve() / file.name
+    files = (path.parent / location for location in locations)
+    return frozenset(file.parent.resolve() / file.name for file in files)  # a link itself is not followed
 
 
 def _content(path: Path) -> bytes:
@@ -78,7 +73,7 @@ _LOCATION = KEY.decode()
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """All tensors of a model, wherever they stand in it."""
+    """All tensors of a model, in any field."""
     todo: list[Message] = [message]
     while todo:
         current = todo.pop()
@@ -94,34 +89,28 @@ _WITHOUT_TENSORS = {"ValueInfoProto", "StringStringEntryProto", "OperatorSetIdPr
 
 
 def _reason_to_stay(file: Path, target: Path, in_use: frozenset[Path]) -> str:
-    """Why a file is not ours to remove; nothing where it is."""
+    """Why a file must not be removed; empty if it may be."""
     if file.is_symlink() or (file.exists() and not file.is_file()):
-        return "it is no plain file"
+        return "it is not a regular file"
     if file.resolve() in in_use:
         return "the input needs it"
     try:
-        reader = next((other.name for other in _others(file, target) if _refers(other, file)), None)
+        others = (f for f in sorted(file.parent.iterdir()) if f not in (file, target) and f.is_file())
+        user = next((other.name for other in others if _refers(other, file)), None)
     except OSError as error:
         return f"it cannot be known whether others need it ({error.strerror or error})"
-    return f"{reader} refers to it" if reader else ""
-
-
-def _others(file: Path, target: Path) -> Iterable[Path]:
-    """The files in the folder that may be models, or speak of one."""
-    for other in sorted(file.parent.iterdir()):
-        if other not in (file, target) and other.is_file():
-            yield other
+    return f"{user} refers to it" if user else ""
 
 
 def _refers(other: Path, file: Path) -> bool:
-    """Whether a file is a model with data in another file, or is none and has the other's name in it."""
+    """Whether a file is a model with data in another file, or not a model but contains the other's name."""
     if not _mentions(other, os.fsencode(file.name)):
         return False
     return _parsed(_content(other)) is None or file in referenced_by(other)
 
 
 def _mentions(other: Path, name: bytes) -> bool:
-    """Whether a file holds a name. Of large ones only what may be a model is looked at."""
+    """Whether a file contains a name. Large files are searched only if they may be models."""
     with other.open("rb") as opened:
         block = opened.read(_BLOCK)
         if len(block) == _BLOCK and other.suffix != ".onnx" and not block.startswith(_FIRST_BYTE):
@@ -135,7 +124,7 @@ def _mentions(other: Path, name: bytes) -> bool:
 
 
 _BLOCK = 1 << 20
-"""Bytes to read at a time. A file of fewer is looked at whatever it is: a model as text, or a list."""
+"""Bytes to read at a time. Any smaller file is searched: it may be a model as text, or a list of files."""
 
 _FIRST_BYTE = b"\x08"
-"""A model begins with its IR version: field 1, a number. Protobuf writes fields in order."""
+"""A model begins with its IR version: field 1, a varint. Protobuf writes fields in order."""

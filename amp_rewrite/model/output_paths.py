@@ -1,4 +1,4 @@
-"""Where a result is written."""
+"""The path that a result is written to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import destination
-from amp_rewrite.model.loading import ModelSource, refuse_missing
+from amp_rewrite.model.loading import ModelSource, open_file
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import ExternalData, Options
 
@@ -16,10 +16,10 @@ from amp_rewrite.policy.options import ExternalData, Options
 def choose(
     source: ModelSource, output: str | os.PathLike[str] | None, options: Options, *, in_place: bool
 ) -> Path | None:
-    """Where the rewrite of a model at a path goes; None for a model of another kind, which is returned.
+    """The output path for a model that is given as a path; None for any other, since its result is returned.
 
-    Raises OptionError for a request that contradicts itself, OutputError where no file can be, and
-    ModelError for a source that is not there, or no file.
+    Raises OptionError for contradicting arguments, OutputError where no file can be written, and ModelError
+    for a source that is missing or not a file.
     """
     if not isinstance(source, (str, os.PathLike)):
         if output is not None:
@@ -28,39 +28,44 @@ def choose(
             raise OptionError("external_data is for a path; other models keep their weights")
         return None
     given = Path(source)
-    refuse_missing(given)
+    with open_file(given):  # raises ModelError
+        pass
     if in_place and output is not None:
-        raise OptionError("`output` and `in_place=True` name two places", remedy="leave one of them out")
+        raise OptionError(
+            "`output` and `in_place=True` contradict each other", remedy="leave one of them out"
+        )
     if in_place:
         return given
     target = Path(output) if output is not None else default(given, options.half)
     if is_same(target, given):
         raise OptionError(
-            f"{target} is the input itself", remedy="choose another place, or say `in_place=True`"
+            f"{target} is the input itself", remedy="choose another place, or use `in_place=True`"
         )
-    if output is None and target.is_symlink():  # whoever made it, nobody has named it here
-        raise OutputError("is a link, and stands where the result goes", where=target, remedy="say `output`")
+    if output is None and target.is_symlink():  # the user has not named it
+        raise OutputError(
+            "is a link at the default output path", where=target, remedy="name a place with `output`"
+        )
     destination.resolve(target)
     return target
 
 
 def refuse_data(target: Path, read: Iterable[Path]) -> None:
-    """OptionError where a result would replace a file that holds weights of its model."""
+    """Raises OptionError if a result would replace a file with weights of its model."""
     for file in read:
         if is_same(target, file):
             raise OptionError(f"{target} holds weights of the input", remedy="choose another place")
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, whatever their spelling; False where one of them leads nowhere."""
+    """Whether two paths, resolved, are the same existing file."""
     try:
         return one.resolve().samefile(other.resolve())
-    except (OSError, RuntimeError, ValueError):  # a circle of links is a RuntimeError
+    except (OSError, RuntimeError, ValueError):  # a cycle of links is a RuntimeError
         return False
 
 
 def default(path: Path, half: Half) -> Path:
-    """Where the result goes when nothing is said: beside the input, under a name of its own."""
+    """The default output path: beside the input, with the type in its name."""
     return path.with_name(f"{path.stem}_{_SHORT[half.name]}.onnx")
 
 

@@ -1,78 +1,82 @@
-"""What onnx-ir would refuse or lose of a model: taken out on the way in, and put back on the way out."""
+"""Parts of a model that onnx-ir rejects or drops: taken out before it reads the model, and restored."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from amp_rewrite.model import proto_traversal
+from amp_rewrite.onnx_types import control_flow
 
 
 @dataclass(frozen=True, slots=True)
 class PreservedFields:
     """What was taken out of a model.
 
-    `types` are those of values, by name, that hold maps or what is no element type; `sparse` the attributes
-    that hold sparse tensors, in whose places stand notes; `rest` has the sparse initializers and the training
-    information; `bodies` are graphs of nothing but the sparse initializers of a body, which has a note of its
-    number. `declared` names the values that had a value_info.
+    `types` are the declared types, by value name, that contain a map or an invalid element type; `sparse`
+    the attributes with sparse tensors, by the placeholder in their place; `sparse_initializers` those of each
+    graph that has any, whose metadata holds the index; `training` the training information. `declared` names
+    the values that have a value_info, and `duplicates` the initializers that share their name with another.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
     sparse: dict[bytes, onnx.AttributeProto] = field(default_factory=dict[bytes, onnx.AttributeProto])
-    rest: onnx.ModelProto = field(default_factory=onnx.ModelProto)
-    bodies: list[onnx.GraphProto] = field(default_factory=list[onnx.GraphProto])
+    sparse_initializers: list[onnx.GraphProto] = field(default_factory=list[onnx.GraphProto])
+    training: list[onnx.TrainingInfoProto] = field(default_factory=list[onnx.TrainingInfoProto])
     declared: set[str] = field(default_factory=set[str])
+    duplicates: list[str] = field(default_factory=list[str])
 
     @property
     def sparse_names(self) -> frozenset[str]:
         """The names of the sparse initializers."""
-        graphs = (self.rest.graph, *self.bodies)
-        return frozenset(tensor.values.name for graph in graphs for tensor in graph.sparse_initializer)
+        held = self.sparse_initializers
+        return frozenset(tensor.values.name for graph in held for tensor in graph.sparse_initializer)
 
 
 def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> PreservedFields:
-    """Takes out of a model, which has these graphs, what onnx-ir would refuse or lose.
+    """Takes out of a model, which has these graphs, what onnx-ir would reject or drop.
 
-    Attributes are left as runtimes take them: by what they hold and not by what they refer to, since outside
-    of a function there is nothing; and a tensor that is there does not lie elsewhere.
+    Where the model contradicts itself, one reading is left, that of runtimes: the last import of a domain,
+    the last initializer of a name, the value of an attribute outside a function rather than its reference,
+    and the data in a tensor rather than elsewhere.
     """
-    kept = PreservedFields()
-    _import_once(proto)
-    kept.rest.training_info.extend(proto.training_info)
-    kept.rest.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+    preserved = PreservedFields()
+    _remove_duplicate_imports(proto)
+    preserved.training.extend(proto.training_info)
     del proto.training_info[:]
-    del proto.graph.sparse_initializer[:]
     for graph in (*graphs, *proto_traversal.in_functions(proto)):
-        _take_sparse_initializers(graph, kept)
+        preserved.duplicates.extend(_remove_duplicate_initializers(graph))
+        _take_sparse_initializers(graph, preserved)
     for graph in graphs:
-        kept.types.update(_take_types(graph))
-        kept.declared.update(info.name for info in graph.value_info)
+        preserved.types.update(_take_types(graph))
+        preserved.declared.update(info.name for info in graph.value_info)
         for tensor in graph.initializer:
-            _hold_once(tensor)
+            _remove_duplicate_data(tensor)
         for attribute in proto_traversal.attributes(graph.node):
             attribute.ClearField("ref_attr_name")
-            _settle_attribute(attribute, kept)
-    for attribute in (a for function in proto.functions for a in proto_traversal.attributes(function.node)):
+            _clean_attribute(attribute, preserved)
+    for attribute in (a for f in proto.functions for a in proto_traversal.attributes(f.node)):
         if attribute.type in _SPARSE:
-            _take_sparse(attribute, kept)
-    return kept
+            _take_sparse(attribute, preserved)
+    return preserved
 
 
-def _settle_attribute(attribute: onnx.AttributeProto, kept: PreservedFields) -> None:
+def _clean_attribute(attribute: onnx.AttributeProto, preserved: PreservedFields) -> None:
     if attribute.type in _SPARSE:
-        _take_sparse(attribute, kept)
+        _take_sparse(attribute, preserved)
     elif attribute.type == onnx.AttributeProto.TENSOR:
-        _hold_once(attribute.t)
-        if attribute.t.data_location and _is_there(attribute.t):
+        _remove_duplicate_data(attribute.t)
+        if attribute.t.data_location and _has_data(attribute.t):
             attribute.t.ClearField("data_location")
 
 
-def _import_once(proto: onnx.ModelProto) -> None:
-    """Of several imports of a domain the last one counts, for runtimes; the default domain has two names."""
+def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
+    """Leaves the last import of each domain; the default domain has two names."""
     last = {"" if opset.domain == "ai.onnx" else opset.domain: opset for opset in proto.opset_import}
     if len(last) < len(proto.opset_import):
         kept = [onnx.OperatorSetIdProto.FromString(opset.SerializeToString()) for opset in last.values()]
@@ -80,82 +84,100 @@ def _import_once(proto: onnx.ModelProto) -> None:
         proto.opset_import.extend(kept)
 
 
-def restore(kept: PreservedFields, proto: onnx.ModelProto) -> None:
-    """Puts into a model again what was taken out of it, where it still belongs."""
-    proto.training_info.extend(kept.rest.training_info)
-    proto.graph.sparse_initializer.extend(kept.rest.graph.sparse_initializer)
-    if not (kept.types or kept.sparse or kept.bodies):
+def _remove_duplicate_initializers(graph: onnx.GraphProto) -> list[str]:
+    """Leaves the last initializer of each name, and returns the names that there were several of.
+
+    onnxruntime reads the sparse initializers after the dense ones.
+    """
+    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    dense = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in sparse}
+    if len(sparse) + len(dense) == len(graph.sparse_initializer) + len(graph.initializer):
+        return []
+    names = Counter([tensor.name for tensor in graph.initializer])
+    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    kept = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
+    graph.ClearField("initializer")
+    graph.ClearField("sparse_initializer")
+    graph.MergeFrom(kept)
+    return [name for name, count in names.items() if count > 1]
+
+
+def restore(preserved: PreservedFields, proto: onnx.ModelProto) -> None:
+    """Restores in a model what was taken out of it, where it still belongs."""
+    proto.training_info.extend(preserved.training)
+    if not (preserved.types or preserved.sparse or preserved.sparse_initializers):
         return
-    for graph in proto_traversal.all_graphs(proto):
-        _put_back_sparse_initializers(kept, graph)
-    for graph in proto_traversal.graphs(proto.graph):
+    graphs = tuple(proto_traversal.graphs(proto.graph))
+    for graph in (*graphs, *proto_traversal.in_functions(proto)):
+        _restore_sparse_initializers(preserved, graph)
+    for graph in graphs:
         for info in proto_traversal.value_infos(graph):
-            if info.name in kept.types:
-                info.type.CopyFrom(kept.types[info.name])
-        _put_back_sparse(kept, graph.node)
+            if info.name in preserved.types:
+                info.type.CopyFrom(preserved.types[info.name])
+        _restore_sparse(preserved, graph.node)
     for function in proto.functions:
-        _put_back_sparse(kept, function.node)
+        _restore_sparse(preserved, function.node)
 
 
 _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
 
-_NOTE = b"amp-rewrite: sparse tensor %d"
+_PLACEHOLDER = b"amp-rewrite: sparse tensor %d"
 
 
-def _take_sparse(attribute: onnx.AttributeProto, kept: PreservedFields) -> None:
-    note, whole = _NOTE % len(kept.sparse), onnx.AttributeProto()
+def _take_sparse(attribute: onnx.AttributeProto, preserved: PreservedFields) -> None:
+    placeholder, whole = _PLACEHOLDER % len(preserved.sparse), onnx.AttributeProto()
     whole.CopyFrom(attribute)
-    kept.sparse[note] = whole
+    preserved.sparse[placeholder] = whole
     attribute.Clear()
-    attribute.name, attribute.type, attribute.s = whole.name, onnx.AttributeProto.STRING, note
+    attribute.name, attribute.type, attribute.s = whole.name, onnx.AttributeProto.STRING, placeholder
 
 
-def _put_back_sparse(kept: PreservedFields, nodes: Iterable[onnx.NodeProto]) -> None:
+def _restore_sparse(preserved: PreservedFields, nodes: Iterable[onnx.NodeProto]) -> None:
     for attribute in proto_traversal.attributes(nodes):
-        if attribute.s in kept.sparse:
-            attribute.CopyFrom(kept.sparse[attribute.s])
+        if attribute.s in preserved.sparse:
+            attribute.CopyFrom(preserved.sparse[attribute.s])
 
 
 _KEY = "amp-rewrite: sparse initializers"
 
 
-def _take_sparse_initializers(graph: onnx.GraphProto, kept: PreservedFields) -> None:
+def _take_sparse_initializers(graph: onnx.GraphProto, preserved: PreservedFields) -> None:
     if graph.sparse_initializer:
-        graph.metadata_props.add(key=_KEY, value=str(len(kept.bodies)))
-        kept.bodies.append(onnx.GraphProto(sparse_initializer=graph.sparse_initializer))
+        graph.metadata_props.add(key=_KEY, value=str(len(preserved.sparse_initializers)))
+        preserved.sparse_initializers.append(onnx.GraphProto(sparse_initializer=graph.sparse_initializer))
         del graph.sparse_initializer[:]
 
 
-def _put_back_sparse_initializers(kept: PreservedFields, graph: onnx.GraphProto) -> None:
-    for note in [entry for entry in graph.metadata_props if entry.key == _KEY]:
-        graph.sparse_initializer.extend(kept.bodies[int(note.value)].sparse_initializer)
-        graph.metadata_props.remove(note)
+def _restore_sparse_initializers(preserved: PreservedFields, graph: onnx.GraphProto) -> None:
+    for entry in [entry for entry in graph.metadata_props if entry.key == _KEY]:
+        graph.sparse_initializer.extend(preserved.sparse_initializers[int(entry.value)].sparse_initializer)
+        graph.metadata_props.remove(entry)
 
 
 def _take_types(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
     for info in proto_traversal.value_infos(graph):
-        if _is_odd(info.type):
+        if _is_unsupported(info.type):
             kept = onnx.TypeProto()
             kept.CopyFrom(info.type)
             info.ClearField("type")
             yield info.name, kept
 
 
-def _is_odd(kind: onnx.TypeProto) -> bool:
-    """Whether a type holds a map, or what is no element type."""
+def _is_unsupported(kind: onnx.TypeProto) -> bool:
+    """Whether a type contains a map, or an invalid element type."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         return getattr(kind, which).elem_type not in _ELEMENT_TYPES
     if which in ("sequence_type", "optional_type"):
-        return _is_odd(getattr(kind, which).elem_type)
+        return _is_unsupported(getattr(kind, which).elem_type)
     return which is not None
 
 
 _ELEMENT_TYPES = frozenset(map(int, ir.DataType))
 
 
-def _hold_once(tensor: onnx.TensorProto) -> None:
-    """Leaves one of several fields with data, as runtimes do: the raw one, or that of the tensor's type."""
+def _remove_duplicate_data(tensor: onnx.TensorProto) -> None:
+    """Leaves one of several fields with data: the raw one, or that of the tensor's type."""
     held = [name for name in _DATA if len(getattr(tensor, name))]
     if len(held) + tensor.HasField("raw_data") > 1:
         read = "raw_data" if tensor.HasField("raw_data") else _FIELDS.get(tensor.data_type, "int32_data")
@@ -164,21 +186,34 @@ def _hold_once(tensor: onnx.TensorProto) -> None:
                 tensor.ClearField(name)
 
 
-def _is_there(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor holds any data itself."""
+def _has_data(tensor: onnx.TensorProto) -> bool:
     return tensor.HasField("raw_data") or any(len(getattr(tensor, name)) for name in _DATA)
 
 
 _DATA = "float_data int32_data string_data int64_data double_data uint64_data".split()
 
-_FIELDS: dict[int, str] = {
-    onnx.TensorProto.FLOAT: "float_data",
-    onnx.TensorProto.INT64: "int64_data",
-    onnx.TensorProto.DOUBLE: "double_data",
-    onnx.TensorProto.UINT64: "uint64_data",
-    onnx.TensorProto.UINT32: "uint64_data",
-    onnx.TensorProto.STRING: "string_data",
-    onnx.TensorProto.COMPLEX64: "float_data",
-    onnx.TensorProto.COMPLEX128: "double_data",
-}
-"""Where the data of a type is; that of all others is in int32_data."""
+_FIELDS = {kind: helper.tensor_dtype_to_field(kind) for kind in helper.get_all_tensor_dtypes()}
+"""The field with the data of each element type."""
+
+
+def restore_trailing_outputs(model: ir.Model, proto: onnx.ModelProto, graphs: Iterable[ir.Graph]) -> None:
+    """Restores the omitted outputs at the end of a node's list, which onnx-ir does not write.
+
+    Their number counts: a Loop has as many as its body, and a Split as many parts. `graphs` are those of the
+    model without its functions.
+    """
+    last = (value for graph in graphs for node in graph for value in node.outputs[-1:])
+    if not model.functions and all(value.name for value in last):
+        return
+    _restore_outputs(model.graph, proto.graph.node)
+    for function, written in zip(model.functions.values(), proto.functions, strict=True):
+        _restore_outputs(function, written.node)
+
+
+def _restore_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto]) -> None:
+    for node, proto in zip(nodes, protos, strict=True):
+        if node.outputs and not node.outputs[-1].name:
+            proto.output.extend([""] * (len(node.outputs) - len(proto.output)))
+        bodies = control_flow.bodies(node)
+        for body, written in zip(bodies, proto_traversal.bodies(proto) if bodies else (), strict=True):
+            _restore_outputs(body, written.node)

@@ -1,4 +1,4 @@
-"""The graphs, attributes and declarations of onnx's own messages."""
+"""Traversal of onnx's protobuf messages: nested graphs, attributes and value declarations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 
-def all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The graphs of a model and those of its functions."""
-    yield from graphs(proto.graph)
-    yield from in_functions(proto)
-
-
 def in_functions(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The graphs below the nodes of a model's functions."""
+    """The graphs nested in the nodes of a model's functions."""
     for function in proto.functions:
         for node in function.node:
             for body in bodies(node):
@@ -22,7 +16,7 @@ def in_functions(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and the graphs below it."""
+    """A graph and the graphs nested in it."""
     yield graph
     for attribute in attributes(graph.node):
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -30,7 +24,7 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The bodies of a node, but for those that a function's attribute stands for."""
+    """The bodies of a node, except those that refer to an attribute of a function."""
     for attribute in node.attribute:
         if attribute.ref_attr_name:
             continue
@@ -41,13 +35,13 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
-    """The attributes of all these nodes."""
+    """The attributes of these nodes."""
     for node in nodes:
         yield from node.attribute
 
 
 def value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """What a graph declares: its inputs, its outputs, and values between them."""
+    """The values that a graph declares: inputs, outputs, and values between them."""
     yield from graph.input
     yield from graph.output
     yield from graph.value_info

@@ -1,11 +1,11 @@
-"""Stored tensors a block at a time: memory does not grow with their size, and threads share the work."""
+"""Stored tensors processed in blocks by several threads: memory use does not grow with their size."""
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,26 +13,27 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import READABLE, ModelError
+from amp_rewrite.files import reading
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import CHUNK, Fit, Half
 
 THREADS = min(4, os.cpu_count() or 1)
-"""Threads that look at tensors, or convert and write them: reading a disk and rounding numbers overlap."""
+"""Threads that read tensors, or convert and write them: disk reads and rounding overlap."""
 
 _SPAN = 1 << 24
-"""How many values a thread looks at before it takes the next: 64 MiB, so that one huge tensor is shared."""
+"""Values per task: 64 MiB of float32, so that several threads share one huge tensor."""
 
 Floats = NDArray[Any]
 Conversion = Callable[[Floats], NDArray[Any]]
-"""What becomes of stored numbers, one by one."""
+"""An elementwise conversion of stored values."""
 
 
 def read(tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None) -> Iterator[Floats]:
-    """The values of a tensor from `start` to `stop` in its flat order, a block at a time: float32 or half.
+    """The values of a float32 or half tensor from flat index `start` to `stop`, in blocks.
 
-    What lies in a file is read, not mapped: mapped pages count as memory, and a file that shrinks meanwhile
-    is an error, not the end of the process. Raises ModelError when it cannot be read.
+    An external file is read, not mapped: mapped pages count as memory, and truncating a mapped file kills the
+    process. Raises ModelError when the values cannot be read.
     """
     stop = tensor.size if stop is None else stop
     if isinstance(tensor, ir.ExternalTensor):
@@ -45,11 +46,12 @@ def read(tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None) -> 
 def _from_file(tensor: ir.ExternalTensor, start: int, stop: int) -> Iterator[Floats]:
     little = tensor.dtype.numpy().newbyteorder("<")  # on every machine
     try:
-        with open(tensor.path, "rb", buffering=0) as file:  # noqa: PTH123 - onnx-ir's path is text
+        with reading.open_regular(Path(tensor.path)) as file:
             file.seek((tensor.offset or 0) + start * little.itemsize)
             for at in range(start, stop, CHUNK):
-                block = np.empty(min(CHUNK, stop - at), little)
-                if not _fill(block, file):
+                count = min(CHUNK, stop - at)
+                block = np.fromfile(file, little, count)
+                if block.size < count:
                     raise _unreadable(tensor, "it ends too early")
                 yield block
     except OSError as error:
@@ -57,39 +59,24 @@ def _from_file(tensor: ir.ExternalTensor, start: int, stop: int) -> Iterator[Flo
         raise _unreadable(tensor, error.strerror or str(error), remedy) from error
 
 
-def _fill(block: Floats, file: io.FileIO) -> bool:
-    """Reads a block as a whole; false where the file ends before it does."""
-    left = block.view(np.uint8).data
-    while left:
-        count = file.readinto(left)
-        if not count:
-            return False
-        left = left[count:]
-    return True
-
-
 _UNCHANGED = "leave the file alone while it is rewritten"
 
 
 def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -> ModelError:
-    return ModelError(
-        f"the data of '{tensor.name}' cannot be read ({why})",
-        where=tensor.path,
-        remedy=remedy,
-    )
+    return ModelError(f"the data of '{tensor.name}' cannot be read ({why})", where=tensor.path, remedy=remedy)
 
 
 def fits(tensors: Iterable[ir.TensorProtocol], half: Half) -> list[Fit]:
-    """How each of these float32 tensors fits into `half`; large ones are shared out among threads."""
+    """How each of these float32 tensors fits into `half`; several threads share a large tensor."""
     with ThreadPoolExecutor(THREADS) as pool:
         parts = [_parts(tensor, half, pool) for tensor in tensors]
         return [halves.join([part() for part in each]) for each in parts]
 
 
 def _parts(tensor: ir.TensorProtocol, half: Half, pool: ThreadPoolExecutor) -> list[Callable[[], Fit]]:
-    """What gives the fits of the spans of a tensor: found here for a small one, by the pool for a large one.
+    """Functions that return the fits of the spans of a tensor: computed here if small, else by the pool.
 
-    Only what lies in a file is divided: other kinds of tensors copy all of themselves to give a part.
+    Only external tensors are divided: the others copy all their values to return a part.
     """
     if tensor.size < CHUNK:
         found = _fit(tensor, 0, tensor.size, half)
@@ -104,14 +91,14 @@ def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:
 
 
 class ConvertedTensor(ir.LazyTensor):
-    """A stored tensor of float32 or half with other numbers: changed when it is written, block by block."""
+    """A stored tensor of float32 or half in another type: converted when it is written, block by block."""
 
-    __slots__ = ("_change", "_source")
+    __slots__ = ("_convert", "_source")
 
     def __init__(
-        self, source: ir.TensorProtocol, change: Conversion, dtype: ir.DataType, name: str | None
+        self, source: ir.TensorProtocol, convert: Conversion, dtype: ir.DataType, name: str | None
     ) -> None:
-        self._source, self._change = source, change
+        self._source, self._convert = source, convert
         super().__init__(
             self._whole,
             dtype=dtype,
@@ -122,15 +109,15 @@ class ConvertedTensor(ir.LazyTensor):
         )
 
     def _whole(self) -> ir.TensorProtocol:
-        made = np.empty(self.size, self.dtype.numpy())
+        whole = np.empty(self.size, self.dtype.numpy())
         start = 0
         for block in read(self._source):
-            made[start : start + block.size] = self._change(block)
+            whole[start : start + block.size] = self._convert(block)
             start += block.size
-        return ir.Tensor(made.reshape(self.shape.numpy()), dtype=self.dtype, name=self.name)
+        return ir.Tensor(whole.reshape(self.shape.numpy()), dtype=self.dtype, name=self.name)
 
     def tofile(self, file: Any) -> None:
         """Writes the tensor's bytes to a binary file."""
         little = self.dtype.numpy().newbyteorder("<")
         for block in read(self._source):
-            file.write(self._change(block).astype(little, copy=False).view(np.uint8))
+            file.write(self._convert(block).astype(little, copy=False).view(np.uint8))

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_rewrite.onnx_types import control_flow
 
 GraphNodes = Mapping[ir.Graph, Sequence[ir.Node]]
-"""The nodes of graphs, as they were at one time."""
+"""The nodes of each graph, as a snapshot."""
 
 
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -21,13 +21,21 @@ def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 def bodies(graph: Iterable[ir.Node]) -> Iterator[ir.Graph]:
     """The bodies of the nodes of a graph, in node order, without those nested deeper."""
-    for node in [node for node in graph if control_flow.may_hold(node)]:
+    for node in [node for node in graph if control_flow.may_have_bodies(node)]:
         yield from control_flow.bodies(node)
 
 
 def nodes(graph: ir.Graph) -> dict[ir.Graph, tuple[ir.Node, ...]]:
     """The nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
-    found = {graph: tuple(graph)}  # to read a tuple again takes a fifth of the time of onnx-ir's list
+    found = {graph: tuple(graph)}  # iterating a tuple is five times faster than onnx-ir's list
     for body in bodies(found[graph]):
         found.update(nodes(body))
     return found
+
+
+def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Nodes and the nodes nested in them, each after those of its bodies."""
+    for node in nodes:
+        for body in control_flow.bodies(node):
+            yield from nodes_inner_first(body)
+        yield node

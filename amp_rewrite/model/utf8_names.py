@@ -1,4 +1,4 @@
-"""Names that are no UTF-8."""
+"""Names that are not valid UTF-8, decoded as Latin-1."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from amp_rewrite.model import proto_traversal
 
 
 def decode(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
-    """Has names that are no UTF-8, as some exporters write them, read as Latin-1; whether there were any.
+    """Decodes names that are not UTF-8, which some exporters write, as Latin-1; returns whether it did.
 
-    `graphs` are all that are below the model's, and that itself.
+    `graphs` are the model's graph and all graphs nested in it.
     """
     try:
         "".join(_names(proto, graphs))
-    except TypeError:  # protobuf gives bytes where it cannot give text
+    except TypeError:  # protobuf returns bytes for text that it cannot decode
         _decode(proto)
         return True
     return False
@@ -49,12 +49,12 @@ def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
 
 
 def _is_ascii(message: Message) -> bool:
-    """Whether a small message is ASCII as a whole, which is seen faster than whether each of its names is."""
+    """Whether a small message is all ASCII, which is faster to check than each of its names."""
     return message.ByteSize() < _SMALL and message.SerializeToString().isascii()
 
 
 _SMALL = 1 << 12
-"""Bytes up to which a message is serialised for a look: one with a tensor in it is not copied."""
+"""Bytes up to which a message is serialised for this check: one that contains a tensor is not copied."""
 
 
 def _decode(message: Message) -> None:

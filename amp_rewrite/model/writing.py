@@ -1,4 +1,4 @@
-"""The model that is ours -> the kind that the user gave: an object, or a file in one step."""
+"""Writes a result as the kind of model that was given: an object, or a file that is replaced in one step."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
-from amp_rewrite.files import destination, locking, source_files, staging
-from amp_rewrite.files.source_files import SourceFile
+from amp_rewrite.files import destination, file_identity, locking, staging
+from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import external_data_writing, obsolete_data_files, preserved_fields, trailing_outputs
-from amp_rewrite.model.loading import Loaded, ModelSource, exported, root_cause, surgeon
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model import external_data_writing, obsolete_data_files, preserved_fields, traversal
+from amp_rewrite.model.loading import Loaded, ModelSource, exported, open_file, root_cause, surgeon
 from amp_rewrite.policy.options import Beside, ExternalData
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
-"""Protobuf stops at 2 GiB; what is this large or larger gets external data."""
+"""Bytes from which on a model gets external data: protobuf's own limit is 2 GiB."""
+
+Checkable = onnx.ModelProto | bytes | str
+"""What onnx's checker accepts: a model, its bytes, or its path (with external data, only a path)."""
+
+_AS_IN_SOURCE = ExternalData()
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenResult:
-    """A result: `model` is of the kind that was given, `size` in bytes with external data, and
-    `checkable` what onnx's checker takes; `warnings` say which files of an older result stay.
+    """`model` is of the kind that was given, `size` in bytes with external data, and `checkable` is for
+    onnx's checker; `warnings` say which data files of a replaced result stay.
     """
 
     model: Any
@@ -39,145 +43,130 @@ class WrittenResult:
     warnings: tuple[str, ...] = ()
 
 
-_AS_IT_WAS = ExternalData()
-
-
 def write_result(
     source: ModelSource,
     loaded: Loaded,
     target: Path | None,
     *,
     changed: bool,
-    external_data: ExternalData = _AS_IT_WAS,
+    external_data: ExternalData = _AS_IN_SOURCE,
 ) -> WrittenResult:
-    """The loaded model as the kind that `source` is; a model that did not change comes as it came.
+    """The loaded model as the kind that `source` is; an unchanged model as a copy of the source.
 
-    A path is written to `target`. Raises OutputError when that fails, or when the model is too large.
+    The result for a path is written to `target`. Raises OutputError when that fails, and for a model that is
+    too large.
     """
     if isinstance(source, (str, os.PathLike)) and target is not None:
-        return _write_back(Path(source), loaded, target, external_data, changed=changed)
+        return _write_file(Path(source), loaded, target, external_data, changed=changed)
     if not changed:
-        return _unchanged(source, loaded)
-    if not isinstance(source, ir.Model):
-        _refuse_too_large(loaded, "the result", "give a path: a file can have its weights beside it")
-    proto = to_proto(loaded)
+        return WrittenResult(_copied(source), loaded.size, "")
     if isinstance(source, ir.Model):
-        return WrittenResult(loaded.model, external.size_of(loaded.model), proto)
+        return WrittenResult(loaded.model, external.size_of(loaded.model), to_proto(loaded))
+    _refuse_too_large(loaded, "the result", "give a path: a file can have external data")
+    proto = to_proto(loaded)
     if isinstance(source, bytes):
         data = proto.SerializeToString()
         return WrittenResult(data, len(data), data)
-    if isinstance(source, onnx.ModelProto):
-        return WrittenResult(proto, proto.ByteSize(), proto)
-    return WrittenResult(surgeon().import_onnx(proto), proto.ByteSize(), proto)
+    result = proto if isinstance(source, onnx.ModelProto) else surgeon().import_onnx(proto)
+    return WrittenResult(result, proto.ByteSize(), proto)
 
 
-def _unchanged(source: Any, loaded: Loaded) -> WrittenResult:
+def _copied(source: Any) -> Any:
     if isinstance(source, ir.Model):
-        same: Any = source.clone()
-    elif isinstance(source, onnx.ModelProto):
-        same = onnx.ModelProto()
-        same.CopyFrom(source)
-    else:
-        same = source if isinstance(source, bytes) else source.copy()
-    return WrittenResult(same, loaded.size, "")
+        return source.clone()
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return copy
+    return source if isinstance(source, bytes) else source.copy()
 
 
-def _write_back(
+def _write_file(
     source: Path, loaded: Loaded, target: Path, external_data: ExternalData, *, changed: bool
 ) -> WrittenResult:
-    if not changed and not loaded.external and not _goes_beside(loaded, external_data):
-        return _copied(source, loaded, target)
+    if not changed and not loaded.external and not _is_external(loaded, external_data):
+        with open_file(source) as file:
+            data = file.read()
+        with _staged(target) as stage:
+            written = _publish(stage, data, (), loaded.files)
+        return WrittenResult(target, len(data), "", written.warnings)
     in_use = loaded.external if source != target else frozenset[Path]()
-    saved = save(loaded, target, external_data, in_use)
-    beside = external.size_of(loaded.model) if external.KEY in saved.data else 0
-    return WrittenResult(target, beside + len(saved.data), str(target), saved.warnings)
-
-
-def _copied(source: Path, loaded: Loaded, target: Path) -> WrittenResult:
-    """A model that did not change and lies in one file, byte for byte."""
-    with _staged(target) as stage:
-        saved = _publish(stage, source.read_bytes(), (), loaded.files)
-    return WrittenResult(target, len(saved.data), "", saved.warnings)
-
-
-Checkable = onnx.ModelProto | bytes | str
-"""What onnx's checker takes: a model, its bytes, or the path of one (with external data, only a path)."""
+    written = save(loaded, target, external_data, in_use)
+    beside = external.size_of(loaded.model) if external.KEY in written.data else 0
+    return WrittenResult(target, beside + len(written.data), str(target), written.warnings)
 
 
 def checkable(source: ModelSource) -> Checkable:
-    """What onnx's checker takes, for a model of any kind."""
+    """A model of any kind in a form that onnx's checker accepts."""
     if isinstance(source, (str, os.PathLike)):
         return str(source)
-    if isinstance(source, bytes):
-        return source
     if isinstance(source, ir.Model):
         return _serialised(source)
-    return source if isinstance(source, onnx.ModelProto) else exported(source)
+    return source if isinstance(source, (bytes, onnx.ModelProto)) else exported(source)
 
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
-    """The model as a ModelProto, with what was taken out on the way in."""
-    held = tuple(graphs(loaded.model.graph))
+    """The model as a ModelProto, with what was taken out of it on loading."""
+    graphs = tuple(traversal.graphs(loaded.model.graph))
     if loaded.preserved is not None:
-        _forget_undeclared(held, loaded.preserved.declared)
+        _forget_undeclared(graphs, loaded.preserved.declared)
     proto = _serialised(loaded.model)
-    if loaded.model.functions or trailing_outputs.are_in(held):
-        trailing_outputs.put_back(loaded.model, proto)
+    preserved_fields.restore_trailing_outputs(loaded.model, proto, graphs)
     if loaded.preserved is not None:
         preserved_fields.restore(loaded.preserved, proto)
     for function in proto.functions:
-        function.domain = function.domain or ""  # onnx's checker wants it said, also where it is empty
+        function.domain = function.domain or ""  # onnx's checker requires the field, even if empty
     return proto
 
 
 def _serialised(model: ir.Model) -> onnx.ModelProto:
     try:
         return ir.to_proto(model)
-    except ir.serde.SerdeError as error:  # such as a name that is no text, which loading lets pass
+    except ir.serde.SerdeError as error:  # such as a name that is not text, which loading accepts
         raise ModelError(
-            f"cannot be written as ONNX ({root_cause(error)})",
-            where="the given model",
-            remedy=EXPORT_AGAIN,
+            f"cannot be written as ONNX ({root_cause(error)})", where="the given model", remedy=EXPORT_AGAIN
         ) from error
 
 
-def _forget_undeclared(held: Iterable[ir.Graph], declared: Container[str | None]) -> None:
-    """An initializer says its type itself; onnx-ir would add a value_info that was not there."""
-    for graph in held:
+def _forget_undeclared(graphs: Iterable[ir.Graph], declared: Container[str | None]) -> None:
+    """Removes the types of initializers, for which onnx-ir would add a value_info that was not there."""
+    for graph in graphs:
         for value in graph.initializers.values():
-            leaving = value.is_graph_input() or value.is_graph_output()
-            if value.name not in declared and not leaving:
+            if value.name not in declared and not (value.is_graph_input() or value.is_graph_output()):
                 value.type = value.shape = None
 
 
-def save(
-    loaded: Loaded, path: Path, asked: ExternalData = _AS_IT_WAS, in_use: frozenset[Path] = frozenset[Path]()
-) -> WrittenFile:
-    """Writes a model to a file: beside it first, then moved into place, so that none is ever half there.
+@dataclass(frozen=True, slots=True)
+class WrittenModel:
+    """The content of the model file itself, and warnings."""
 
-    Its weights go where `asked` has them. Data of the model that stood there goes with it, unless it is
-    `in_use` or others refer to it. Raises OutputError when the model cannot be written, and ModelError when a
-    file that it is read from was changed meanwhile.
+    data: bytes
+    warnings: tuple[str, ...] = ()
+
+
+def save(
+    loaded: Loaded,
+    path: Path,
+    asked: ExternalData = _AS_IN_SOURCE,
+    in_use: frozenset[Path] = frozenset[Path](),
+) -> WrittenModel:
+    """Writes a model to a file in one step: it is complete or not there.
+
+    `asked` says where its weights go. Data files of a replaced model are removed, unless they are `in_use` or
+    others refer to them. Raises OutputError when the model cannot be written, and ModelError when a file that
+    it is read from has changed since.
     """
-    beside = _goes_beside(loaded, asked)
-    if not beside:
+    is_external = _is_external(loaded, asked)
+    if not is_external:
         _refuse_too_large(loaded, path, "leave out `Options.external_data=NEVER`")
     with _staged(path) as stage:
         names: Sequence[str] = ()
-        if beside:
+        if is_external:
             _refuse_link_elsewhere(path, stage.target)
             names = external_data_writing.write(loaded.model, stage, asked.largest)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use)
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """What was written into the file itself, and what there is to warn of."""
-
-    data: bytes
-    warnings: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -196,25 +185,26 @@ def _publish(
     names: Sequence[str],
     read: Sequence[SourceFile],
     in_use: frozenset[Path] = frozenset[Path](),
-) -> WrittenFile:
-    """Has a model and its data files take their places, once all that was read is seen to be what it was."""
+) -> WrittenModel:
+    """Moves a model and its data files into place, after checking that no file that was read has changed."""
     (stage.files / stage.target.name).write_bytes(data)
-    source_files.check(read)
+    file_identity.check(read)
     with locking.held(stage.target.parent):
-        old = obsolete_data_files.find(stage.target, in_use)
+        obsolete = obsolete_data_files.find(stage.target, in_use)
         stage.publish(names, next((file.path for file in read), None))
-        old.remove()
-    return WrittenFile(data, old.staying)
+        obsolete.remove()
+    return WrittenModel(data, obsolete.warnings)
 
 
-def _goes_beside(loaded: Loaded, asked: ExternalData) -> bool:
+def _is_external(loaded: Loaded, asked: ExternalData) -> bool:
+    """Whether the weights are written as external data."""
     if asked.beside is Beside.AUTO:
         return bool(loaded.external or asked.largest) or _is_too_large(loaded)
     return asked.beside is Beside.ALWAYS
 
 
 def _refuse_link_elsewhere(path: Path, target: Path) -> None:
-    """Who follows a link to a model looks for its data beside the link."""
+    """Refuses a link to another folder: runtimes look for external data beside the link."""
     if path.parent.resolve() != target.parent.resolve():
         raise OutputError(
             f"is a link to {target}, and the weights would lie in a file beside that",
@@ -227,12 +217,12 @@ def _refuse_too_large(loaded: Loaded, where: str | Path, remedy: str) -> None:
     if _is_too_large(loaded):
         size = external.size_of(loaded.model) / 1e9
         raise OutputError(
-            f"would hold {size:.1f} GB of weights, and protobuf stops at 2 GiB", where=where, remedy=remedy
+            f"would hold {size:.1f} GB of weights, and protobuf's limit is 2 GiB", where=where, remedy=remedy
         )
 
 
 def _is_too_large(loaded: Loaded) -> bool:
-    """Whether protobuf cannot hold it; two forms of a tensor make at most half as much again."""
+    """Whether protobuf cannot hold it; storing tensors in two types adds at most half of the size."""
     return loaded.size > PROTOBUF_LIMIT // 2 and external.size_of(loaded.model) >= PROTOBUF_LIMIT
 
 

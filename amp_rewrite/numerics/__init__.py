@@ -1,1 +1,1 @@
-"""What half types hold, and how numbers are rounded to them."""
+"""The range and precision of the half types, and rounding to them."""

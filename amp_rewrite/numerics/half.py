@@ -1,4 +1,4 @@
-"""What float16 and bfloat16 can hold, and how arrays get there."""
+"""float16 and bfloat16: their limits, and how well an array fits into them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from amp_rewrite.errors import OptionError
 class Half:
     """A 16-bit floating-point type.
 
-    `largest` is the largest finite value, `smallest` the smallest positive one (subnormal), `integers`
-    the bound up to which every integer is exact (2 to the number of significand bits).
+    `largest` is the largest finite value, `smallest` the smallest positive (subnormal) one. Every integer
+    up to `integers` is exact: 2 to the power of the number of significand bits.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Half:
 
     @property
     def fill(self) -> float:
-        """What a mask is filled with: half the largest value, so that a score or a second mask added to it
-        stays finite. A row that is masked throughout would be NaN otherwise.
+        """The value that masks are clamped to: half of `largest`, so that adding a score or a second mask
+        does not overflow. With infinities a fully masked row would become NaN in the softmax.
         """
         return self.largest / 2
 
     @property
     def tensor(self) -> str:
-        """The type as ONNX schemas write it, such as `tensor(float16)`."""
+        """The type string of ONNX schemas, such as `tensor(float16)`."""
         return f"tensor({self.name})"
 
 
@@ -62,22 +62,20 @@ HALF_TYPES = frozenset(half.dtype for half in BY_NAME.values())
 
 
 def named(name: str) -> Half:
-    """The half type of that name; OptionError for any other."""
+    """The half type called `name`; OptionError for any other name."""
     if name not in BY_NAME:
-        raise OptionError(
-            f"{name} is not a half-precision type", remedy=f"choose one of {', '.join(BY_NAME)}"
-        )
+        choices = ", ".join(BY_NAME)
+        raise OptionError(f"{name} is not a half-precision type", remedy=f"choose one of {choices}")
     return BY_NAME[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How an array of float32 fits into a half type.
+    """How a float32 array fits into a half type.
 
-    `low` and `high` bound its finite values (0 for none). `overflowing` counts the values that are
-    finite in float32 and infinite in half, `flushed` those that are not zero and become it. `exact` holds
-    when every value survives unchanged, `whole` when every finite value is an integer, `nan` when there is
-    a NaN among them.
+    `low` and `high` bound its finite values (0 if there are none). `overflowing` counts finite values that
+    become infinite in half, `flushed` non-zero values that become zero. `exact`: every value is
+    representable. `whole`: every finite value is an integer. `nan`: at least one value is NaN.
     """
 
     low: float
@@ -92,16 +90,16 @@ class Fit:
 PERFECT = Fit(0.0, 0.0, 0, 0, True, True, nan=False)
 
 CHUNK = 1 << 18
-"""How many values are looked at in one go: a mebibyte of float32, which stays in a core's cache through all
-passes over it, and bounds the memory whatever the size of the array.
+"""Values per block: 1 MiB of float32 stays in a core's cache for all passes over it, and bounds the memory
+for arrays of any size.
 """
 
 _SAMPLE = 64
-"""Weights are rarely exact in half or whole: the first few values tell."""
+"""Values tested first: weights are rarely exact in half or integral, and these usually settle it."""
 
 
 def fit(array: NDArray[np.float32], half: Half) -> Fit:
-    """How `array` fits into `half`; the array is not changed."""
+    """How `array` fits into `half`; `array` is not modified."""
     flat = array.reshape(-1)
     chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
     with np.errstate(all="ignore"):
@@ -109,7 +107,7 @@ def fit(array: NDArray[np.float32], half: Half) -> Fit:
 
 
 def join(parts: Sequence[Fit]) -> Fit:
-    """How an array fits whose parts fit like these."""
+    """The fit of an array, from the fits of its blocks."""
     if len(parts) <= 1:
         return next(iter(parts), PERFECT)
     return Fit(
@@ -146,7 +144,7 @@ def _overflowing(array: NDArray[np.float32], half: Half) -> int:
 
 
 def _flushed(sizes: NDArray[np.float32], half: Half) -> int:
-    """What is not zero becomes it up to half the smallest value: a tie goes to the even neighbour, zero."""
+    """Non-zero values up to half of `smallest` round to zero: the tie goes to the even neighbour, zero."""
     if sizes.min() > half.smallest / 2:
         return 0
     return int(np.count_nonzero(sizes <= half.smallest / 2)) - int(np.count_nonzero(sizes == 0))
@@ -155,10 +153,8 @@ def _flushed(sizes: NDArray[np.float32], half: Half) -> int:
 def _survives(
     array: NDArray[np.float32], change: Callable[[NDArray[np.float32]], NDArray[Any]], *, nan: bool
 ) -> bool:
-    """Whether a change leaves every value as it is; NaN stays what it is."""
-    head = array[:_SAMPLE]
-    if not nan and not (change(head) == head).all():
-        return False
+    """Whether `change` leaves every value as it is; NaN equals NaN."""
     if nan:
         return np.array_equal(change(array).astype(np.float32), array, equal_nan=True)
-    return array.size <= _SAMPLE or bool((change(array) == array).all())
+    head = array[:_SAMPLE]
+    return bool((change(head) == head).all() and (change(array) == array).all())

@@ -1,7 +1,7 @@
-"""Float32 -> half, to the nearest value, ties to even: the same bits whoever rounds.
+"""Rounding of float32 to half, to the nearest value, ties to even: the same bits from either implementation.
 
-NumPy and ml_dtypes round a value at a time; onnxruntime's Cast uses the processor's instructions for it, many
-times as fast. What is large goes to it, where it is installed and rounds alike.
+NumPy and ml_dtypes round one value at a time; onnxruntime's Cast uses the processor's conversion instructions
+and is many times as fast. Large arrays go to onnxruntime if it is installed and rounds identically.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.process import fork_safe
 
 Floats = NDArray[np.float32]
+Converter = Callable[[Floats], NDArray[Any]]
 
-_LARGE = 1 << 16
-"""From so many values on the import of onnxruntime pays."""
+LARGE = 1 << 16
+"""The array size from which importing onnxruntime pays off."""
 
 
 def convert(array: Floats, half: Half, *, saturate: bool = False, nan: bool = True) -> NDArray[Any]:
     """`array` rounded to the nearest values of `half`, ties to even, signs kept.
 
-    With `saturate`, finite values beyond the range become the fill of their sign instead of infinity;
-    infinities stay. Who knows that there is no NaN says so with `nan`, and spares a look at all values.
+    With `saturate`, finite values out of range become the fill value of their sign instead of infinity;
+    infinities stay. `nan=False` asserts that there is no NaN, and saves the pass that looks for one.
     """
-    given = saturated(array, half) if saturate else array
-    fast = _cast(half) if given.size >= _LARGE and not (nan and np.isnan(given.min())) else None
-    return fast(given) if fast else _plain(half, given)
+    source = saturated(array, half) if saturate else array
+    is_large = source.size >= LARGE and not (nan and np.isnan(source.min()))
+    fast = fast_converter(half) if is_large else None
+    return fast(source) if fast else _numpy_convert(half, source)
 
 
 def saturated(array: Floats, half: Half) -> Floats:
-    """`array` in float32, with the fill of `half` for finite values beyond its range; see `Half.fill`."""
+    """`array` in float32, with finite values out of range replaced by the fill value (`Half.fill`)."""
     beyond = np.abs(array) > half.largest
     if not beyond.any():
         return array
@@ -44,32 +46,28 @@ def saturated(array: Floats, half: Half) -> Floats:
     return np.where(beyond, np.copysign(np.float32(half.fill), array), array).astype(np.float32)
 
 
-def _plain(half: Half, array: Floats) -> NDArray[Any]:
+def _numpy_convert(half: Half, array: Floats) -> NDArray[Any]:
     with np.errstate(all="ignore"):
         return array.astype(half.numpy)
 
 
 @functools.cache
-def _cast(half: Half) -> Callable[[Floats], NDArray[Any]] | None:
-    """onnxruntime's Cast to `half`; None where it is not installed, or does not round as NumPy does.
+def fast_converter(half: Half) -> Converter | None:
+    """onnxruntime's conversion to `half`; None if it is not installed or does not round as NumPy does.
 
-    It is not asked about NaN, of which it keeps other bits.
+    Not for NaN, whose payload bits it does not keep as NumPy does.
     """
     sample = _sample()
     try:
-        cast = _Cast(half)
-        rounds_alike = _same_bits(cast(sample), _plain(half, sample))
-    except Exception:  # onnxruntime has no common class for its errors
+        converter = onnxruntime_converter(half)
+        same = np.array_equal(converter(sample).view(np.uint16), _numpy_convert(half, sample).view(np.uint16))
+    except Exception:  # onnxruntime's errors have no common base class
         return None
-    return cast if rounds_alike else None
-
-
-def _same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    return np.array_equal(one.view(np.uint16), other.view(np.uint16))
+    return converter if same else None
 
 
 def _sample() -> Floats:
-    """Float32 of every size: no NaN, both infinities, and for each exponent what lies on and beside a tie."""
+    """Float32 values of every exponent and both signs, on and beside ties, with infinities but no NaN."""
     exponents = np.arange(0, 1 << 31, 1 << 23, dtype=np.int64)
     ends = np.array([i + j for i, j in itertools.product(_ENDS, (-1, 0, 1))], np.int64)
     bits = (exponents[:, None] + ends[None, :]).reshape(-1)
@@ -81,28 +79,25 @@ _INFINITY = 0x7F800000
 _ENDS = [*(1 << i for i in range(23)), *(3 << i for i in range(22)), 0, 0x7FEFFF]
 
 
-class _Cast:
-    """A Cast from float32 to half on the CPU, on the caller's thread; any number of threads may call it."""
+def onnxruntime_converter(half: Half) -> Converter:
+    """A Cast from float32 to `half` on the CPU, on the caller's thread; safe to call from several threads."""
+    runtime = fork_safe.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # fatal errors only
+    model = parser.parse_model(_MODEL.format(half=half.name, to=int(half.dtype))).SerializeToString()
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
-    def __init__(self, half: Half) -> None:
-        self._half = half
-        runtime = fork_safe.import_module("onnxruntime")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # only what ends the process
-        model = parser.parse_model(_MODEL.format(half=half.name, to=int(half.dtype)))
-        self._session = runtime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+    def convert_by_cast(array: Floats) -> NDArray[Any]:
+        source = np.ascontiguousarray(array, np.float32)
+        result = np.empty(source.shape, half.numpy)
+        binding = session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, [source.size], source.ctypes.data)
+        binding.bind_output("y", "cpu", 0, int(half.dtype), [result.size], result.ctypes.data)
+        session.run_with_iobinding(binding)
+        return result
 
-    def __call__(self, array: Floats) -> NDArray[Any]:
-        given = np.ascontiguousarray(array, np.float32)
-        made = np.empty(given.shape, self._half.numpy)
-        binding = self._session.io_binding()
-        binding.bind_input("x", "cpu", 0, np.float32, [given.size], given.ctypes.data)
-        binding.bind_output("y", "cpu", 0, int(self._half.dtype), [made.size], made.ctypes.data)
-        self._session.run_with_iobinding(binding)
-        return made
+    return convert_by_cast
 
 
 _MODEL = """

@@ -1,4 +1,4 @@
-"""Outputs whose element type an attribute names: Cast's `to`, ConstantOfShape's `value` and their like."""
+"""Operators whose output element type is given by an attribute, such as `to` of Cast."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
 
 @dataclass(frozen=True, slots=True)
 class TypedBy:
-    """Type variable `var` is what `attribute` says: a data type's number, or the type of a tensor.
+    """`attribute` gives the type of the type variable `var`: as a data type's number, or that of a tensor.
 
-    Without the attribute it is the type of variable `like`, or else `default`. What is `settable` may be
-    given another type by setting the attribute; elsewhere the attribute means more than a type.
+    Without the attribute it is the type of variable `like`, or else `default`. If `settable`, setting the
+    attribute changes the type and nothing else.
     """
 
     attribute: str
@@ -49,7 +49,7 @@ OPERATORS = frozenset(operator for _, operator in _TABLE)
 """The operators that have such an attribute."""
 
 FIRST_TYPED_CAST = 6
-"""The first opset whose Cast names its type by number; for those before, runtimes have no kernels."""
+"""The first opset whose Cast gives its type as a number; runtimes have no kernels for earlier ones."""
 
 _FIRST_BFLOAT16_CAST = 13
 """The first opset whose operators take bfloat16 (Cast, MatMul, Add and their like, ONNX 1.8)."""
@@ -61,12 +61,12 @@ def first_opset_with(half: Half) -> int:
 
 
 def of(node: ir.Node) -> TypedBy | None:
-    """How an attribute of this node types one of its variables; None when none does."""
+    """Which attribute of this node gives the type of which type variable; None if none does."""
     return _TABLE.get((node.domain, node.op_type))
 
 
 def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
-    """The type that the node's attribute names; None when the attribute is absent or odd."""
+    """The type that the node's attribute gives; None if the attribute is absent or invalid."""
     attribute = node.attributes.get(typed.attribute)
     if attribute is None or attribute.is_ref():
         return None
@@ -74,19 +74,14 @@ def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
         return attribute.value.dtype
     if attribute.type == ir.AttributeType.STRING:  # a Cast before FIRST_TYPED_CAST
         return ir.DataType.__members__.get(attribute.as_string())
-    return _numbered(int(attribute.value))
-
-
-def _numbered(number: int) -> ir.DataType | None:
-    """The data type of that number; 0 is ONNX's way to say that none is meant."""
     try:
-        return ir.DataType(number) or None
+        return ir.DataType(int(attribute.value)) or None  # 0 is UNDEFINED
     except ValueError:
         return None
 
 
 def of_constant(node: ir.Node) -> ir.DataType | None:
-    """The element type of a Constant node's output, whichever of its attributes holds the value."""
+    """The element type of a Constant node's output, whichever attribute holds its value."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.TENSOR:
             return attribute.value.dtype

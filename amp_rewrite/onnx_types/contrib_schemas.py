@@ -1,6 +1,6 @@
 """Schemas of onnxruntime's own operators: from onnxruntime where it is installed, and from a stored table.
 
-The table `contrib_schemas.json` is written by `python -m amp_rewrite.onnx_types.contrib_schemas`.
+`python -m amp_rewrite.onnx_types.contrib_schemas` writes the table, `contrib_schemas.json`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import onnx
 
 from amp_rewrite.process import fork_safe
 
-Record = Mapping[str, Any]
+OperatorVersion = Mapping[str, Any]
 """One version of an operator: `since`, `inputs`, `outputs` (rows of type, option, homogeneous), `types`."""
+
+OperatorVersions = Mapping[tuple[str, str], tuple[OperatorVersion, ...]]
+"""The versions of each operator, oldest first, by (domain, operator)."""
 
 CONTRIB = "com.microsoft"
 
@@ -24,16 +27,16 @@ _TABLE = Path(__file__).with_name("contrib_schemas.json")
 
 
 @functools.cache
-def records() -> Mapping[tuple[str, str], tuple[Record, ...]]:
-    """Versions of every operator that onnxruntime adds, oldest first, by (domain, operator).
+def records() -> OperatorVersions:
+    """Every operator that onnxruntime adds to ONNX.
 
-    What is installed may be older than the table: of the operators that both know, it has the say.
+    The installed version takes precedence, but may be older than the table and lack some of its operators.
     """
-    return {**stored(), **from_onnxruntime()}
+    return {**stored(), **installed()}
 
 
-def stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
-    """The schemas that are stored with the package, by domain and name."""
+def stored() -> OperatorVersions:
+    """The operators in the stored table."""
     table = json.loads(_TABLE.read_text(encoding="utf-8"))
     return {
         (domain, name): tuple(versions)
@@ -42,26 +45,21 @@ def stored() -> Mapping[tuple[str, str], tuple[Record, ...]]:
     }
 
 
-def from_onnxruntime() -> Mapping[tuple[str, str], tuple[Record, ...]]:
-    """The schemas of the installed onnxruntime, by domain and name; none without it."""
+def installed() -> OperatorVersions:
+    """The operators of the installed onnxruntime; none if it is missing or does not work."""
     try:
         state = fork_safe.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
     except (ImportError, AttributeError, OSError):
         return {}
-    found: dict[tuple[str, str], list[Record]] = {}
+    found: dict[tuple[str, str], list[OperatorVersion]] = {}
     for schema in sorted(schemas, key=lambda s: (s.domain, s.name, s.since_version)):
-        if schema.domain == CONTRIB or (schema.domain == "" and not _in_onnx(schema.name)):
+        if schema.domain == CONTRIB or (schema.domain == "" and not onnx.defs.has(schema.name)):
             found.setdefault((schema.domain, schema.name), []).append(_record(schema))
     return {key: tuple(versions) for key, versions in found.items()}
 
 
-@functools.cache
-def _in_onnx(name: str) -> bool:
-    return onnx.defs.has(name)
-
-
-def _record(schema: Any) -> Record:
+def _record(schema: Any) -> OperatorVersion:
     return {
         "since": schema.since_version,
         "inputs": _formals(schema.inputs),
@@ -78,9 +76,9 @@ def _formals(parameters: Iterable[Any]) -> list[list[Any]]:
 
 
 def table() -> str:
-    """The stored table's text, from the onnxruntime that is installed."""
+    """The text of the table for the installed onnxruntime."""
     found: dict[str, dict[str, Any]] = {}
-    for (domain, name), versions in from_onnxruntime().items():
+    for (domain, name), versions in installed().items():
         found.setdefault(domain, {})[name] = versions
     return json.dumps(found, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
 

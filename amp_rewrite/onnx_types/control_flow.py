@@ -1,12 +1,12 @@
-"""The bindings of If, Loop, Scan and SequenceMap: which values of a node and its bodies are one value.
+"""The bindings of If, Loop, Scan and SequenceMap: which values of a node and its bodies are the same value.
 
-A loop-carried value is the node's input, the body's input, the body's output and the node's output at
-once; a branch result is an output of every branch and of the node. Each such binding has one type.
+A loop-carried value is an input and an output of both the node and its body; a branch result is an output of
+the node and of every branch. All values of a binding have the same type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,10 +16,10 @@ from amp_rewrite.onnx_types.schema import TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Ports that carry one value in and out of bodies.
+    """Ports of a node and its bodies that carry the same value.
 
-    `inputs` and `outputs` count the node's ports; `enters` and `leaves` name a body's graph and the
-    position among its inputs or outputs. A `mapped` binding has sequences outside, their elements inside.
+    `inputs` and `outputs` are ports of the node; `enters` and `leaves` are inputs and outputs of bodies, by
+    graph and position. In a `mapped` binding, the values are sequences outside and their elements inside.
     """
 
     var: TypeVar
@@ -31,15 +31,16 @@ class Binding:
 
 
 def bindings(node: ir.Node) -> tuple[Binding, ...] | None:
-    """The bindings of a control-flow node of the default domain; None for any other node, and for one whose
-    bodies are missing, are no graphs or do not fit it: it is opaque.
+    """The bindings of a control-flow node of the default domain.
+
+    None for any other node, and for one whose bodies are missing, invalid or do not match it: it is opaque.
     """
     if node.domain != "" or node.op_type not in _BINDINGS:
         return None
     found: list[Binding] = []
     try:
         for binding in _BINDINGS[node.op_type](node):
-            if not _exists(binding):  # at the first: a Scan can speak of thousands of millions
+            if not _exists(binding):  # at once: a Scan can declare billions
                 return None
             found.append(binding)
     except (KeyError, TypeError):
@@ -48,32 +49,28 @@ def bindings(node: ir.Node) -> tuple[Binding, ...] | None:
 
 
 def _exists(binding: Binding) -> bool:
-    """Whether there are the ports of which a binding speaks."""
+    """Whether all ports of a binding exist."""
     enters = all(0 <= i < len(body.inputs) for body, i in binding.enters)
     leaves = all(0 <= i < len(body.outputs) for body, i in binding.leaves)
     return enters and leaves and min((*binding.inputs, *binding.outputs), default=0) >= 0
 
 
-def may_hold(node: ir.Node) -> bool:
+def may_have_bodies(node: ir.Node) -> bool:
     """Whether a node can have bodies: control flow, and any operator outside the default domain."""
-    return node.op_type in _BINDINGS or node.domain != ""  # a test holds the table to what onnx defines
+    return node.op_type in _BINDINGS or node.domain != ""  # a test compares the table with onnx
 
 
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
-    """The graphs among a node's attributes, in the order in which they are stored."""
-    if not may_hold(node):
+    """The graphs in a node's attributes, in the order of the attributes."""
+    if not may_have_bodies(node):
         return ()
-    attributes = node.attributes
-    held = [a for a in attributes.values() if a.type in _GRAPHS and not a.is_ref()]
-    return tuple(graph for attribute in held for graph in _graphs(attribute))
-
-
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-
-
-def _graphs(attribute: ir.Attr) -> Iterable[ir.Graph]:
-    single = attribute.type == ir.AttributeType.GRAPH
-    return (attribute.as_graph(),) if single else attribute.as_graphs()
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found.extend(attribute.as_graphs())
+    return tuple(found)
 
 
 def _if(node: ir.Node) -> Iterator[Binding]:
@@ -99,7 +96,7 @@ def _loop(node: ir.Node) -> Iterator[Binding]:
 def _scan(node: ir.Node) -> Iterator[Binding]:
     body = node.attributes["body"].as_graph()
     scanned = node.attributes["num_scan_inputs"].as_int()
-    first = len(node.inputs) - len(body.inputs)  # Scan 8 has the sequence lengths in front
+    first = len(node.inputs) - len(body.inputs)  # the first input of Scan 8 is the sequence lengths
     carried = len(body.inputs) - scanned
     for i in range(len(body.inputs)):
         stays = i < carried

@@ -1,4 +1,4 @@
-"""The type of every value, from the operators' schemas; what the model declares is a second source."""
+"""Infers the type of every value, from the operators' schemas and from what the model declares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amp_rewrite.onnx_types import attribute_types, control_flow, schema
 
 Type = ir.TypeProtocol
 Types = dict[ir.Value, Type]
-"""The type of each value that is known; a value that is not in it has an unknown type."""
+"""The type of each value; a value that is not in it has an unknown type."""
 
 _NAMES = {
     "float": ir.DataType.FLOAT,
@@ -21,40 +21,40 @@ _NAMES = {
 
 
 def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
-    """The type of every value of the main graph and the graphs below it, as far as it can be known.
+    """The types of the values of the main graph and the graphs nested in it, as far as they can be inferred.
 
-    Schemas come first, then the types that the model declares, then `declared`: types by name from
-    another source, such as shape inference.
+    Schemas take precedence over types that the model declares, and those over `declared`: types by value
+    name from another source, such as shape inference.
     """
-    walk = _Inference(model, declared or {})
-    walk.graph(model.graph)
-    return walk.types
+    inference = _Inference(model, declared or {})
+    inference.graph(model.graph)
+    return inference.types
 
 
 def complete(model: ir.Model, types: Types) -> bool:
-    """Whether every value that a node of the main graph makes has a type."""
+    """Whether every node output of the main graph has a type."""
     return all(value in types for node in model.graph for value in node.outputs if value.name)
 
 
 def versions(imports: Mapping[str, int]) -> Callable[[str], int]:
-    """The version of a domain that a model imports: 1 where it forgets to say."""
+    """A function that returns the opset version of a domain: 1 if the model does not import it."""
     return lambda domain: imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
 
 
-def newest(imports: Mapping[str, int]) -> int:
-    """The version of the default domain that runtimes go by: where none is said, the newest that there is."""
+def default_opset(imports: Mapping[str, int]) -> int:
+    """The opset version of the default domain, as runtimes read it: the newest if it is not imported."""
     return imports.get("", imports.get("ai.onnx", 1 << 30))
 
 
 @functools.cache
 def tensor(dtype: ir.DataType) -> ir.TensorType:
-    """The type of a dense tensor of that element type."""
+    """The type of a dense tensor of an element type."""
     return ir.TensorType(dtype)
 
 
 @functools.cache
 def element_type_name(dtype: ir.DataType) -> str:
-    """An element type as people and new names have it: `float32`, `int64`."""
+    """An element type as in messages and new names: `float32`, `int64`."""
     return _LONG.get(dtype) or dtype.name.lower()
 
 
@@ -63,7 +63,7 @@ _LONG = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
 
 @functools.cache
 def parse(text: str) -> Type | None:
-    """The type that a schema writes as `text`, such as `seq(tensor(float))`; None for maps and variables."""
+    """The type with this text in a schema, such as `seq(tensor(float))`; None for maps and variables."""
     outer, _, inner = text.rstrip(")").partition("(")
     if outer == "tensor":
         dtype = _NAMES.get(inner)
@@ -74,7 +74,7 @@ def parse(text: str) -> Type | None:
 
 
 class _Inference:
-    """Graphs in order; each node's outputs follow from its inputs."""
+    """Infers node outputs from node inputs, in the order of nodes; bodies with their node."""
 
     def __init__(self, model: ir.Model, declared: Mapping[str, Type]) -> None:
         self.types: Types = {}
@@ -92,9 +92,9 @@ class _Inference:
         if value.const_value is not None:
             self.types[value] = tensor(value.const_value.dtype)
         elif value not in self.types:
-            self._set(value, self._said(value))
+            self._set(value, self._declaration(value))
 
-    def _said(self, value: ir.Value) -> Type | None:
+    def _declaration(self, value: ir.Value) -> Type | None:
         return value.type or self._declared.get(value.name or "")
 
     def _set(self, value: ir.Value, found: Type | None) -> None:
@@ -102,15 +102,15 @@ class _Inference:
             self.types[value] = found
 
     def _node(self, node: ir.Node) -> None:
-        if control_flow.may_hold(node):
-            self._holder(node)
+        if control_flow.may_have_bodies(node):
+            self._with_bodies(node)
         elif node.op_type == "Constant":
             dtype = attribute_types.of_constant(node)
             self._set(node.outputs[0], tensor(dtype) if dtype else None)
         else:
             self._groups(node)
 
-    def _holder(self, node: ir.Node) -> None:
+    def _with_bodies(self, node: ir.Node) -> None:
         bindings = control_flow.bindings(node)
         if bindings is not None:
             self._bindings(bindings, node)
@@ -128,13 +128,13 @@ class _Inference:
         for group in layout or ():
             found = self._bound(node, group)
             for i in group.outputs:
-                self._set(outputs[i], found or self._said(outputs[i]))
+                self._set(outputs[i], found or self._declaration(outputs[i]))
             for i in group.inputs if found is not None else ():
                 value = inputs[i]
-                if value is not None and value not in types and _has_place(value):
-                    self._set(value, found)  # it has the type of its neighbours
+                if value is not None and value not in types and _is_defined(value):
+                    self._set(value, found)  # all ports of a group have the same type
         for value in outputs if layout is None else ():
-            self._set(value, self._said(value))
+            self._set(value, self._declaration(value))
 
     def _bound(self, node: ir.Node, group: schema.Group) -> Type | None:
         inputs, types = node.inputs, self.types
@@ -144,9 +144,9 @@ class _Inference:
                 return found
         if len(group.allowed) == 1:
             return parse(next(iter(group.allowed)))
-        return self._made(node) or self._attributed(node, group)
+        return self._of_container(node) or self._of_attribute(node, group)
 
-    def _attributed(self, node: ir.Node, group: schema.Group) -> Type | None:
+    def _of_attribute(self, node: ir.Node, group: schema.Group) -> Type | None:
         typed = attribute_types.of(node)
         if typed is None or typed.var != group.var.name:
             return None
@@ -162,11 +162,11 @@ class _Inference:
         found = self.types.get(value) if value is not None else None
         return found.dtype if found is not None else None
 
-    def _made(self, node: ir.Node) -> Type | None:
-        """What sequence and optional operators make of their first input."""
-        make = _MAKERS.get(node.op_type) if node.domain == "" else None
+    def _of_container(self, node: ir.Node) -> Type | None:
+        """The output type of an operator on sequences or optionals, from that of its first input."""
+        derive = _CONTAINER_OUTPUTS.get(node.op_type) if node.domain == "" else None
         first = self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
-        return make(node, first) if make else None
+        return derive(node, first) if derive else None
 
     def _bindings(self, bindings: tuple[control_flow.Binding, ...], node: ir.Node) -> None:
         for binding in bindings:
@@ -190,11 +190,11 @@ class _Inference:
         if binding.mapped and found is not None:
             found = ir.SequenceType(found)
         for value in _present(node.outputs, binding.outputs):
-            self._set(value, found or self._said(value))
+            self._set(value, found or self._declaration(value))
 
 
-def _has_place(value: ir.Value) -> bool:
-    """Whether a value is made, entered or stored somewhere: a sparse initializer is not, for onnx-ir."""
+def _is_defined(value: ir.Value) -> bool:
+    """Whether onnx-ir knows a definition of a value; it knows none for a sparse initializer."""
     return value.producer() is not None or value.graph is not None
 
 
@@ -216,16 +216,16 @@ def _sequence(_node: ir.Node, first: Type | None) -> Type | None:
 def _optional(node: ir.Node, first: Type | None) -> Type | None:
     if first is not None:
         return ir.OptionalType(first)
-    said = node.attributes.get("type")
-    return ir.OptionalType(said.value.type) if said is not None else None
+    declared = node.attributes.get("type")
+    return ir.OptionalType(declared.value.type) if declared is not None else None
 
 
 def _empty(node: ir.Node, _first: Type | None) -> Type | None:
-    said = node.attributes.get("dtype")
-    return ir.SequenceType(tensor(ir.DataType(said.as_int()) if said else ir.DataType.FLOAT))
+    dtype = node.attributes.get("dtype")
+    return ir.SequenceType(tensor(ir.DataType(dtype.as_int()) if dtype else ir.DataType.FLOAT))
 
 
-_MAKERS: dict[str, Callable[[ir.Node, Type | None], Type | None]] = {
+_CONTAINER_OUTPUTS: dict[str, Callable[[ir.Node, Type | None], Type | None]] = {
     "SequenceAt": _element,
     "ConcatFromSequence": _element,
     "OptionalGetElement": _element,
@@ -235,5 +235,5 @@ _MAKERS: dict[str, Callable[[ir.Node, Type | None], Type | None]] = {
     "Optional": _optional,
 }
 
-CONTAINERS = frozenset((*_MAKERS, "SequenceInsert"))
-"""The operators that put something into sequences and optionals, or take it out."""
+CONTAINERS = frozenset((*_CONTAINER_OUTPUTS, "SequenceInsert"))
+"""The operators that wrap values in sequences and optionals, or unwrap them."""

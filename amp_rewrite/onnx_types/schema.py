@@ -1,9 +1,9 @@
-"""Operator schemas: which ports of a node share a type variable, and which types it may take."""
+"""Operator schemas: which ports of a node share a type variable, and which types it may have."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from amp_rewrite.onnx_types import contrib_schemas
 
 @dataclass(frozen=True, slots=True)
 class TypeVar:
-    """A type variable of a schema; `index` tells the positions of a heterogeneous variadic apart.
+    """A type variable of a schema; `index` is the position within a heterogeneous variadic parameter.
 
-    A port whose type the schema fixes has that type for a name, such as `tensor(float)`.
+    For a port with a fixed type, the name is that type, such as `tensor(float)`.
     """
 
     name: str
@@ -29,7 +29,7 @@ class TypeVar:
 
 @dataclass(frozen=True, slots=True)
 class Formal:
-    """A formal parameter: its type variable or fixed type, and how it repeats."""
+    """A formal parameter: its type variable or fixed type, and whether it is variadic and homogeneous."""
 
     type: str
     variadic: bool
@@ -38,11 +38,10 @@ class Formal:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters of an operator, and the types each variable may take.
+    """The parameters of an operator, and the types that each type variable may have.
 
-    `since` is the version of the operator set that brought it in this form. `body` are the operators of the
-    function that ONNX defines it by: empty where there is none, or where it depends on the node
-    (`depends_on_node`).
+    `since` is the opset version that introduced this signature. `body` are the operators of the function by
+    which ONNX defines the operator: empty if there is none, or if it depends on the node (`depends_on_node`).
     """
 
     since: int
@@ -55,7 +54,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ports of a node that share a type variable, and the types that it may take."""
+    """The ports of a node that share a type variable, and the types that it may have."""
 
     var: TypeVar
     inputs: tuple[int, ...]
@@ -70,33 +69,23 @@ Layout = tuple[Group, ...]
 def layout(domain: str, operator: str, version: int, inputs: int, outputs: int) -> Layout | None:
     """The groups of a node with that many input and output ports, in order of appearance.
 
-    None when the operator is unknown, or when the node has more ports than its schema.
+    None if the operator is unknown, or the node has more ports than its schema.
     """
     signature = find(domain, operator, version)
     if signature is None:
         return None
-    read = _variables(signature.inputs, inputs)
-    made = _variables(signature.outputs, outputs)
-    if read is None or made is None:
+    of_inputs = _variables(signature.inputs, inputs)
+    of_outputs = _variables(signature.outputs, outputs)
+    if of_inputs is None or of_outputs is None:
         return None
-    reads, makes = _ports(read), _ports(made)
+    ports: dict[TypeVar, tuple[list[int], list[int]]] = {}  # a Loop can have a hundred thousand variables
+    for side, variables in enumerate((of_inputs, of_outputs)):
+        for port, var in enumerate(variables):
+            ports.setdefault(var, ([], []))[side].append(port)
     return tuple(
-        Group(
-            var=var,
-            inputs=tuple(reads.get(var, ())),
-            outputs=tuple(makes.get(var, ())),
-            allowed=signature.allowed.get(var.name, frozenset([var.name])),
-        )
-        for var in dict.fromkeys((*read, *made))
+        Group(var, tuple(ins), tuple(outs), signature.allowed.get(var.name, frozenset([var.name])))
+        for var, (ins, outs) in ports.items()
     )
-
-
-def _ports(variables: Iterable[TypeVar]) -> dict[TypeVar, list[int]]:
-    """The ports of each variable; a Loop can have a variable for each of a hundred thousand."""
-    found: dict[TypeVar, list[int]] = {}
-    for port, var in enumerate(variables):
-        found.setdefault(var, []).append(port)
-    return found
 
 
 def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] | None:
@@ -113,13 +102,13 @@ def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] |
 
 @functools.cache
 def find(domain: str, operator: str, version: int) -> Signature | None:
-    """The signature of an operator at the version that a model imports; None when unknown."""
+    """The signature of an operator at the version that a model imports; None if it is unknown."""
     schema = of_onnx(domain, operator, version)
     return _of_contrib(domain, operator, version) if schema is None else _signature(schema)
 
 
 def of_onnx(domain: str, operator: str, version: int) -> OpSchema | None:
-    """onnx's schema of an operator at the version that a model imports; None when onnx knows none."""
+    """onnx's schema of an operator at the version that a model imports; None if onnx has none."""
     try:
         return onnx.defs.get_schema(operator, max(-1, min(version, _NEWEST)), domain)
     except onnx.defs.SchemaError:
@@ -127,22 +116,22 @@ def of_onnx(domain: str, operator: str, version: int) -> OpSchema | None:
 
 
 _NEWEST = 2**31 - 1
-"""onnx counts versions in 32 bits, models in 64: no operator set is as new."""
+"""The largest version that onnx accepts: it stores versions in 32 bits, and models in 64."""
 
 
 def _signature(schema: OpSchema) -> Signature:
     variadic = OpSchema.FormalParameterOption.Variadic
-    read, made = (
+    inputs, outputs = (
         tuple(Formal(p.type_str, p.option == variadic, p.is_homogeneous) for p in parameters)
         for parameters in (schema.inputs, schema.outputs)
     )
     allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
-    known: Any = schema  # onnx's stubs do not say which schemas have functions
+    known: Any = schema  # onnx's stubs lack the fields about functions
     body = schema.function_body.node if known.has_function else ()
     return Signature(
         since=schema.since_version,
-        inputs=read,
-        outputs=made,
+        inputs=inputs,
+        outputs=outputs,
         allowed=allowed,
         body=frozenset((node.domain, node.op_type) for node in body),
         depends_on_node=known.has_context_dependent_function,
@@ -155,15 +144,15 @@ def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
     if not usable:
         return None
     record = usable[-1]
-    read, made = (
+    inputs, outputs = (
         tuple(Formal(kind, option == "Variadic", same) for kind, option, same in record[side])
         for side in ("inputs", "outputs")
     )
-    return Signature(record["since"], read, made, {k: frozenset(v) for k, v in record["types"].items()})
+    return Signature(record["since"], inputs, outputs, {k: frozenset(v) for k, v in record["types"].items()})
 
 
 def written(domain: str, op_type: str) -> str:
-    """An operator as lists write it: `Add`, or `com.microsoft:BiasGelu`."""
+    """An operator as it is written in operator lists: `Add`, or `com.microsoft:BiasGelu`."""
     return f"{domain}:{op_type}" if domain else op_type
 
 
@@ -171,8 +160,5 @@ def written(domain: str, op_type: str) -> str:
 def known_operators(domain: str) -> frozenset[str]:
     """The names of all operators known in a domain, at any version; empty for an unknown domain."""
     own = (s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
-    return frozenset((*own, *_added(domain, contrib_schemas.records())))
-
-
-def _added(domain: str, keys: Iterable[tuple[str, str]]) -> Iterable[str]:
-    return (name for where, name in keys if where == domain)
+    added = (name for contrib_domain, name in contrib_schemas.records() if contrib_domain == domain)
+    return frozenset((*own, *added))

@@ -1,4 +1,4 @@
-"""onnx's shape inference as a second source of types."""
+"""Types of values from the schemas, and from onnx's shape inference where those do not suffice."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from amp_rewrite.onnx_types import element_types, inlined_size, worker, worker_p
 from amp_rewrite.onnx_types.element_types import Type, Types, tensor
 
 _LARGEST = 1 << 28
-"""Above this many bytes a model is not sent through: schemas and declarations have to do."""
+"""Bytes beyond which onnx's shape inference is not used: it would copy the model several times."""
 
 
 def types(model: ir.Model) -> Types:
-    """The types of a model's values from schemas and declarations, and from onnx where those do not do."""
+    """The types of a model's values: from schemas and declarations, and from onnx if those do not suffice."""
     found = element_types.infer(model)
     if element_types.complete(model, found):
         return found
-    return element_types.infer(model, types_by_name(model))
+    return element_types.infer(model, _inferred(model))
 
 
-def types_by_name(model: ir.Model) -> dict[str, Type]:
-    """The types that onnx infers for the values of the main graph, by name; none where it fails."""
+def _inferred(model: ir.Model) -> dict[str, Type]:
+    """The types that onnx infers for the values of the main graph, by name; none if it fails."""
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
-    if size > _LARGEST or (model.functions and inlined_size.total(model) > inlined_size.MOST_NODES):
+    if size > _LARGEST or (model.functions and inlined_size.node_count(model) > inlined_size.MOST_NODES):
         return {}
     data = ir.to_proto(model).SerializeToString()
-    inferred = worker.ask(worker_process.infer_model, data) or {}
+    inferred = worker.call(worker_process.infer_model, data) or {}
     kinds = {name: _type(onnx.TypeProto.FromString(kind)) for name, kind in inferred.items()}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 def _type(proto: onnx.TypeProto) -> Type | None:
-    """The type of a tensor; of what else there is, schemas know enough."""
+    """The type of a tensor; for other types, the schemas suffice."""
     if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
         return None
     return tensor(ir.DataType(proto.tensor_type.elem_type))

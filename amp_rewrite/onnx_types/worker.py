@@ -1,8 +1,8 @@
-"""onnx in a process of its own: its checker and its inference can crash on a model that is not valid.
+"""Calls onnx's checker and inference in a worker process, since an invalid model can crash them.
 
-With onnx 1.23, a GatherND with a negative `batch_dims` and a LayerNormalization whose axis is out of all
-bounds end the process that asks. This one starts with the first question and serves for all that follow;
-where it dies of one, that has no answer, and the next question starts another.
+With onnx 1.23, a GatherND with a negative `batch_dims` and a LayerNormalization with an axis far out of
+bounds crash the calling process. The worker starts with the first call and serves all further ones; if a call
+crashes it, the call has no result, and the next one starts a new worker.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from collections.abc import Callable
 from typing import IO, Any, ParamSpec, TypeVar
 
 from amp_rewrite.onnx_types import worker_process
-from amp_rewrite.onnx_types.worker_process import Question
+from amp_rewrite.onnx_types.worker_process import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def start() -> None:
-    """Has the process start now, so that it is there when it is needed."""
+    """Starts the worker in advance, so that it is ready when it is needed."""
     own().start()
 
 
-def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
-    """What a function of `worker_process` returns; None where the process dies of it.
+def call(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
+    """Calls a function of `worker_process` in the worker; None if the call crashes it.
 
-    Where none can be started that has onnx, as in an interpreter that is part of another program, ours
-    answers.
+    If no worker with onnx can be started, as in an interpreter that is embedded in another program, the
+    function is called in this process.
     """
     try:
-        return own().answer((function.__name__, arguments, named))
+        return own().call((function.__name__, arguments, named))
     except _NoProcessError:
         return function(*arguments, **named)
 
 
 class _NoProcessError(Exception):
-    """There is no interpreter to start, the system starts none, or what starts does not answer as ours."""
+    """No interpreter is known, the system cannot start one, or the program that started is not our worker."""
 
 
 class Worker:
-    """A process that starts when it is needed, and the pipe to it; `process` is None while there is none."""
+    """A process that starts when it is needed, with pipes to it; `process` is None while there is none."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,33 +54,33 @@ class Worker:
         self._has_greeted = False
 
     def start(self) -> None:
-        """Starts the process, if it can be."""
+        """Starts the process, if that is possible."""
         with self._lock:
             try:
                 self._started()
             except _NoProcessError:
                 return
 
-    def answer(self, question: Question) -> Any:
-        """Asks, and waits; None where the process dies of it."""
+    def call(self, asked: Call) -> Any:
+        """The result of a call, after waiting for it; None if the call crashes the process."""
         with self._lock:
             process = self._started()
-            if process.stdin is None or process.stdout is None:
-                return None
+            assert process.stdin is not None, "it has a pipe"
+            assert process.stdout is not None, "it has a pipe"
             try:
                 self._await_greeting(process.stdout)
-                pickle.dump(question, process.stdin)
+                pickle.dump(asked, process.stdin)
                 process.stdin.flush()
                 return pickle.load(process.stdout)
             except (OSError, EOFError, pickle.UnpicklingError):
-                self.end()
+                self.stop()
                 return None
-            except BaseException:  # an interrupt: the answer would be taken for that to the next question
-                self.end()
+            except BaseException:  # an interrupt: the result would be read as that of the next call
+                self.stop()
                 raise
 
     def _await_greeting(self, answers: IO[bytes]) -> None:
-        """Whatever else was started, or lacks onnx, does not greet: then there is no process to ask."""
+        """Raises _NoProcessError if the process is not our worker: others do not send the greeting."""
         if self._has_greeted:
             return
         if answers.read(len(worker_process.GREETING)) != worker_process.GREETING:
@@ -88,30 +88,30 @@ class Worker:
         self._has_greeted = True
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """The process; another one where it has died since."""
+        """The process; a new one if it has died."""
         if self.process is None or self.process.poll() is not None:
-            self.end()
-            self.process, self._has_greeted = _start(), False
-            atexit.register(self.end)
+            self.stop()
+            self.process, self._has_greeted = _spawned(), False
+            atexit.register(self.stop)
         return self.process
 
-    def end(self) -> None:
-        """Ends the process, if there is one; a fork inherits what runs at its end, and has no say here."""
+    def stop(self) -> None:
+        """Stops the process, if there is one; not from a fork, which inherits the exit handler."""
         if self._owner != os.getpid():
             return
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
         self.process = None
-        atexit.unregister(self.end)
+        atexit.unregister(self.stop)
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _spawned() -> subprocess.Popen[bytes]:
     if not sys.executable or getattr(sys, "frozen", False):
         raise _NoProcessError
     try:
         return subprocess.Popen(
-            # -P: our modules are not to be found under their short names
+            # -P: the worker must not import our modules by their short names
             [sys.executable, "-P", worker_process.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -125,7 +125,7 @@ _WORKERS: dict[int, Worker] = {}
 
 
 def own() -> Worker:
-    """That of this process: what a fork inherits has a pipe that is not its own, and perhaps a lock that
-    another thread held and nobody opens.
+    """The worker of this process. A fork needs its own: it inherits shared pipes, and perhaps a lock held by
+    a thread that it does not have.
     """
     return _WORKERS.setdefault(os.getpid(), Worker())

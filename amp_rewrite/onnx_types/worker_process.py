@@ -1,4 +1,4 @@
-"""The process of `worker`: answers one question after another, until its input ends. Needs onnx alone."""
+"""The worker process of `worker`: answers one call after another until its input ends. Imports only onnx."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from onnx import checker, defs, shape_inference
 
 
 def complaint(model: bytes | str, *, full: bool) -> str:
-    """What onnx's checker has against a model, given as bytes or as a path; nothing if it has nothing."""
+    """The error of onnx's checker for a model, given as bytes or as a path; empty if it is valid."""
     try:
         checker.check_model(model, full_check=full)
-    except Exception as error:  # the checker raises errors of many kinds, its C++ core's included
+    except Exception as error:  # the checker and its C++ core raise errors of many kinds
         return " ".join(str(error).split()) or type(error).__name__
     return ""
 
 
 def infer_model(model: bytes) -> dict[str, bytes]:
-    """The types of the values of a model's main graph by name, as onnx infers them; none where it fails."""
+    """The types that onnx infers for the values of a model's main graph, by name; empty if it fails."""
     try:
         inferred = shape_inference.infer_shapes(onnx.ModelProto.FromString(model))
     except Exception:  # as above
@@ -39,9 +39,9 @@ def infer_node(
     data: Mapping[str, bytes],
     imports: Mapping[str, int],
 ) -> dict[str, bytes]:
-    """The types of the outputs of a node, as one of a schema's version, by name; none where onnx cannot say.
+    """The types that onnx infers for the outputs of a node, by name; empty if it fails.
 
-    `types` are those of what it reads, and `data` what is known of it, by name.
+    `version` is that of the schema; `types` and `data` are the types and known values of the inputs, by name.
     """
     proto = onnx.NodeProto.FromString(node)
     context = checker.C.CheckerContext()
@@ -49,7 +49,7 @@ def infer_node(
     context.opset_imports = {**imports, domain: version}
     try:
         schema = defs.get_schema(proto.op_type, version, domain)
-        checker.check_node(proto, context)  # the inference trusts what it is given
+        checker.check_node(proto, context)  # the inference does not validate the node
         found = shape_inference.infer_node_outputs(
             schema,
             proto,
@@ -57,12 +57,12 @@ def infer_node(
             {name: onnx.TensorProto.FromString(tensor) for name, tensor in data.items()},
             opset_imports=[onnx.helper.make_opsetid(*pair) for pair in imports.items()],
         )
-    except Exception:  # onnx raises what it likes where sizes do not fit together
+    except Exception:  # onnx raises errors of many kinds for mismatched sizes
         return {}
     return {name: kind.SerializeToString() for name, kind in found.items()}
 
 
-Question = tuple[str, tuple[Any, ...], Mapping[str, Any]]
+Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """The name of a function, and its arguments."""
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -71,13 +71,14 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 GREETING = b"amp-rewrite asks onnx"
-"""What comes before all answers: that this process is the one that is meant, and has onnx."""
+"""Sent before all answers: shows that this process is the worker, and that it could import onnx."""
 
 
 def serve() -> None:
-    """Reads questions and writes answers; what onnx itself prints goes elsewhere.
+    """Reads calls and writes results; what onnx prints is redirected to standard error.
 
-    Who interrupts a whole group of processes means the one that asks: it ends this one, if it ends.
+    Interrupts, which a terminal sends to the whole process group, are left to the parent, which stops this
+    process when it exits.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     own = os.fdopen(os.dup(1), "wb")

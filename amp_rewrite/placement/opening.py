@@ -14,7 +14,7 @@ from typing import Any
 from amp_rewrite.errors import RunError
 from amp_rewrite.placement import stub_libraries
 from amp_rewrite.placement.session_process import Answer, Request
-from amp_rewrite.process import stoppable
+from amp_rewrite.process import interruptible
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
 
@@ -47,7 +47,7 @@ class SessionProcess:
         """The answer; text that says how the process ended where there is none."""
         child = self._child or self._started()
         try:
-            return stoppable.call(functools.partial(_answer, child, request), child.kill)
+            return interruptible.call(functools.partial(_answer, child, request), child.kill)
         except (OSError, EOFError, pickle.UnpicklingError):
             self.end()
             return f"exit code {child.returncode}"

@@ -96,7 +96,8 @@ class Given:
 
 def given(model: onnx.ModelProto) -> Given:
     """What of a model tells its own nodes from those that onnxruntime makes."""
-    own = [node for graph in proto_traversal.all_graphs(model) for node in graph.node]
+    inside = (*proto_traversal.graphs(model.graph), *proto_traversal.in_functions(model))
+    own = [node for graph in inside for node in graph.node]
     own += [node for function in model.functions for node in function.node]
     operators = Counter(schema.written(_domain(node.domain), node.op_type) for node in own)
     return Given(operators, frozenset(node.name for node in own))

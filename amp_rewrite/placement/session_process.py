@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.escaping import shortened
 from amp_rewrite.running import profiles, sessions
 from amp_rewrite.running.profiles import Profile
 from amp_rewrite.running.sessions import Device, Feeds
@@ -66,14 +66,22 @@ def opened(request: Request) -> Answer:
             str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
         )
     except Exception as error:  # onnxruntime has no common class for its errors
-        return Answer(refused=shortened(" ".join(str(error).split()), _LONGEST))
+        return Answer(refused=message(str(error)))
     if _PROVIDERS[request.device] not in session.get_providers():
         return Answer(refused=f"onnxruntime cannot start {_PROVIDERS[request.device]}")
     return Answer() if request.feeds is None else _ran(session, request.feeds)
 
 
+def message(text: str) -> str:
+    """An error of onnxruntime on one line, without the place in its sources, and of a sensible length."""
+    line = _SOURCE.sub("", " ".join(text.split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?(?: was false\. |(?=\[ONNXRuntimeError\]))")
+"""A file, a line and the signature of a function in C++, before what is wrong."""
 _LONGEST = 400
-"""Characters of a message: onnxruntime's begin with the kind of error, and end in what is wrong."""
+
 
 _PROVIDERS: Mapping[Device, str] = {Device.CUDA: "CUDAExecutionProvider", Device.CPU: "CPUExecutionProvider"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from rich.table import Column
 
@@ -71,13 +71,13 @@ def _compared(original: Placement, found: Placement) -> Iterator[tuple[str, Part
         yield "against", f"the original does not load: {original.refused}"
         return
     differences = between(original, found)
-    kinds: Sequence[tuple[str, Sequence[object]]] = (
-        ("against", differences.totals),
-        ("operators", differences.operators),
-        ("fusions", differences.fused),
-    )
-    for label, found in kinds:
-        if found:
-            yield label, ", ".join(map(str, found))
+    kinds = {
+        "against": differences.totals,
+        "operators": differences.operators,
+        "fusions": differences.fused,
+    }
+    for label, rows in kinds.items():
+        if rows:
+            yield label, ", ".join(map(str, rows))
     for worse in differences.worse:
         yield "WORSE", Styled(str(worse), "red")

@@ -1,1 +1,1 @@
-"""What happens to the process around the work: imports, forks, signals, time and memory."""
+"""The process around the work: imports, forks, signals, time limits and garbage collection."""

@@ -1,7 +1,7 @@
-"""Imports in the midst of a program, for which a fork waits.
+"""Imports in the midst of a program, which a fork waits for.
 
-A fork copies a module that another thread is importing half done, and locked: the child would wait for it
-without end. So what is imported late is imported under a lock that a fork takes first.
+A fork copies a module that another thread is importing half initialised, and locked: the child would wait for
+it forever. So late imports hold a lock that a fork takes first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from types import ModuleType
 _LOCK = threading.RLock()
 
 _FIRST = (logging, concurrent.futures.thread)
-"""These have a fork take locks of theirs, in the reverse order of registration. Modules under import may need
-them, and must not register them while a fork waits for ours: so these two come first.
+"""Both register locks that a fork takes, in the reverse order of registration. A module under import may need
+them, and must not register them while a fork waits for our lock: so they are imported first.
 """
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows

@@ -1,41 +1,34 @@
-"""Which stage is running, and how long each took."""
+"""Names the stage in progress, and times each."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Progress = Callable[[str], None]
-"""Is told the name of each stage as it begins."""
+"""Is called with the name of each stage as it begins."""
 
 
 class Stopwatch:
-    """Times stages; `seconds` holds (stage, wall seconds) in the order in which they began."""
+    """Times stages, and passes their names to a progress callback."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
         self._taken: dict[str, float] = {}
 
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Generator[None]:
-        """Times what runs inside; a stage that comes twice adds up."""
+    def run(self, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """What `work` returns, timed as a stage; the times of a stage that occurs twice add up."""
         if self._progress is not None:
             self._progress(name)
         start = time.perf_counter()
         try:
-            yield
+            return work(*args, **named)
         finally:
             self._taken[name] = self._taken.get(name, 0.0) + time.perf_counter() - start
-
-    def run(self, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """What `work` returns, timed as a stage."""
-        with self.stage(name):
-            return work(*args, **named)
 
     @property
     def seconds(self) -> tuple[tuple[str, float], ...]:

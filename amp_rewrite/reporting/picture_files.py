@@ -1,4 +1,4 @@
-"""Pictures as files: SVG of our own, PNG by matplotlib."""
+"""Pictures as files: SVG, and PNG by matplotlib."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from xml.etree import ElementTree as ET
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.process import fork_safe
-from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Shape, Text
+from amp_rewrite.reporting.pictures import Anchor, Dot, Drawable, Line, Picture, Rect, Text
 
 Drawing = Callable[[Picture], bytes]
 """Draws a picture as the bytes of a file."""
 
 
 def drawing(path: Path) -> Drawing:
-    """How to draw a file of that name. Raises OptionError, and MissingPackageError without matplotlib."""
+    """How to draw a file with this suffix. Raises OptionError, and MissingPackageError without matplotlib."""
     kind = path.suffix.lower()
     if kind not in _DRAWINGS:
-        raise OptionError(f"{path} is neither .svg nor .png", remedy="name the chart so")
+        raise OptionError(f"{path} is neither .svg nor .png", remedy="give it one of these suffixes")
     if kind == ".png":
         _matplotlib("figure")
     return _DRAWINGS[kind]
 
 
 def write(picture: Picture, path: Path) -> None:
-    """Draws a picture as a file; raises as `drawing` does, and OutputError."""
+    """Writes a picture to a file. Raises OutputError, and what `drawing` raises."""
     staging.write(drawing(path)(picture), path)
 
 
 _MARGIN, _HEADLINE = 16, 40
-"""Around a picture that is a file of its own, and above it for the title."""
+"""The margin around a picture in a file, and the space above it for the title."""
 
 
 def svg(picture: Picture) -> bytes:
-    """The picture as SVG under its title; every text in it is escaped."""
+    """The picture as SVG below its title; all text is escaped."""
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN + _HEADLINE
     root = ET.Element("svg", xmlns=_SVG, width=f"{width:g}", height=f"{height:g}", role="img")
     root.set("viewBox", f"0 0 {width:g} {height:g}")
@@ -55,7 +55,7 @@ def svg(picture: Picture) -> bytes:
 _SVG = "http://www.w3.org/2000/svg"
 
 
-def _draw_svg(parent: ET.Element, shape: Shape) -> None:
+def _draw_svg(parent: ET.Element, shape: Drawable) -> None:
     match shape:
         case Rect():
             _add(parent, "rect", x=shape.x, y=shape.y, width=shape.w, height=shape.h, fill=shape.tone.value)
@@ -76,21 +76,17 @@ def _draw_svg(parent: ET.Element, shape: Shape) -> None:
 def _add(parent: ET.Element, tag: str, content: str = "", **attributes: float | str) -> ET.Element:
     written = {k: v if isinstance(v, str) else f"{v:.1f}" for k, v in attributes.items()}
     element = ET.SubElement(parent, tag, written)
-    element.text = printable(content) or None
+    element.text = _printable(content) or None
     return element
 
 
-def printable(text: str) -> str:
-    """Text with a replacement for what no file of text may hold: control characters and lone surrogates."""
-    kept = (c if c.isprintable() or c == " " else _REPLACED for c in text)
-    return "".join(kept)
-
-
-_REPLACED = "\N{REPLACEMENT CHARACTER}"
+def _printable(text: str) -> str:
+    """Text with control characters and lone surrogates replaced: XML may not contain them."""
+    return "".join(c if c.isprintable() or c == " " else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def has_png() -> bool:
-    """Whether pictures can be drawn as PNG here."""
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -108,7 +104,7 @@ _SHARP = 2
 
 
 def png(picture: Picture) -> bytes:
-    """The picture as PNG under its title; MissingPackageError without matplotlib."""
+    """The picture as PNG below its title; MissingPackageError without matplotlib."""
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN + _HEADLINE
     sheet = _matplotlib("figure").Figure(figsize=(width / _DPI, height / _DPI))
     axes = sheet.add_axes((0, 0, 1, 1))
@@ -123,7 +119,7 @@ def png(picture: Picture) -> bytes:
     return file.getvalue()
 
 
-def _draw_png(axes: Any, shape: Shape, order: int) -> None:
+def _draw_png(axes: Any, shape: Drawable, order: int) -> None:
     patches = _matplotlib("patches")
     colour = shape.tone.value
     match shape:
@@ -142,7 +138,7 @@ def _draw_png(axes: Any, shape: Shape, order: int) -> None:
             axes.text(
                 shape.x,
                 shape.y,
-                printable(shape.text).replace("$", r"\$"),  # or matplotlib takes it for a formula
+                _printable(shape.text).replace("$", r"\$"),  # else matplotlib reads it as a formula
                 color=colour,
                 fontsize=shape.size * _POINTS,
                 fontweight="bold" if shape.bold else "normal",
@@ -153,6 +149,6 @@ def _draw_png(axes: Any, shape: Shape, order: int) -> None:
 
 
 _POINTS = 72 / _DPI
-"""Points in a pixel."""
+"""Points per pixel."""
 _ALIGNED = {Anchor.START: "left", Anchor.MIDDLE: "center", Anchor.END: "right"}
 _DRAWINGS: Mapping[str, Drawing] = {".svg": svg, ".png": png}

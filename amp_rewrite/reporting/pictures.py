@@ -1,18 +1,18 @@
-"""Pictures made of plain shapes: one drawing, wherever it is shown."""
+"""Pictures made of plain shapes, which the page, SVG and PNG files all draw from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
 
 class Tone(Enum):
-    """What a shape is coloured for; the values are colours on white, which the page replaces by its own."""
+    """The role of a colour; the values are colours on white, which the page replaces by its own."""
 
     INK = "#17202b"
     MUTED = "#5b6674"
-    SHADE = "#dfe3e8"
+    LIGHT = "#dfe3e8"
     GREY = "#7a8b99"
     HALF = "#1f6fb2"
     FULL = "#b35c00"
@@ -20,12 +20,12 @@ class Tone(Enum):
 
     @property
     def label(self) -> str:
-        """The tone's name in a style sheet."""
+        """The name of the tone in the style sheet."""
         return self.name.lower()
 
 
 class Anchor(Enum):
-    """Which part of a text stands at its place."""
+    """Which part of a text is at its position."""
 
     START = "start"
     MIDDLE = "middle"
@@ -57,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A filled circle; `title` is shown where a pointer rests on it."""
+    """A filled circle; `title` is its tooltip."""
 
     x: float
     y: float
@@ -68,7 +68,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line of text on the base line `y`."""
+    """A line of text with the baseline `y`."""
 
     x: float
     y: float
@@ -79,25 +79,25 @@ class Text:
     tone: Tone = Tone.INK
 
 
-Shape = Rect | Line | Dot | Text
+Drawable = Rect | Line | Dot | Text
 
 
 WIDTH = 460
-"""The width of every picture of ours: they stand under each other."""
+"""The width of every picture: the page shows them in one column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Shapes that are drawn one over the other, on a sheet of that size."""
+    """Shapes, drawn in order on a canvas of this size."""
 
     title: str
     width: float
     height: float
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Drawable, ...]
 
 
 def plain(picture: Picture) -> dict[str, Any]:
-    """The picture as plain data, for the page's script to draw."""
+    """The picture as plain data, for the page's scripts to draw."""
     return {
         "title": picture.title,
         "width": picture.width,
@@ -106,17 +106,8 @@ def plain(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _plain_shape(shape: Shape) -> dict[str, Any]:
-    match shape:
-        case Rect():
-            found: dict[str, Any] = {"shape": "rect", "x": shape.x, "y": shape.y, "w": shape.w, "h": shape.h}
-        case Line():
-            found = {"shape": "line", "x1": shape.x1, "y1": shape.y1, "x2": shape.x2, "y2": shape.y2}
-            found["dash"] = shape.dash
-        case Dot():
-            found = {"shape": "dot", "x": shape.x, "y": shape.y, "r": shape.r, "title": shape.title}
-        case Text():
-            found = {"shape": "text", "x": shape.x, "y": shape.y, "text": shape.text, "bold": shape.bold}
-            found |= {"anchor": shape.anchor.value, "size": shape.size}
-    rounded = {key: round(v, 1) if isinstance(v, float) else v for key, v in found.items()}
-    return rounded | {"tone": shape.tone.label}
+def _plain_shape(shape: Drawable) -> dict[str, Any]:
+    fields = asdict(shape) | {"shape": type(shape).__name__.lower(), "tone": shape.tone.label}
+    if isinstance(shape, Text):
+        fields["anchor"] = shape.anchor.value
+    return {key: round(value, 1) if isinstance(value, float) else value for key, value in fields.items()}

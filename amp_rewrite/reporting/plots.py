@@ -1,4 +1,4 @@
-"""Pictures of a rewrite: the error along the graph, and how large numbers are beside what half can hold."""
+"""Plots of a rewrite: errors along the graph, and magnitudes against the limits of half."""
 
 from __future__ import annotations
 
@@ -18,84 +18,77 @@ from amp_rewrite.reporting.pictures import (
     WIDTH,
     Anchor,
     Dot,
+    Drawable,
     Line,
     Picture,
     Rect,
-    Shape,
     Text,
     Tone,
 )
 
 _LEFT, _RIGHT = 46, 8
-"""Beside the field: the labels of its scale."""
+"""The margins of the plot; the left one holds the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The error of one node: its place along the graph, from 0 to 1, and its relative L2 error."""
+    """The relative L2 error of one node, and its position along the graph, from 0 to 1."""
 
-    place: float
+    position: float
     error: float
-    lost: bool
+    non_finite: bool
     label: str
 
 
 _ERROR_HEIGHT = 180
 _COLUMNS = 240
-"""Dots side by side: more would be one blot."""
-_LEAST, _MOST = -8, 1
-"""Powers of ten between which errors are drawn; float32's own rounding is at -7."""
+"""Dots side by side; more would overlap."""
+_LOWEST, _HIGHEST = -8, 1
+"""The powers of ten that bound the scale; float32's own rounding is at -7."""
 
 
 def errors(points: Iterable[Point]) -> Picture:
-    """The error of every node in the order of the graph; where they are dense, the worst of each column."""
+    """The error of every node in graph order; where nodes are dense, the worst of each column."""
     dots = [_error_dot(point) for point in _worst_of_columns(points)]
-    grid = _grid(range(_LEAST, _MOST + 1, 2), _ERROR_HEIGHT)
+    grid = _grid(range(_LOWEST, _HIGHEST + 1, 2), _ERROR_HEIGHT)
     caption = Text(WIDTH - _RIGHT, _ERROR_HEIGHT + 18, "along the graph", Anchor.END, tone=Tone.MUTED)
     return Picture("Error of each node, relative L2", WIDTH, _ERROR_HEIGHT + 24, (*grid, caption, *dots))
 
 
 def _worst_of_columns(points: Iterable[Point]) -> list[Point]:
-    worst: dict[int, Point] = {}
+    columns: dict[int, list[Point]] = {}
     for point in points:
-        column = int(point.place * _COLUMNS)
-        if column not in worst or _badness(point) > _badness(worst[column]):
-            worst[column] = point
-    return [worst[column] for column in sorted(worst)]
-
-
-def _badness(point: Point) -> tuple[bool, float]:
-    return point.lost, point.error
+        columns.setdefault(int(point.position * _COLUMNS), []).append(point)
+    return [max(columns[i], key=lambda point: (point.non_finite, point.error)) for i in sorted(columns)]
 
 
 def _error_dot(point: Point) -> Dot:
-    x = _LEFT + point.place * (WIDTH - _LEFT - _RIGHT)
-    power = math.log10(point.error) if point.error > 0 else _LEAST
-    y = 0.0 if point.lost else _height(power, _ERROR_HEIGHT)
-    if point.lost:
-        return Dot(x, y, 3.5, Tone.BAD, f"{point.label}: not finite")
-    return Dot(x, y, 2.2, Tone.HALF, f"{point.label}: {point.error:.1e}")
+    x = _LEFT + point.position * (WIDTH - _LEFT - _RIGHT)
+    if point.non_finite:
+        return Dot(x, 0.0, 3.5, Tone.BAD, f"{point.label}: not finite")
+    power = math.log10(point.error) if point.error > 0 else _LOWEST
+    return Dot(x, _height(power, _ERROR_HEIGHT), 2.2, Tone.HALF, f"{point.label}: {point.error:.1e}")
 
 
 def _height(power: float, height: float) -> float:
-    inside = min(max(power, _LEAST), _MOST)
-    return height * (_MOST - inside) / (_MOST - _LEAST)
+    inside = min(max(power, _LOWEST), _HIGHEST)
+    return height * (_HIGHEST - inside) / (_HIGHEST - _LOWEST)
 
 
-def _grid(powers: Iterable[int], height: float) -> Iterator[Shape]:
+def _grid(powers: Iterable[int], height: float) -> Iterator[Drawable]:
     for power in powers:
         y = _height(power, height)
-        yield Line(_LEFT, y, WIDTH - _RIGHT, y, Tone.SHADE)
-        label = f"1e{power}" if power > _LEAST else f"≤1e{power}"
+        yield Line(_LEFT, y, WIDTH - _RIGHT, y, Tone.LIGHT)
+        label = f"1e{power}" if power > _LOWEST else f"≤1e{power}"
         yield Text(_LEFT - 8, y + 4, label, Anchor.END, tone=Tone.MUTED)
 
 
 Binades = Mapping[int, int]
-"""How many numbers there are by the power of two that they begin with: 1.5 and 1 are in binade 0."""
+"""Counts of numbers by binade, the power of two that they begin with: 1 and 1.5 are in binade 0."""
 
 
 def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
-    """Of all stored numbers; zeros and what is not finite are no part of it."""
+    """The binades of all stored numbers, without zeros, infinities and NaN."""
     found = np.zeros(_EXPONENTS, np.int64)
     for held in stored:
         for block in tensor_blocks.read(held.tensor):
@@ -105,7 +98,7 @@ def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
 
 
 _EXPONENTS, _BIAS, _INFINITE = 256, 127, 255
-"""Of float32: how many exponents there are, that of 1, and that of infinity and NaN (IEEE 754)."""
+"""Of float32: the number of exponents, that of 1, and that of infinity and NaN (IEEE 754)."""
 
 
 def _exponents(array: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -113,14 +106,14 @@ def _exponents(array: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.bincount((bits >> 23) & (_EXPONENTS - 1), minlength=_EXPONENTS)
 
 
-def binades_of_values(seen: Observed) -> Binades:
-    """Of what a run showed: each value once, with its largest finite number."""
-    return Counter(math.frexp(found.most)[1] - 1 for found in seen.values())
+def binades_of_values(observed: Observed) -> Binades:
+    """The binades of observed values: each value counts once, by its largest finite magnitude."""
+    return Counter(math.frexp(found.most)[1] - 1 for found in observed.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """The binades that are drawn, from well below a half type's smallest number to well above its largest."""
+    """The binades on the axis, from below a half type's smallest number to above its largest."""
 
     half: Half
 
@@ -140,7 +133,7 @@ class _Axis:
         return 8 if self.half.largest < _WIDE else 32
 
     def x(self, power: float) -> float:
-        """Where a power of two stands in the picture; at an edge what lies outside."""
+        """The position of a power of two, clamped to the edges."""
         inside = min(max(power, self.first), self.last + 1)
         return (inside - self.first) / (self.last + 1 - self.first) * (WIDTH - _RIGHT)
 
@@ -148,12 +141,12 @@ class _Axis:
 _WIDE = 2.0**64
 """float16 ends at 2**16, bfloat16 as float32 does."""
 _PANEL, _ROW = 96, 156
-"""The height of a histogram, and of one with its title and labels."""
+"""The height of a histogram, without and with its title and labels."""
 
 
-def ranges(stored: Binades, made: Binades, half: Half) -> Picture:
-    """Histograms of magnitudes against the limits of half: of stored numbers, and of what nodes make."""
-    panels = [("stored numbers", stored), ("what nodes make, each value by its largest number", made)]
+def ranges(stored: Binades, observed: Binades, half: Half) -> Picture:
+    """Histograms of magnitudes against the limits of half: of stored numbers, and of node outputs."""
+    panels = [("stored numbers", stored), ("node outputs, each by its largest magnitude", observed)]
     drawn = [panel for panel in panels if panel[1]]
     shapes = (
         shape
@@ -164,52 +157,52 @@ def ranges(stored: Binades, made: Binades, half: Half) -> Picture:
     return Picture(title, WIDTH, max(_ROW * len(drawn), 1), tuple(shapes))
 
 
-def _panel(title: str, binades: Binades, axis: _Axis, top: float) -> Iterator[Shape]:
+def _panel(title: str, binades: Binades, axis: _Axis, top: float) -> Iterator[Drawable]:
     bottom, left, right = top + _PANEL, axis.x(axis.first), axis.x(axis.last + 1)
     limits = _limits(axis.half)
     low, high = axis.x(limits[0].power), axis.x(limits[-1].power)
-    yield Rect(left, top, low - left, _PANEL, Tone.SHADE)
-    yield Rect(high, top, right - high, _PANEL, Tone.SHADE)
+    yield Rect(left, top, low - left, _PANEL, Tone.LIGHT)
+    yield Rect(high, top, right - high, _PANEL, Tone.LIGHT)
     yield Text(0, top - 22, title, bold=True)
     yield from _bars(binades, axis, bottom)
     yield Line(left, bottom, right, bottom, Tone.MUTED)
     for limit in limits:
         yield Line(axis.x(limit.power), top, axis.x(limit.power), bottom, Tone.MUTED, dash=True)
-        yield Text(axis.x(limit.power), top - 6, limit.said, limit.anchor, size=11, tone=Tone.MUTED)
+        yield Text(axis.x(limit.power), top - 6, limit.label, limit.anchor, size=11, tone=Tone.MUTED)
     for power in range(axis.first, axis.last, axis.step):
         anchor = Anchor.START if power == axis.first else Anchor.MIDDLE
         yield Text(axis.x(power), bottom + 16, f"2^{power}", anchor, size=11, tone=Tone.MUTED)
 
 
 @dataclass(frozen=True, slots=True)
-class _Limit:
+class _RangeLimit:
     power: float
-    said: str
+    label: str
     anchor: Anchor
 
 
-def _limits(half: Half) -> tuple[_Limit, ...]:
-    """The smallest number above zero, the smallest with all its bits, and the end."""
+def _limits(half: Half) -> tuple[_RangeLimit, ...]:
+    """The smallest subnormal, the smallest normal, and the largest number."""
     smallest, largest = math.log2(half.smallest), math.log2(half.largest)
     return (
-        _Limit(smallest, "0 below", Anchor.END),
-        _Limit(smallest + math.log2(half.integers) - 1, "coarser below", Anchor.START),
-        _Limit(largest, "infinite above", Anchor.MIDDLE),
+        _RangeLimit(smallest, "0 below", Anchor.END),
+        _RangeLimit(smallest + math.log2(half.integers) - 1, "subnormal below", Anchor.START),
+        _RangeLimit(largest, "infinite above", Anchor.MIDDLE),
     )
 
 
-def _bars(binades: Binades, axis: _Axis, bottom: float) -> Iterator[Shape]:
-    """A bar for each binade; what lies outside the picture is counted at its edge."""
+def _bars(binades: Binades, axis: _Axis, bottom: float) -> Iterator[Drawable]:
+    """A bar for each binade; binades beyond the axis are counted at its ends."""
     shown: Counter[int] = Counter()
     for power, count in binades.items():
         shown[min(max(power, axis.first), axis.last)] += count
     highest, wide = max(shown.values()), axis.x(1) - axis.x(0)
     low, *_, high = (limit.power for limit in _limits(axis.half))
     for power, count in sorted(shown.items()):
-        tall = max(count / highest * (_PANEL - 4), _SEEN)
+        tall = max(count / highest * (_PANEL - 4), _VISIBLE)
         tone = Tone.HALF if low <= power < high else Tone.BAD
         yield Rect(axis.x(power) + wide / 16, bottom - tall, wide * 7 / 8, tall, tone)
 
 
-_SEEN = 1.5
-"""Pixels that even a single number is tall: one that overflows is what one looks for."""
+_VISIBLE = 1.5
+"""The least height of a bar in pixels: a single number that overflows must be visible."""

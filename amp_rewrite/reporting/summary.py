@@ -1,4 +1,4 @@
-"""The numbers of a report, in words: the same lines for a terminal and a page."""
+"""The summary lines of a report, for the terminal and the HTML report."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from amp_rewrite.rewriting.report import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One thing that a report says: what it is about, and the words."""
+class SummaryLine:
+    """One line of a summary: its label and its text."""
 
     name: str
     text: str
 
 
-def lines(report: Report) -> Iterator[Line]:
-    """What a rewrite did, a line for each thing that there is to say."""
+def lines(report: Report) -> Iterator[SummaryLine]:
+    """What a rewrite did; lines without content are omitted."""
     nodes = report.nodes
     mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
     others = f", {nodes.other:,} without float32" if nodes.other else ""
-    yield Line("nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}")
+    yield SummaryLine("nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
-    yield Line("Casts", f"{report.casts_added:,} added{removed}")
-    yield Line("size", _sizes(report))
+    yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
+    yield SummaryLine("size", _sizes(report))
     if report.saturated:
-        brought = f"{plural(report.saturated, 'stored value')} brought into {report.half}'s range"
-        yield Line("masks", brought)
+        clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
+        yield SummaryLine("masks", clamped)
     if report.flushed:
-        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} became 0"
-        yield Line("tiny", flushed)
+        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} flushed to 0"
+        yield SummaryLine("tiny", flushed)
     if report.observed:
-        beyond = f"in float32 for values that a run showed to be too large for {report.half}"
-        yield Line("observed", f"{plural(report.observed, 'unit')} {beyond}")
-    yield from matches(report.matched)
+        beyond = f"in float32 because a run showed values too large for {report.half}"
+        yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
+    yield from match_lines(report.matched)
     for warning in report.warnings:
-        yield Line("warning", warning)
+        yield SummaryLine("warning", warning)
     for fault in report.broken:
-        yield Line("BROKEN", fault)
+        yield SummaryLine("BROKEN", fault)
 
 
-def matches(found: Iterable[Matched]) -> Iterator[Line]:
-    """How many nodes match what was asked for by name, as the command's flags have it."""
+def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:
+    """How many nodes each pattern or operator flag matched."""
     for matched in found:
         flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
         near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
         if matched.nodes:
-            yield Line("matched", f"{flag}: {plural(matched.nodes, 'node')}")
+            yield SummaryLine("matched", f"{flag}: {plural(matched.nodes, 'node')}")
         else:
-            yield Line("warning", f"{flag} matches no node{near}")
+            yield SummaryLine("warning", f"{flag} matches no node{near}")
 
 
-def of_coverage(coverage: Coverage) -> Iterator[Line]:
-    """What a model is that was not rewritten just now."""
+def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:
+    """The summary of a model that was rewritten earlier."""
     nodes = coverage.nodes
     mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
     others = f", {nodes.other:,} without float arithmetic" if nodes.other else ""
-    yield Line("nodes", f"{nodes.half:,} in half{mixed}, {nodes.full:,} in float32{others}")
-    yield Line("Casts", f"{len(coverage.casts):,} between half and float32")
+    yield SummaryLine("nodes", f"{nodes.half:,} in half{mixed}, {nodes.full:,} in float32{others}")
+    yield SummaryLine("Casts", f"{len(coverage.casts):,} between half and float32")
 
 
 def _sizes(report: Report) -> str:
-    """The size before and after; a rewrite that has not been made has no second one."""
+    """The size before and, unless nothing was written, after."""
     if not report.size_after:
         return size(report.size_before)
     share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import onnx_ir as ir
 
@@ -102,7 +101,7 @@ def _write(
     for number, (node, variable, paint, entry) in enumerate(units):
         row = _row(number, variable, paint, entries.number(entry))
         rows[node] = f"{rows[node]},{row}" if node in rows else row
-    casts = {site.node: json.dumps(_cast_row(site), separators=(",", ":")) for site in sites}
+    casts = {site.node: _cast_row(site) for site in sites}
     for graph in held:
         for node in graph:
             if node in rows or node in casts:
@@ -119,13 +118,20 @@ def _row(number: int, variable: str, paint: Paint, entry: int) -> str:
     return f'[{number},"{variable}","{paint.colour.value}","{paint.rule.value}",{cause},{entry}]'
 
 
-def _cast_row(site: CastSite) -> Sequence[Any]:
-    return [site.added, *records.of_cast_site(site).values()]
+def _cast_row(site: CastSite) -> str:
+    """A row of a Cast as JSON."""
+    added, is_output = _JSON_FLAG[site.added], _JSON_FLAG[site.is_output]
+    producer = "null" if site.producer is None else site.producer
+    return f'[{added},"{site.origin.value}",{producer},[{",".join(map(str, site.consumers))}],{is_output}]'
+
+
+_JSON_FLAG = ("false", "true")
 
 
 def _node_text(units: str | None, cast: str | None) -> str:
-    parts = (f'"units":[{units}]' if units else "", f'"cast":{cast}' if cast else "")
-    return f"{{{','.join(filter(None, parts))}}}"
+    if cast is None:
+        return f'{{"units":[{units}]}}'
+    return f'{{"units":[{units}],"cast":{cast}}}' if units else f'{{"cast":{cast}}}'
 
 
 class _Entries:

@@ -1,4 +1,4 @@
-"""Where Casts stand: what makes a value in one type, and what reads it in another."""
+"""Cast sites: where a value is produced in one type and used in another."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from amp_rewrite.rewriting.plan import PlannedCast
 
 
 class Origin(enum.Enum):
-    """Where a value that is cast comes from.
-
-    A UNIT, an INPUT of a graph, a STORED tensor, or ANOTHER node, in which float32 has no part.
+    """The origin of a value that is cast: a UNIT, an INPUT of a graph, a STORED tensor, or ANOTHER node,
+    which has no float32.
     """
 
     UNIT = "unit"
@@ -27,12 +26,11 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CastSite:
-    """Where a Cast stands, or is to stand: a value is made in one type and read in another.
+    """An existing or planned Cast: a value is produced in one type and used in another.
 
-    `names` are those of the value, of the Cast and of what it makes, as far as they are known; `node` tells
-    the Cast from other nodes, None before there is one. `maker` and `readers` are positions among the
-    decisions; `leaves` holds when what the Cast makes is an output of the model, and `added` when the Cast
-    was not in the model that was given.
+    `names` are the known ones of the value, of the Cast and of its output; `node` identifies the Cast, and is
+    None before it exists. `producer` and `consumers` are positions in the decisions; `is_output` says whether
+    the output of the Cast is an output of the model, and `added` whether the rewrite adds the Cast.
     """
 
     node: Hashable
@@ -46,9 +44,9 @@ class CastSite:
 
 
 def of(graph: UnitGraph, casts: Sequence[PlannedCast], placed: Sequence[ir.Node] = ()) -> Iterator[CastSite]:
-    """The Casts that the model has, then those that are planned, in their order.
+    """The sites of the Casts in the model, then of the planned ones, in order.
 
-    `placed` has a node for each of the planned ones once they stand.
+    `placed` has a node for each planned Cast once they are inserted.
     """
     yield from existing(graph, casts)
     for cast, node in zip(casts, placed or [None] * len(casts), strict=True):
@@ -56,63 +54,63 @@ def of(graph: UnitGraph, casts: Sequence[PlannedCast], placed: Sequence[ir.Node]
 
 
 def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSite]:
-    """The Casts that the model has, where one side of them is float32.
+    """The sites of the Casts in the model with float32 as their input or output type.
 
-    What is to read the result of one of `casts`, those that are planned, reads theirs no longer.
+    Uses that move to the output of a planned Cast (`casts`) do not count.
     """
-    own = dict.fromkeys(graph.units[unit].node for unit in graph.by_operator.get("Cast", ()))
-    moved = {site for cast in casts for site in cast.uses} if own else set[Use]()
-    for node in own:
+    existing_casts = dict.fromkeys(graph.units[unit].node for unit in graph.by_operator.get("Cast", ()))
+    moved = {use for cast in casts for use in cast.uses} if existing_casts else set[Use]()
+    for node in existing_casts:
         value = node.inputs[0] if not node.domain else None
         if value is not None:
-            made = node.outputs[0]
-            readers = (unit for unit, site in graph.uses.get(made, ()) if site not in moved)
-            ports = (port for port, value in enumerate(graph.root.outputs) if value is made)
+            output = node.outputs[0]
+            consumers = (unit for unit, use in graph.uses.get(output, ()) if use not in moved)
+            ports = (port for port, value in enumerate(graph.root.outputs) if value is output)
             yield CastSite(
                 node=node,
-                names=names(value, node, made),
+                names=names(value, node, output),
                 dtype=element(node),
                 origin=_origin(graph, value),
                 producer=graph.producer.get(value),
-                consumers=tuple(dict.fromkeys(readers)),
+                consumers=tuple(dict.fromkeys(consumers)),
                 is_output=any(Use(graph.root, port) not in moved for port in ports),
                 added=False,
             )
 
 
 def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) -> CastSite:
-    """A Cast that is to be added, and its node once it stands."""
-    units = {site: unit for unit, site in graph.uses.get(cast.value, ())}
+    """The site of a planned Cast, with its node once it is inserted."""
+    units = {use: unit for unit, use in graph.uses.get(cast.value, ())}
     return CastSite(
         node=node,
         names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_type_name(cast.dtype)}"),
         dtype=element_type_name(cast.dtype),
         origin=_origin(graph, cast.value),
         producer=graph.producer.get(cast.value),
-        consumers=tuple(dict.fromkeys(units[site] for site in cast.uses if site in units)),
-        is_output=any(site.holder is graph.root for site in cast.uses),
+        consumers=tuple(dict.fromkeys(units[use] for use in cast.uses if use in units)),
+        is_output=any(use.holder is graph.root for use in cast.uses),
         added=True,
     )
 
 
 def names(*named: ir.Value | ir.Node | None) -> tuple[str, ...]:
-    """The names of these, each once; what has none is left out."""
+    """The distinct names of these, without those that have none."""
     return tuple(dict.fromkeys(thing.name for thing in named if thing is not None and thing.name))
 
 
 def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
     if value in graph.producer:
         return Origin.UNIT
-    maker, kind = value.producer(), graph.types.get(value)
-    if kind is None or kind.dtype != ir.DataType.FLOAT:
+    producer, type_ = value.producer(), graph.types.get(value)
+    if type_ is None or type_.dtype != ir.DataType.FLOAT:
         return Origin.ANOTHER
-    if maker is None:
+    if producer is None:
         return Origin.STORED if value.is_initializer() else Origin.INPUT
-    return Origin.STORED if maker.op_type == "Constant" else Origin.ANOTHER
+    return Origin.STORED if producer.op_type == "Constant" else Origin.ANOTHER
 
 
 def element(node: ir.Node) -> str:
-    """The element type that a Cast gives; nothing where it does not say."""
+    """The element type of a Cast's output; an empty string if it is not declared."""
     to = node.attributes.get("to")
     if to is None or to.is_ref():
         return ""

@@ -1,4 +1,4 @@
-"""Is the result a valid model with the inputs and outputs that it should have?"""
+"""Whether a result is a valid model with the inputs and outputs of the original."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class IOType:
 
 
 def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
-    """The inputs and outputs of a model, in order; weights that IR 3 lists as inputs are none."""
+    """The inputs and outputs of a model, in order, without the initializers that IR 3 lists as inputs."""
     values = [v for v in model.graph.inputs if not v.is_initializer()]
     return tuple(
         IOType(value.name, types.get(value), str(value.shape)) for value in (*values, *model.graph.outputs)
@@ -35,7 +35,7 @@ def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
 
 
 def broken_io(before: tuple[IOType, ...], after: tuple[IOType, ...]) -> tuple[str, ...]:
-    """What changed in inputs and outputs and should not have, in words."""
+    """The unwanted changes of inputs and outputs, a sentence each."""
     if len(before) != len(after):
         return (f"the model had {len(before)} inputs and outputs, and has {len(after)}",)
     return tuple(
@@ -47,22 +47,22 @@ def broken_io(before: tuple[IOType, ...], after: tuple[IOType, ...]) -> tuple[st
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """`broken` says what is wrong with the result; `warnings` what was wrong before as well."""
+    """`broken` are the faults of the result; `warnings` those that the original has as well."""
 
     broken: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 FULL_UP_TO = 50_000
-"""How many nodes onnx's checker infers types for again: beyond, that takes longer than all else together
-(ten times the nodes, twenty times the time), and its check of the structure has to do.
+"""The number of nodes up to which onnx's checker also infers types. Beyond, that takes longer than the
+rewrite (twenty times as long for ten times the nodes), and only the structure is checked.
 """
 
 
 def validate(after: Checkable, before: Callable[[], Checkable], nodes: int) -> Validity:
-    """onnx's checker on the result of so many nodes; where it complains, the original is asked too.
+    """The verdict of onnx's checker on a result with so many nodes.
 
-    The checker refuses some models that runtimes accept: what it says of both is a warning.
+    The checker rejects some models that runtimes accept: if it rejects the original too, that is a warning.
     """
     if isinstance(after, str) and not _is_utf8(after):
         return Validity(warnings=(_NOT_ASKED,))
@@ -71,33 +71,33 @@ def validate(after: Checkable, before: Callable[[], Checkable], nodes: int) -> V
     if not complaint:
         return Validity(warnings=() if full else (_NOT_IN_FULL,))
     if _complaint(before(), full=full):
-        return Validity(warnings=(f"onnx's checker refuses this model: {complaint}",))
-    return Validity(broken=(f"onnx's checker refuses the result: {complaint}",))
+        return Validity(warnings=(f"onnx's checker rejects this model: {complaint}",))
+    return Validity(broken=(f"onnx's checker rejects the result: {complaint}",))
 
 
 def _is_utf8(path: str) -> bool:
     try:
         path.encode()
-    except UnicodeEncodeError:  # bytes that Python carries through as they are, and onnx cannot take
+    except UnicodeEncodeError:  # surrogate escapes, which onnx does not accept
         return False
     return True
 
 
-_NOT_ASKED = "onnx's checker did not see the result: it takes only paths in UTF-8"
+_NOT_ASKED = "onnx's checker was not run on the result: it only accepts UTF-8 paths"
 _NOT_IN_FULL = f"onnx's checker saw the structure only: the model has over {FULL_UP_TO:,} nodes"
 
 
 @contextlib.contextmanager
 def blaming(model: Callable[[], Checkable]) -> Generator[None]:
-    """Turns an error of no kind of ours into a ModelError where onnx's checker refuses the model as well.
+    """Turns an error that is not an AmpRewriteError into a ModelError if onnx's checker rejects the model.
 
-    Where it does not, the fault is ours, and the error goes on as it is.
+    If it does not, the fault is ours, and the error passes through unchanged.
     """
     try:
         yield
     except AmpRewriteError:
         raise
-    except Exception as error:  # a damaged model fails in as many ways as it can be damaged
+    except Exception as error:  # a damaged model can fail anywhere
         given = model()
         complaint = _complaint(given)
         if not complaint:
@@ -118,7 +118,7 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
     # the worker may have been started in another folder
     relative = isinstance(model, str) and bool(model) and not Path(model).is_absolute()
     known = str(Path.cwd() / str(model)) if relative else model
-    found = worker.ask(worker_process.complaint, known, full=full)
+    found = worker.call(worker_process.complaint, known, full=full)
     return _CRASHES if found is None else found[:300]
 
 

@@ -1,4 +1,4 @@
-"""Carries out a Plan on the model that it was made for: the only stage that changes a model, with tidy."""
+"""Applies a Plan to the model that it was made for."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from amp_rewrite.rewriting.cast_insertion import Placer, graph_of, redirect
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
 
 LAZY_FROM = 1 << 20
-"""Stored tensors of this many bytes and more are converted when they are written, not before."""
+"""The size in bytes from which stored tensors are converted when they are written, not before."""
 
 
-def apply(plan: Plan, model: ir.Model, held: Collection[ir.Graph], types: Types) -> tuple[ir.Node, ...]:
-    """Changes `model`, which has these graphs, and `types` with it, as the plan says.
+def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Types) -> tuple[ir.Node, ...]:
+    """Applies the plan to `model`, which has these graphs, and to the `types` of its values.
 
-    Returns a node for each of its Casts.
+    Returns a node for each Cast of the plan.
     """
     if plan.casts:
         _import_casts(model)
-    names = UniqueNames(held)
-    if len(held) > 1:
+    names = UniqueNames(graphs)
+    if len(graphs) > 1:
         names.rename_shadowing(model.graph)
     editor = _Editor(plan.half, model, types, names)
-    for storing in plan.tensors:
-        editor.store(storing)
+    for change in plan.tensors:
+        editor.store(change)
     for value in plan.values:
         editor.retype(value)
     for retyped in plan.attributes:
@@ -46,9 +46,10 @@ def apply(plan: Plan, model: ir.Model, held: Collection[ir.Graph], types: Types)
 
 
 def _import_casts(model: ir.Model) -> None:
-    """A model of other domains alone imports the default one for its Casts, as new as its IR admits.
+    """Imports the default domain for the Casts of a model that has none of its operators, as new as the
+    IR version of the model allows.
 
-    One that has nodes of the default domain and forgets to import it gets none: runtimes take what is newest.
+    A model that uses the default domain without an import stays as it is: runtimes take the newest version.
     """
     imports = model.graph.opset_imports
     if "" in imports or "ai.onnx" in imports or any(not node.domain for node in model.graph.all_nodes()):
@@ -72,30 +73,30 @@ class _Editor:
         self._placer = Placer()
 
     def retype(self, value: ir.Value) -> None:
-        """The value is half from now on, where it stands."""
+        """Changes the element type of a value to half."""
         self._types[value] = with_element(self._types[value], self._half.dtype)
         if value.type is not None:
             value.type = self._types[value]
 
-    def store(self, storing: TensorChange) -> None:
-        """Keeps a stored tensor in the form that is planned."""
-        if storing.storage is Storage.BOTH:
-            self._store_beside(storing)
-            if storing.saturates:
-                _replace(storing.stored, self._saturated(storing.stored))
-        elif storing.storage is Storage.SATURATED:
-            _replace(storing.stored, self._saturated(storing.stored))
+    def store(self, change: TensorChange) -> None:
+        """Changes a stored tensor as planned."""
+        if change.storage is Storage.BOTH:
+            self._store_beside(change)
+            if change.saturates:
+                _replace(change.stored, self._saturated(change.stored))
+        elif change.storage is Storage.SATURATED:
+            _replace(change.stored, self._saturated(change.stored))
         else:
-            name = storing.stored.tensor.name
-            _replace(storing.stored, self._converted(storing, name))
-            self.retype(storing.stored.value)
+            name = change.stored.tensor.name
+            _replace(change.stored, self._converted(change, name))
+            self.retype(change.stored.value)
 
-    def _store_beside(self, storing: TensorChange) -> None:
-        """A second tensor, in half, for the places that read half."""
-        value = storing.stored.value
+    def _store_beside(self, change: TensorChange) -> None:
+        """Stores a copy in half for the uses in half."""
+        value = change.stored.value
         name = self._names.of_value(value, self._half.name)
-        converted = self._converted(storing, name)
-        if storing.stored.node is None:
+        converted = self._converted(change, name)
+        if change.stored.node is None:
             beside = ir.Value(
                 name=name,
                 type=tensor(self._half.dtype),
@@ -108,29 +109,29 @@ class _Editor:
             node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
             beside = node.outputs[0]
             beside.name = name
-            graph_of(value).insert_after(storing.stored.node, node)
+            graph_of(value).insert_after(change.stored.node, node)
         self._types[beside] = tensor(self._half.dtype)
-        redirect(storing.uses, beside)
+        redirect(change.uses, beside)
 
     def _register(self, stored: ir.Value, graph: ir.Graph) -> None:
         graph.register_initializer(stored)
         if self._listed:
             graph.inputs.append(stored)
 
-    def _converted(self, storing: TensorChange, name: str | None) -> ir.TensorProtocol:
-        saturate = bool(storing.saturates)
-        change = functools.partial(rounding.convert, half=self._half, saturate=saturate, nan=storing.nan)
-        return _tensor(change, self._half.dtype, storing.stored, name)
+    def _converted(self, change: TensorChange, name: str | None) -> ir.TensorProtocol:
+        saturate = bool(change.saturates)
+        conversion = functools.partial(rounding.convert, half=self._half, saturate=saturate, nan=change.nan)
+        return _tensor(conversion, self._half.dtype, change.stored, name)
 
     def _saturated(self, stored: StoredTensor) -> ir.TensorProtocol:
-        change = functools.partial(rounding.saturated, half=self._half)
-        return _tensor(change, ir.DataType.FLOAT, stored, stored.tensor.name)
+        conversion = functools.partial(rounding.saturated, half=self._half)
+        return _tensor(conversion, ir.DataType.FLOAT, stored, stored.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
-        """Has the attribute that types an output name the planned type, or goes without it."""
+        """Sets the attribute that determines the type of an output to the planned type, or removes it."""
         node, dtype = retyped.node, retyped.dtype
         typed = attribute_types.of(node)
-        assert typed is not None, "only nodes that an attribute types are planned"
+        assert typed is not None, "only nodes with a type attribute are planned"
         if typed.attribute == "value":
             node.attributes["value"] = ir.AttrTensor("value", self._fill(retyped))
         elif dtype is None:
@@ -146,27 +147,27 @@ class _Editor:
         return ir.Tensor(converted, dtype=self._half.dtype)
 
     def cast(self, cast: PlannedCast) -> ir.Node:
-        """Puts the Cast behind the maker of its value, and has the planned places read it."""
+        """Inserts a planned Cast, and redirects its uses to its output."""
         value, element = cast.value, element_type_name(cast.dtype)
         name = self._names.of_node(f"{value.name or 'value'}__{element}")
         node = cast_insertion.cast(value, cast.dtype, name)
-        made = node.outputs[0]
-        self._types[made] = tensor(cast.dtype)
-        if self._root in [site.holder for site in cast.uses]:
-            self._leave(value, made)
+        output = node.outputs[0]
+        self._types[output] = tensor(cast.dtype)
+        if self._root in [use.holder for use in cast.uses]:
+            self._move_output(value, output)
         else:
-            made.name = self._names.of_value(value, element)
+            output.name = self._names.of_value(value, element)
         self._placer.behind([node], value)
-        redirect(cast.uses, made)
+        redirect(cast.uses, output)
         return node
 
-    def _leave(self, value: ir.Value, made: ir.Value) -> None:
-        """`made` is the output of the model that `value` was: it takes over all that callers know of it."""
+    def _move_output(self, value: ir.Value, output: ir.Value) -> None:
+        """Makes `output` an output of the model in place of `value`, with its name and metadata."""
         dtype = self._types[value].dtype
         assert dtype is not None, "only tensors are cast"
-        made.name, value.name = value.name, self._names.of_value(value, element_type_name(dtype))
-        made.doc_string, value.doc_string = value.doc_string, None
-        for known, ours in ((made.metadata_props, value.metadata_props), (made.meta, value.meta)):
+        output.name, value.name = value.name, self._names.of_value(value, element_type_name(dtype))
+        output.doc_string, value.doc_string = value.doc_string, None
+        for known, ours in ((output.metadata_props, value.metadata_props), (output.meta, value.meta)):
             known.update(ours)
             ours.clear()
 
@@ -183,7 +184,7 @@ def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
 
 
 def _replace(stored: StoredTensor, converted: ir.TensorProtocol) -> None:
-    """Puts another tensor where one is stored."""
+    """Replaces a stored tensor."""
     if stored.node is None:
         stored.value.const_value = converted
         return
@@ -192,14 +193,14 @@ def _replace(stored: StoredTensor, converted: ir.TensorProtocol) -> None:
 
 
 def _tensor(
-    change: Conversion, dtype: ir.DataType, stored: StoredTensor, name: str | None
+    conversion: Conversion, dtype: ir.DataType, stored: StoredTensor, name: str | None
 ) -> ir.TensorProtocol:
-    """What is stored, changed: now if it is small, and when it is written if not."""
+    """A stored tensor after a conversion: done now for a small one, on writing for a large one."""
     like = stored.tensor
     if like.nbytes >= LAZY_FROM:
-        return ConvertedTensor(like, change, dtype, name)
+        return ConvertedTensor(like, conversion, dtype, name)
     return ir.Tensor(
-        change(numbers(like)),
+        conversion(numbers(like)),
         dtype=dtype,
         name=name,
         doc_string=like.doc_string,

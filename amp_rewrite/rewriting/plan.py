@@ -1,4 +1,4 @@
-"""Painting -> Plan: what changes, as data. Nothing here changes a model."""
+"""Painting -> Plan: all changes to a model, as data. Nothing here changes a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amp_rewrite.policy.options import IOTypes, Options
 
 @dataclass(frozen=True, slots=True)
 class PlannedCast:
-    """One Cast of `value` to `dtype`, right behind its maker, for all these reads."""
+    """A Cast of `value` to `dtype`, directly after its producer, for all these uses."""
 
     value: ir.Value
     dtype: ir.DataType
@@ -31,10 +31,10 @@ class PlannedCast:
 
 
 class Storage(enum.Enum):
-    """How a stored tensor is kept.
+    """How a stored tensor is stored in the result.
 
-    HALF: converted where it stands. BOTH: as it is, and a half tensor beside it for some readers.
-    SATURATED: in float32, with what half cannot hold clamped to its range.
+    HALF: converted in place. BOTH: unchanged, with a half copy for some of its uses.
+    SATURATED: in float32, with its values clamped to the range of half.
     """
 
     HALF = "half"
@@ -44,10 +44,10 @@ class Storage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TensorChange:
-    """What becomes of a stored tensor; `reads` are those of the second tensor of BOTH.
+    """The change to a stored tensor; `uses` are those of the half copy (BOTH).
 
-    `saturates` and `flushes` count the values that are clamped, and that become zero; `nan` says
-    whether there may be a NaN among all.
+    `saturates` and `flushes` count the values that are clamped and flushed to zero; `nan` says whether a
+    value may be NaN.
     """
 
     stored: StoredTensor
@@ -60,10 +60,10 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True)
 class Retyped:
-    """A node whose attribute is to name `dtype` as its output's type; None where that is its input's, unsaid.
+    """A node whose type attribute is set to `dtype`, or removed (None), so that the input's type counts.
 
-    The one value of a fill may go with it: `saturates` and `flushes` are 1 when it is clamped,
-    or becomes zero.
+    The fill value of a ConstantOfShape changes with it: `saturates` and `flushes` are 1 if it is clamped, or
+    flushed to zero.
     """
 
     node: ir.Node
@@ -74,8 +74,8 @@ class Retyped:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a rewrite changes: values that become half where they stand, attributes that name an
-    output's type, Casts, and stored tensors.
+    """All changes of a rewrite: values that become half, attributes that set the type of an output, Casts,
+    and stored tensors.
     """
 
     half: Half
@@ -85,15 +85,15 @@ class Plan:
     tensors: tuple[TensorChange, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything changes at all."""
+        """Whether anything changes."""
         return bool(self.values or self.attributes or self.casts or self.tensors)
 
 
 def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
-    """Raises OptionError for a name that no float32 input or output has, or that says nothing."""
+    """Raises OptionError for a name of no float32 input or output, and for names that have no effect."""
     if keep_io and io is IOTypes.KEEP:
         raise OptionError(
-            "`Options.keep_io` says nothing where all inputs and outputs are kept",
+            "`Options.keep_io` has no effect where all inputs and outputs keep their types",
             remedy="ask for `Options.io=HALF`",
         )
     float32 = ir.DataType.FLOAT
@@ -109,9 +109,9 @@ def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> Non
 
 
 def make(facts: Facts, painting: Painting, options: Options) -> Plan:
-    """The plan that carries out a painting: one Cast for each (value, type) read in the other colour.
+    """The plan for a painting: one Cast for each value and type that a unit of the other colour reads.
 
-    Raises OptionError for names in `keep_io` that mean nothing.
+    Raises OptionError for names in `keep_io` that have no effect.
     """
     _check_names(facts.graph, options.keep_io, options.io)
     planner = _Planner(facts, painting, options)
@@ -140,17 +140,17 @@ class _Planner:
         self._half_io = options.io is IOTypes.HALF and facts.old_opset is None
         self._keep_io = frozenset(options.keep_io)
         self._entering = frozenset(graph.root.inputs)
-        self.masks = {value for value, way in ranges.masks.items() if any(map(painting.is_half, way))}
-        self._leaving = self._output_sites()
+        self.masks = {value for value, units in ranges.masks.items() if any(map(painting.is_half, units))}
+        self._outputs = self._output_uses()
         self.values: list[ir.Value] = []
         self.casts: list[PlannedCast] = []
         self.tensors: list[TensorChange] = []
 
     def plan_all(self) -> None:
-        """Every float32 value that has a maker or a reader, makers first, in the order of the nodes."""
+        """Plans every float32 value with a producer or a use, produced values first, in node order."""
         float32 = ir.DataType.FLOAT
         known = self._graph.types
-        at_io = [v for v in (*self._graph.root.inputs, *self._leaving) if v in known]
+        at_io = [v for v in (*self._graph.root.inputs, *self._outputs) if v in known]
         entering = [v for v in at_io if known[v].dtype == float32]
         for value in dict.fromkeys((*entering, *self._graph.producer, *self._graph.uses)):
             self._plan(value)
@@ -160,15 +160,15 @@ class _Planner:
         stored = self._stored.get(value)
         if stored is not None:
             self._plan_stored(stored, halves, fulls)
-        elif self._is_made_half(value):
+        elif self._is_produced_half(value):
             self.values.append(value)
             self._cast(value, ir.DataType.FLOAT, fulls)
         else:
             self._cast(value, self._half.dtype, halves)
 
-    def _cast(self, value: ir.Value, dtype: ir.DataType, reads: list[Use]) -> None:
-        if reads:
-            self.casts.append(PlannedCast(value, dtype, tuple(reads)))
+    def _cast(self, value: ir.Value, dtype: ir.DataType, uses: list[Use]) -> None:
+        if uses:
+            self.casts.append(PlannedCast(value, dtype, tuple(uses)))
 
     def _plan_stored(self, held: StoredTensor, halves: list[Use], fulls: list[Use]) -> None:
         value = held.value
@@ -185,13 +185,13 @@ class _Planner:
             self.tensors.append(TensorChange(held, Storage.HALF, (), saturates, flushes, nan))
             self._cast(value, ir.DataType.FLOAT, fulls)
 
-    def _is_made_half(self, value: ir.Value) -> bool:
-        maker = self._graph.producer.get(value)
-        if maker is not None:
-            return self._is_half[maker]
-        return self._is_half_border(value) and value in self._entering
+    def _is_produced_half(self, value: ir.Value) -> bool:
+        producer = self._graph.producer.get(value)
+        if producer is not None:
+            return self._is_half[producer]
+        return self._is_half_io(value) and value in self._entering
 
-    def _is_half_border(self, value: ir.Value) -> bool:
+    def _is_half_io(self, value: ir.Value) -> bool:
         dense = type(self._graph.types.get(value)) is ir.TensorType
         free = value.name not in self._keep_io and not value.is_initializer()
         return self._half_io and dense and free
@@ -202,31 +202,31 @@ class _Planner:
         fulls: list[Use] = []
         for unit, use in self._graph.uses.get(value, ()):
             (halves if self._is_half[unit] else fulls).append(use)
-        if value in self._leaving:
-            leaves_half = self._leaves_half(value)
-            (halves if leaves_half else fulls).extend(self._leaving[value])
+        if value in self._outputs:
+            leaves_half = self._is_half_output(value)
+            (halves if leaves_half else fulls).extend(self._outputs[value])
         return halves, fulls
 
-    def _leaves_half(self, value: ir.Value) -> bool:
-        """Whether an output is to be half; one that is not a tensor, or is also an input, is as produced."""
+    def _is_half_output(self, value: ir.Value) -> bool:
+        """Whether an output becomes half; one that is an input or not a tensor keeps the producer's type."""
         if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
-            return self._is_made_half(value)
-        return self._is_half_border(value)
+            return self._is_produced_half(value)
+        return self._is_half_io(value)
 
-    def _output_sites(self) -> dict[ir.Value, list[Use]]:
-        sites: dict[ir.Value, list[Use]] = {}
+    def _output_uses(self) -> dict[ir.Value, list[Use]]:
+        uses: dict[ir.Value, list[Use]] = {}
         for port, value in enumerate(self._graph.root.outputs):
             kind = self._graph.types.get(value)
             if kind is not None and kind.dtype == ir.DataType.FLOAT:
-                sites.setdefault(value, []).append(Use(self._graph.root, port))
-        return sites
+                uses.setdefault(value, []).append(Use(self._graph.root, port))
+        return uses
 
 
 def _attributes(
     graph: UnitGraph, painting: Painting, half: Half, ranges: Ranges, masks: Container[ir.Value]
 ) -> Iterator[Retyped]:
-    """The nodes whose output's type an attribute names, where that type changes or must now be said;
-    and those that fill a mask in float32, with what half cannot hold.
+    """The nodes with a type attribute where the type changes or must now be explicit, and those that fill a
+    mask in float32 with a value outside the range of half.
     """
     of_these = (graph.by_operator.get(operator, ()) for operator in attribute_types.OPERATORS)
     units = [graph.units[unit] for unit in sorted(itertools.chain.from_iterable(of_these))]
@@ -234,7 +234,7 @@ def _attributes(
     for unit in units:
         typed = attribute_types.of(unit.node)
         if typed is None or not typed.settable or unit.node.outputs[0] not in unit.defs:
-            continue  # a target may have joined the variable to another: it has that one's name then
+            continue  # the target joined its variable with another, and the unit has that one's name
         fit = ranges.fits.get(unit.defs[0], halves.PERFECT)
         saturates = fit.overflowing if unit.defs[0] in masks else 0
         said = attribute_types.declared(unit.node, typed) is not None

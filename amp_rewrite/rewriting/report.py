@@ -1,4 +1,4 @@
-"""What a rewrite did, as one frozen value."""
+"""The report on a rewrite, as data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from amp_rewrite.rewriting.plan import Plan, Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """How many nodes have all their float32 in half, some of it, none; and how many had none."""
+class NodeCounts:
+    """The numbers of nodes with all, some or none of their float32 in half, and of those without float32."""
 
     half: int
     mixed: int
@@ -26,24 +26,24 @@ class Nodes:
 
     @property
     def total(self) -> int:
-        """All nodes, subgraphs included."""
+        """All nodes, including those of subgraphs."""
         return self.half + self.mixed + self.full + self.other
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a rewrite did. Sizes are in bytes, with external data; `seconds` are wall time by stage.
+    """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
-    `changed` says whether the result differs from the original at all.
-    `saturated` and `flushed` count stored values that were clamped to half's range, and that became
-    zero there; `observed` counts the units that stay float32 for what a run showed, and `matched` the nodes
-    that each pin matches, and each operator that was put on another list. `broken` says what is wrong with
-    the result (nothing, or the tool has failed), `warnings` what a user should know.
+    `changed` says whether the result differs from the original.
+    `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
+    `observed` counts the units kept in float32 because of observed values, and `matched` the nodes that match
+    each pin, and each operator moved to another list. `broken` are faults of the result (if there is one, the
+    tool has failed), `warnings` what the user should know.
     """
 
     half: str
     changed: bool
-    nodes: Nodes
+    nodes: NodeCounts
     casts_added: int
     stored_half: int
     stored_both: int
@@ -60,7 +60,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the result is a valid model with the inputs and outputs that it should have."""
+        """Whether the result is a valid model with the inputs and outputs of the original."""
         return not self.broken
 
     def to_json(self) -> dict[str, Any]:
@@ -85,23 +85,23 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
     return found
 
 
-def count_nodes(graph: UnitGraph, painting: Painting) -> Nodes:
+def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
     """The nodes of a model by colour."""
     found = Counter(extents(graph, painting).values())
     total = sum(map(len, graph.nodes.values()))
-    return Nodes(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
+    return NodeCounts(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 
-def of_plan(plan: Plan, nodes: Nodes) -> Report:
-    """What a plan alone says of a rewrite; sizes, times and verdicts are still to come."""
+def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
+    """The report as far as the plan determines it, without sizes, times and verdicts."""
     stored = plan.tensors
     return Report(
         half=plan.half.name,
         changed=bool(plan),
         nodes=nodes,
         casts_added=len(plan.casts),
-        stored_half=sum(storing.storage is Storage.HALF for storing in stored),
-        stored_both=sum(storing.storage is Storage.BOTH for storing in stored),
+        stored_half=sum(change.storage is Storage.HALF for change in stored),
+        stored_both=sum(change.storage is Storage.BOTH for change in stored),
         saturated=sum(change.saturates for change in (*stored, *plan.attributes)),
         flushed=sum(change.flushes for change in (*stored, *plan.attributes)),
     )

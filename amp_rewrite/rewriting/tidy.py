@@ -1,4 +1,4 @@
-"""Cleans up after a rewrite: Casts that do nothing or cancel each other, and what is unused then."""
+"""Removes Casts that do nothing or cancel each other, and Casts without uses that this leaves."""
 
 from __future__ import annotations
 
@@ -25,30 +25,28 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
         source = _source(node, types)
         if source is None:
             continue
-        made = node.outputs[0]
-        if not made.is_graph_output() or _may_leave(source, made.graph, root):
-            made.replace_all_uses_with(source, replace_graph_outputs=True)
+        output = node.outputs[0]
+        if not output.is_graph_output() or _may_be_output(source, output.graph, root):
+            output.replace_all_uses_with(source, replace_graph_outputs=True)
         before = node.inputs[0]
-        if not _is_read(made):
+        if not _is_used(output):
             _remove(node)
             removed += 1
-        removed += _remove_if_unread(before)
+        removed += _remove_if_unused(before)
     return removed
 
 
 def bypass(model: ir.Model, types: Types) -> None:
-    """Takes out Casts from float32 to float32, which exporters leave behind and which say nothing.
-
-    They would stand between nodes that belong together. One that makes an output of the model, or of a
-    body, stays.
+    """Removes Casts from float32 to float32, which some exporters write, and which would separate nodes that
+    belong together. One that produces an output of the model or of a body stays.
     """
     float32 = ir.DataType.FLOAT
     for node in _casts(graphs(model.graph)):
-        value, made = node.inputs[0], node.outputs[0]
-        if value is None or made.is_graph_output():
+        value, output = node.inputs[0], node.outputs[0]
+        if value is None or output.is_graph_output():
             continue
-        if _element(value, types) == float32 == _element(made, types):
-            made.replace_all_uses_with(value)
+        if _element(value, types) == float32 == _element(output, types):
+            output.replace_all_uses_with(value)
             _remove(node)
 
 
@@ -58,27 +56,27 @@ def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:
 
 
 def _source(node: ir.Node, types: Types) -> ir.Value | None:
-    """The value that holds what a Cast gives already; None when the Cast is needed."""
+    """The value that equals the output of a Cast; None if the Cast is needed."""
     value = node.inputs[0]
     target = _element(node.outputs[0], types)
     if value is None or target not in HALF_TYPES:
         return None
     if _element(value, types) == target:
         return value
-    maker = value.producer()
-    if maker is None or maker.op_type != "Cast" or _element(value, types) != ir.DataType.FLOAT:
+    producer = value.producer()
+    if producer is None or producer.op_type != "Cast" or _element(value, types) != ir.DataType.FLOAT:
         return None
-    origin = maker.inputs[0]
+    origin = producer.inputs[0]
     return origin if origin is not None and _element(origin, types) == target else None
 
 
-def _may_leave(value: ir.Value, graph: object, root: ir.Graph) -> bool:
-    """Whether `value` can be an output of `graph` in another's place.
+def _may_be_output(value: ir.Value, graph: object, root: ir.Graph) -> bool:
+    """Whether `value` can replace an output of `graph`.
 
-    The outputs of the model keep their names, and a body gives only what is made inside, and that once.
+    The outputs of the model keep their names, and those of a body are distinct and produced inside it.
     """
-    made_inside = value.graph is graph and value.producer() is not None
-    return made_inside and graph is not root and not value.is_graph_output()
+    is_produced_inside = value.graph is graph and value.producer() is not None
+    return is_produced_inside and graph is not root and not value.is_graph_output()
 
 
 def _element(value: ir.Value, types: Types) -> ir.DataType | None:
@@ -86,7 +84,7 @@ def _element(value: ir.Value, types: Types) -> ir.DataType | None:
     return kind.dtype if isinstance(kind, ir.TensorType) else None
 
 
-def _is_read(value: ir.Value) -> bool:
+def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
@@ -95,10 +93,10 @@ def _remove(node: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _remove_if_unread(value: ir.Value | None) -> int:
-    """Removes the Cast that produces a value without uses."""
-    maker = value.producer() if value is not None else None
-    if value is None or maker is None or maker.op_type != "Cast" or _is_read(value):
+def _remove_if_unused(value: ir.Value | None) -> int:
+    """Removes the Cast that produces a value without uses; returns how many it removed."""
+    producer = value.producer() if value is not None else None
+    if value is None or producer is None or producer.op_type != "Cast" or _is_used(value):
         return 0
-    _remove(maker)
+    _remove(producer)
     return 1

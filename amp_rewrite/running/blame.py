@@ -1,4 +1,4 @@
-"""Where did it go wrong? Both models with their inner values, node by node."""
+"""The nodes that add error: both models' intermediate values, compared node by node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import patterns
@@ -18,18 +17,19 @@ from amp_rewrite.onnx_types import schema, shape_inference
 from amp_rewrite.rewriting import tidy
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.emulation import emulated, rounded_name
-from amp_rewrite.running.intermediate_values import Inside
+from amp_rewrite.running.intermediate_values import InstrumentedModel
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
 @dataclass(frozen=True, slots=True)
 class NodeError:
-    """What a node of the original makes, compared with what the rewritten model has in its place.
+    """An output of a node of the original, compared with the same value in the rewritten model.
 
-    `error` is the relative L2 error of the value, `added` what of it the node adds to the worst of its
-    inputs. `non_finite` counts values that are NaN or infinite in one of the two alone. `low` and `high`
-    bound what the node reads in the rewritten model; None where none of it is finite, or was looked at.
-    `readers` are the nodes that read the value; a node without a name goes by what it makes.
+    `error` is the relative L2 error of the value, `added` the difference to the largest error of the node's
+    inputs. `non_finite` counts values that are NaN or infinite in only one of the two, and is 0 if an input
+    has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is finite
+    or was compared. `readers` are the consumers of the value. An unnamed node goes by the name of its first
+    output.
     """
 
     node: str
@@ -43,20 +43,20 @@ class NodeError:
     readers: tuple[str, ...]
 
     def to_keep(self, names: Collection[str]) -> tuple[str, ...]:
-        """Those of `names` to keep in float32: the node, and its readers too where the value itself is beyond
-        half, or where the node is none of them (one that stores the value).
+        """The nodes among `names` to keep in float32: this node, and its consumers too if the value itself
+        overflows, or if this node is not among `names` (a Constant, for example).
         """
         alone = self.node in names and not self.non_finite
-        found = (self.node,) if alone else (self.node, *self.readers)
-        return tuple(name for name in dict.fromkeys(found) if name in names)
+        candidates = (self.node,) if alone else (self.node, *self.readers)
+        return tuple(name for name in dict.fromkeys(candidates) if name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """All nodes that could be compared, those that add most error first.
+    """All nodes that could be compared, in descending order of added error.
 
-    `first_lost` is the first node in the order of the graph that makes something not finite; `keep_full` are
-    the pins that keep what `worst` is about in float32, none where no pin can.
+    `first_lost` is the first node in graph order whose output becomes non-finite; `keep_full` are pins that
+    keep the nodes behind `worst` in float32, if pins can.
     """
 
     nodes: tuple[NodeError, ...]
@@ -65,33 +65,33 @@ class Blame:
 
     @property
     def worst(self) -> NodeError | None:
-        """The node to look at: the first that is not finite, else the one that adds most error."""
+        """The node to inspect: the first non-finite one, else the one that adds most error."""
         return self.first_lost or next(iter(self.nodes), None)
 
 
 def blame(original: Runnable, rewritten: Runnable, feeds: Feeds, *, device: Device | None = None) -> Blame:
-    """Runs both with all inner values of the main graph that exist in both, a chunk at a time.
+    """Runs both models and compares all values of the main graph that exist in both, in chunks.
 
-    Functions of the original are inlined, so that nodes have the names that pins take. Raises what
-    `inner_values.Inside` raises.
+    Functions of the original are inlined, so that nodes have the names that pins refer to. Raises what
+    `InstrumentedModel` raises.
     """
     where = device or sessions.best_device()
-    before = Inside(original, where)
+    before = InstrumentedModel(original, where)
     with emulated(rewritten, where) as runnable:
-        after = Inside(runnable, where)
+        after = InstrumentedModel(runnable, where)
         shared = _shared(before, after)
-        seen = dict(_seen((name, value, value) for name, value in feeds.items()))
+        found = dict(_compare((name, value, value) for name, value in feeds.items()))
         for wanted in before.chunks(shared, feeds):
             got = after.run([shared[name] for name in wanted], feeds)
-            seen.update(_seen((name, value, got.get(shared[name])) for name, value in wanted.items()))
-    errors = list(_errors(before.nodes, seen))
+            found.update(_compare((name, value, got.get(shared[name])) for name, value in wanted.items()))
+    errors = list(_node_errors(before.nodes, found))
     first = next((error for error in errors if error.non_finite), None)
-    found = Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, -e.added))), first)
-    return replace(found, keep_full=tuple(_pins(original, found.worst)))
+    blamed = Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, -e.added))), first)
+    return replace(blamed, keep_full=tuple(_pins(original, blamed.worst)))
 
 
 def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
-    """What `--keep-full` takes to keep the worst node in float32: it names nodes that have float32 alone."""
+    """Patterns for `Pins.keep_full` that keep the worst node in float32."""
     if worst is None:
         return
     model = loading.load(original).model
@@ -103,76 +103,67 @@ def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
         yield patterns.pattern_for(name, names)
 
 
-def _shared(before: Inside, after: Inside) -> dict[str, str]:
-    """The values that nodes of the main graph make, in order, and what they are called in the other model.
+def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:
+    """The values of the main graph that both models have, in order, with their names in the rewritten one.
 
-    In an emulation that is the value after rounding, as all its readers see it.
+    In an emulation that is the value after rounding, which all its consumers read.
     """
-    made = after.made
-    called = {name: next((n for n in (rounded_name(name), name) if n in made), "") for name in before.made}
-    return {name: other for name, other in called.items() if other}
+    shared: dict[str, str] = {}
+    for name in before.value_names:
+        for other in (rounded_name(name), name):
+            if other in after.value_names:
+                shared.setdefault(name, other)
+    return shared
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Difference:
     error: float
     non_finite: int
     low: float | None
     high: float | None
 
 
-def _seen(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Seen]]:
+def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Difference]]:
+    """The error and range of each value (name, expected, actual) that is a float tensor with the same shape
+    in both.
+    """
     for name, wanted, got in values:
-        seen = _see(wanted, got)
-        if seen is not None:
-            yield name, seen
+        if not isinstance(wanted, np.ndarray) or not metrics.is_float(wanted):
+            continue
+        if not isinstance(got, np.ndarray) or got.shape != wanted.shape or not got.size:
+            continue
+        clamped = (np.abs(wanted) > FLOAT16.largest) & (np.abs(got) >= FLOAT16.fill / 2) & np.isfinite(got)
+        found = metrics.measure(np.where(clamped, got, wanted), got)  # a clamped mask is not an error
+        finite = got[np.isfinite(got)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+        yield name, _Difference(found.relative_l2, found.non_finite, low, high)
 
 
-def _see(wanted: Any, got: Any) -> _Seen | None:
-    """How far a value is off, and what bounds it; None for what is no float tensor of one shape."""
-    if not isinstance(wanted, np.ndarray) or not metrics.is_float(wanted):
-        return None
-    if not isinstance(got, np.ndarray) or got.shape != wanted.shape or not got.size:
-        return None
-    measured = metrics.measure(np.where(_is_mask(wanted, got), got, wanted), got)
-    finite = got[np.isfinite(got)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-    return _Seen(measured.relative_l2, measured.non_finite, low, high)
-
-
-def _is_mask(wanted: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a fill far beyond float16 was brought into its range: that is no error, it was meant."""
-    return (np.abs(wanted) > FLOAT16.largest) & (np.abs(got) >= FLOAT16.fill / 2) & np.isfinite(got)
-
-
-def _named(node: onnx.NodeProto) -> str:
-    return node.name or next((name for name in node.output if name), "")
-
-
-def _readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, tuple[str, ...]]:
-    readers: dict[str, dict[str, None]] = {}
+def _node_errors(nodes: Sequence[onnx.NodeProto], found: Mapping[str, _Difference]) -> Iterator[NodeError]:
+    consumers: dict[str, dict[str, None]] = {}
     for node in nodes:
         for name in node.input:
-            readers.setdefault(name, {})[_named(node)] = None
-    return {name: tuple(nodes) for name, nodes in readers.items()}
-
-
-def _errors(nodes: Sequence[onnx.NodeProto], found: Mapping[str, _Seen]) -> Iterator[NodeError]:
-    readers = _readers(nodes)
+            consumers.setdefault(name, {})[_name(node)] = None
     for node in nodes:
-        read = [found[name] for name in node.input if name in found]
-        entering = max((seen.error for seen in read), default=0.0)
+        inputs = [found[name] for name in node.input if name in found]
+        entering = max((value.error for value in inputs), default=0.0)
+        lost_before = any(value.non_finite for value in inputs)
         for name in node.output:
-            seen = found.get(name)
-            if seen is not None:
+            value = found.get(name)
+            if value is not None:
                 yield NodeError(
-                    node=_named(node),
+                    node=_name(node),
                     operator=schema.written(node.domain, node.op_type),
                     value=name,
-                    error=seen.error,
-                    added=seen.error - entering,
-                    non_finite=seen.non_finite if not any(r.non_finite for r in read) else 0,
-                    low=min((r.low for r in read if r.low is not None), default=None),
-                    high=max((r.high for r in read if r.high is not None), default=None),
-                    readers=readers.get(name, ()),
+                    error=value.error,
+                    added=value.error - entering,
+                    non_finite=0 if lost_before else value.non_finite,
+                    low=min((v.low for v in inputs if v.low is not None), default=None),
+                    high=max((v.high for v in inputs if v.high is not None), default=None),
+                    readers=tuple(consumers.get(name, ())),
                 )
+
+
+def _name(node: onnx.NodeProto) -> str:
+    return node.name or next((name for name in node.output if name), "")

@@ -1,8 +1,8 @@
-"""Two models on one sample after another: what is measured on each, and what that proves."""
+"""Two models on the same samples: the metrics of each sample, and whether they prove anything."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,105 +15,100 @@ from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.sessions import Feeds
 
 
-class FailedError(Exception):
-    """A run that the original survives and the rewritten model does not."""
+class RewrittenRunError(Exception):
+    """The rewritten model fails on a sample that the original runs."""
 
 
-Measured = dict[str, tuple[Metrics, bool]]
-"""Metrics by output, and whether the output is of floats."""
+OutputMetrics = dict[str, tuple[Metrics, bool]]
+"""Metrics by output, and whether the output is floating-point."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A sample: what it is called, what was measured on it, which inputs hold what is not finite, and which
-    outputs of the original have values, none of them finite.
+class SampleComparison:
+    """The comparison on one sample.
+
+    `sample` is its display name. `non_finite_inputs` are the inputs with NaN or infinite values,
+    `non_finite_outputs` the non-empty outputs of the original without any finite value.
     """
 
     sample: str
-    measured: Measured
-    odd: tuple[str, ...]
-    lost: tuple[str, ...]
+    outputs: OutputMetrics
+    non_finite_inputs: tuple[str, ...]
+    non_finite_outputs: tuple[str, ...]
 
     @property
     def is_compared(self) -> bool:
-        """Whether the original has a value here that a comparison can go by."""
-        return any(found.compared for found, _ in self.measured.values())
+        """Whether the original has at least one comparable value."""
+        return any(found.compared for found, _ in self.outputs.values())
 
 
-def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Run:
-    """Runs both sessions on a sample. Raises RunError where the original fails, FailedError where only the
+def compare(before: Any, after: Any, feeds: Feeds, sample: str) -> SampleComparison:
+    """Runs both sessions on a sample. Raises RunError if the original fails, RewrittenRunError if only the
     rewritten model does.
     """
     expected = dict(_arrays(sessions.run_session(before, feeds, where=sample)))
     try:
         actual = dict(_arrays(sessions.run_session(after, feeds)))
     except RunError as error:
-        raise FailedError(error.problem) from error
-    given = dict.fromkeys(name.partition("[")[0] for name, value in _arrays(feeds) if not _is_finite(value))
-    lost = (name for name, value in expected.items() if value.size and not _has_finite(value))
-    return Run(sample, _measure(expected, actual), tuple(given), tuple(lost))
+        raise RewrittenRunError(error.problem) from error
+    bad_inputs = dict.fromkeys(n.partition("[")[0] for n, v in _arrays(feeds) if not _finite(v).all())
+    bad_outputs = (name for name, value in expected.items() if value.size and not _finite(value).any())
+    return SampleComparison(sample, _measure(expected, actual), tuple(bad_inputs), tuple(bad_outputs))
 
 
-def _measure(expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]) -> Measured:
-    found: Measured = {}
+def _measure(expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]) -> OutputMetrics:
+    found: OutputMetrics = {}
     for name in dict.fromkeys((*expected, *actual)):
-        wanted = expected.get(name)
-        compared = _compare(wanted, actual.get(name))
-        found[name] = (compared, wanted is None or metrics.is_float(wanted))
+        wanted, got = expected.get(name), actual.get(name)
+        measured = _INCOMPARABLE
+        if wanted is not None and got is not None and got.shape == wanted.shape:
+            measured = metrics.measure(wanted, got)
+        found[name] = (measured, wanted is None or metrics.is_float(wanted))
     return found
 
 
-def _is_finite(array: NDArray[Any]) -> bool:
-    return not metrics.is_float(array) or bool(np.isfinite(array).all())
+_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0)
+"""For an output that is missing or has a different shape."""
 
 
-def _has_finite(array: NDArray[Any]) -> bool:
-    return not metrics.is_float(array) or bool(np.isfinite(array).any())
+def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.isfinite(array) if metrics.is_float(array) else np.ones(1, bool)
 
 
-def unproven(runs: Sequence[Run]) -> tuple[str, ...]:
+def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
     """Why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
-    compared = {name for run in runs for name, (found, _) in run.measured.items() if found.compared}
-    found = (*_blind_outputs(runs, compared), *_blind_samples(runs, compared))
+    compared = {name for run in runs for name, (found, _) in run.outputs.items() if found.compared}
+    found = (*_unproven_outputs(runs, compared), *_unproven_samples(runs, compared))
     if compared or found:
         return found
-    lost = any(run.lost for run in runs)
-    why = "no value of the original is finite" if lost else "the outputs hold no values"
+    non_finite = any(run.non_finite_outputs for run in runs)
+    why = "no value of the original is finite" if non_finite else "the outputs have no values"
     return (f"nothing was compared: {why}",)
 
 
-def _blind_outputs(runs: Sequence[Run], compared: Container[str]) -> Iterator[str]:
-    for name in dict.fromkeys(name for run in runs for name in run.lost if name not in compared):
-        odd = [run.odd for run in runs if name in run.lost]
-        if all(odd):
-            yield _proves_nothing(name, odd)
+def _unproven_outputs(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
+    for name in dict.fromkeys(n for run in runs for n in run.non_finite_outputs if n not in compared):
+        inputs = [run.non_finite_inputs for run in runs if name in run.non_finite_outputs]
+        if all(inputs):
+            yield _proves_nothing(name, inputs)
 
 
-def _blind_samples(runs: Sequence[Run], compared: Set[str]) -> Iterator[str]:
+def _unproven_samples(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
     for run in runs:
-        if run.odd and not run.is_compared and not compared.isdisjoint(run.lost):
-            yield _proves_nothing(run.sample or "a sample", [run.odd])
+        finite_elsewhere = not compared.isdisjoint(run.non_finite_outputs)
+        if run.non_finite_inputs and not run.is_compared and finite_elsewhere:
+            yield _proves_nothing(run.sample or "a sample", [run.non_finite_inputs])
 
 
-def _proves_nothing(what: str, odd: Iterable[tuple[str, ...]]) -> str:
-    names = dict.fromkeys(name for names in odd for name in names)
+def _proves_nothing(what: str, non_finite: Iterable[tuple[str, ...]]) -> str:
+    names = dict.fromkeys(name for inputs in non_finite for name in inputs)
     inputs = "input" if len(names) == 1 else "inputs"
     listed = ", ".join(f"'{name}'" for name in names)
-    return f"{what}: proves nothing: of the NaN or infinities in {inputs} {listed} come no finite outputs"
-
-
-def _compare(wanted: NDArray[Any] | None, got: NDArray[Any] | None) -> Metrics:
-    if wanted is None or got is None or got.shape != wanted.shape:
-        return _INCOMPARABLE
-    return metrics.measure(wanted, got)
-
-
-_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0)
-"""An output that is missing or has another shape."""
+    return f"{what}: proves nothing: NaN or infinities in {inputs} {listed} give no finite outputs"
 
 
 def _arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every output as arrays: sequences element by element, maps as their values in the order of keys."""
+    """Every output as arrays: sequences element by element, maps as their values in the order of the keys."""
     for name, value in outputs.items():
         if isinstance(value, np.ndarray):
             yield name, value
@@ -124,7 +119,7 @@ def _arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def worst(samples: list[Metrics]) -> Metrics:
-    """The metrics of an output on all samples as one: the worst of each, and the counts added up."""
+    """The metrics of an output over all samples: the worst of each, and the sums of the counts."""
     agreements = [sample.agreement for sample in samples if sample.agreement is not None]
     return replace(
         samples[0],
@@ -133,7 +128,7 @@ def worst(samples: list[Metrics]) -> Metrics:
         relative_l2=max(sample.relative_l2 for sample in samples),
         cosine=min(sample.cosine for sample in samples),
         snr_db=min(sample.snr_db for sample in samples),
-        agreement=min(agreements) if agreements else None,
+        agreement=min(agreements, default=None),
         non_finite=sum(sample.non_finite for sample in samples),
         compared=sum(sample.compared for sample in samples),
     )

@@ -1,9 +1,8 @@
-"""A half model as a float32 model that computes the same numbers: what is half is rounded to half.
+"""Emulation of a half model by a float32 model that rounds every half value.
 
-onnxruntime's CPU provider runs most half nodes in float32 and does not round between them, so that
-300 * 300 is 90000 there, and infinite on a GPU. Casts that stand in the model are kept. So every value
-that is half gets a Cast to half and back behind the node that makes it: storage is rounded, sums inside
-a node are in float32, as tensor cores do it.
+onnxruntime's CPU provider runs most half nodes in float32 and does not round between them: 300 * 300 is 90000
+there, and infinite on a GPU. It does keep the Casts of a model, so every half value gets a Cast to half and
+back behind its producer: stored values are rounded, sums inside of a node are in float32, as on tensor cores.
 """
 
 from __future__ import annotations
@@ -34,24 +33,23 @@ from amp_rewrite.running import container_casts, sessions
 from amp_rewrite.running.sessions import Device
 
 _KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
-"""What these make of rounded values is rounded: no Casts are needed behind them."""
-
+"""Operators whose outputs are rounded if their inputs are: no Casts are needed behind them."""
 
 _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Transpose Unsqueeze".split())
-"""Rounding before these and rounding behind them is the same: they move numbers, or keep their order."""
+"""Operators that commute with rounding: they move values, or are monotonic on them."""
 
 
 def emulate(source: loading.ModelSource, *, late: bool = False) -> onnx.ModelProto:
     """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
-    Inputs and outputs keep their types: a weight that can be overridden or is an output stays half, a
-    sequence is cast element by element, and an optional where there is something in it. With `late`, a value
-    that only goes through nodes which commute with rounding is rounded behind them: the same numbers, and the
-    runtime can fuse a Conv with its Relu. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
-    onnx_graphsurgeon.Graph with half in it, whoever wrote it; it is not changed.
+    Inputs and outputs keep their types: an initializer that is also an input or output stays half, a sequence
+    is cast element by element, and an optional if it is not empty. With `late`, a value that is only used by
+    nodes which commute with rounding is rounded behind them: the results are the same, and the runtime can
+    fuse a Conv with its Relu. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
+    onnx_graphsurgeon.Graph with half values, from any tool; it is not modified.
 
-    Raises ModelError, also where no node can cast what crosses the border: an optional of halves below opset
-    16, or a sequence of them below opset 13. Raises OptionError for a `late` that is no truth value.
+    Raises ModelError, also if an input or output cannot be cast: an optional of half below opset 16, or a
+    sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean.
     """
     return writing.to_proto(_emulation(source, late=arguments.flag("late", late)))
 
@@ -65,9 +63,9 @@ def _emulation(source: loading.ModelSource, *, late: bool) -> loading.Loaded:
 
 @contextlib.contextmanager
 def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) -> Generator[sessions.Runnable]:
-    """What to run for a half model on a device: the model itself on CUDA, its emulation on the CPU.
+    """The model to run in place of a half model: itself on CUDA, its emulation on the CPU.
 
-    An emulation that is too large for one protobuf lies in a temporary folder for as long as it is needed.
+    An emulation that is too large for a protobuf is in a temporary folder, until the context ends.
     """
     if device is Device.CUDA:
         yield model
@@ -83,7 +81,7 @@ def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) ->
 
 
 def rounded_name(name: str) -> str:
-    """What an emulation calls a half value after rounding, unless that name was taken."""
+    """The name of a half value after rounding in an emulation, unless that name was taken."""
     return f"{name}__{_HALF}__{_ROUNDED}"
 
 
@@ -96,123 +94,122 @@ class _Emulator:
         self._unrounded: set[ir.Value] = set()
         self._root = model.graph
         self._types = element_types.infer(model)
-        self._opset = element_types.newest(model.graph.opset_imports)
+        self._opset = element_types.default_opset(model.graph.opset_imports)
         self._names = UniqueNames(graphs(model.graph))
         self._placer = Placer()
-        self._leaving: dict[ir.Value, list[Use]] = {}
+        self._graph_outputs: dict[ir.Value, list[Use]] = {}
         for graph in graphs(model.graph):
             for port, value in enumerate(graph.outputs):
-                self._leaving.setdefault(value, []).append(Use(graph, port))
+                self._graph_outputs.setdefault(value, []).append(Use(graph, port))
 
     def run(self) -> None:
-        """Every half value becomes float32 and is rounded; inputs and outputs stay half outside."""
+        """Makes every half value a rounded float32 value; inputs and outputs of the model stay half."""
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for graph in list(graphs(self._root)):
             for node in graph:
                 _widen_attributes(node)
         for value, dtype in halves.items():
-            if value.name:  # an optional output that is not wanted has no name
-                self._treat(value, dtype)
+            if value.name:  # an optional output that is omitted has no name
+                self._emulate(value, dtype)
 
-    def _treat(self, value: ir.Value, dtype: ir.DataType) -> None:
+    def _emulate(self, value: ir.Value, dtype: ir.DataType) -> None:
         node = value.producer()
-        if value in self._root.inputs or (node is None and self._leaves(value)):
-            self._read_as_float32(value, value)
-        elif node is None and value.const_value is not None:
-            value.const_value = _widened(value.const_value)
-            self._widen(value)
-        elif node is not None and node.op_type == "Cast":
-            self._read_as_float32(value, value)
+        stays_half = value in self._root.inputs or (node is None and self._is_model_output(value))
+        if stays_half or (node is not None and node.op_type == "Cast"):
+            self._widen_uses(value, value)
         elif node is None:
+            if value.const_value is not None:
+                value.const_value = _widened(value.const_value)
             self._widen(value)
-        elif not isinstance(self._types[value], ir.TensorType):
-            self._widen(value)
-            if self._leaves(value):
-                self._give_away(value, dtype)
-        else:
+        elif isinstance(self._types[value], ir.TensorType):
             self._round(value, dtype, node)
+        else:
+            self._widen(value)
+            if self._is_model_output(value):
+                self._output_as_half(value, dtype)
 
-    def _leaves(self, value: ir.Value) -> bool:
-        """Whether a value is an output of the model."""
-        return any(site.holder is self._root for site in self._leaving.get(value, ()))
+    def _is_model_output(self, value: ir.Value) -> bool:
+        return any(site.holder is self._root for site in self._graph_outputs.get(value, ()))
 
     def _widen(self, value: ir.Value) -> None:
         if value.type is not None:
             value.type = editing.with_element(self._types[value], ir.DataType.FLOAT)
 
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
-        """Casts a node's output to half, and back for its readers; the model gives the half away."""
+        """Casts a node's output to half, and back for its consumers."""
         self._widen(value)
-        kept = effective_op(node) in _KEEP_ROUNDED and node.domain == ""
-        exact = kept and self._unrounded.isdisjoint(node.inputs)
-        if exact and not self._leaves(value):
+        keeps = effective_op(node) in _KEEP_ROUNDED and node.domain == ""
+        exact = keeps and self._unrounded.isdisjoint(node.inputs)
+        if exact and not self._is_model_output(value):
             return
-        if self._late and value not in self._leaving and self._is_rounded_later(value):
+        if self._late and value not in self._graph_outputs and self._can_round_later(value):
             self._unrounded.add(value)
             return
-        half = self._give_away(value, dtype)
+        half = self._output_as_half(value, dtype)
         if not exact:
-            self._read_as_float32(value, half)
+            self._widen_uses(value, half)
 
-    def _give_away(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Casts a value to half; that takes its name and its place where it is an output of the model."""
+    def _output_as_half(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Casts a value to half; if it is an output of the model, the result takes its name and place."""
         half = self._cast(value, dtype, _HALF)
-        if self._leaves(value):
+        if self._is_model_output(value):
             value.name, half.name = half.name, value.name
-            outer = [site for site in self._leaving[value] if site.holder is self._root]
+            outer = [site for site in self._graph_outputs[value] if site.holder is self._root]
             redirect(outer, half)
-            self._leaving[value] = [s for s in self._leaving[value] if s not in outer]
+            self._graph_outputs[value] = [s for s in self._graph_outputs[value] if s not in outer]
         return half
 
-    def _is_rounded_later(self, value: ir.Value) -> bool:
-        """Whether all who read a value commute with rounding, and give it on as they get it."""
+    def _can_round_later(self, value: ir.Value) -> bool:
+        """Whether all uses of a value are by nodes that commute with rounding."""
         uses = value.uses()
         return bool(uses) and all(
             node.op_type in _COMMUTE and node.domain == "" and port == 0 for node, port in uses
         )
 
-    def _read_as_float32(self, value: ir.Value, half: ir.Value) -> None:
-        """Casts `half` to float32, and has all who read `value` read that."""
-        reads = [Use(node, port) for node, port in value.uses() if node is not half.producer()]
-        reads += [s for s in self._leaving.get(value, ()) if s.holder is not self._root]
-        if reads:
-            redirect(reads, self._cast(half, ir.DataType.FLOAT, _ROUNDED))
+    def _widen_uses(self, value: ir.Value, half: ir.Value) -> None:
+        """Casts `half` to float32, and redirects the uses of `value` to that."""
+        uses = [Use(node, port) for node, port in value.uses() if node is not half.producer()]
+        uses += [s for s in self._graph_outputs.get(value, ()) if s.holder is not self._root]
+        if uses:
+            redirect(uses, self._cast(half, ir.DataType.FLOAT, _ROUNDED))
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         name = self._names.of_value(value, suffix)
-        kind = self._types.get(value)  # a Cast of ours is not among them
-        if kind is None or isinstance(kind, ir.TensorType):
+        value_type = self._types.get(value)  # not of values added here
+        if value_type is None or isinstance(value_type, ir.TensorType):
             nodes = [cast_insertion.cast(value, dtype, self._names.of_node(name))]
         else:
-            nodes = self._container(value, kind, dtype)
+            nodes = self._container(value, value_type, dtype)
         cast = nodes[-1].outputs[0]
         cast.name, cast.shape = name, value.shape
         self._placer.behind(nodes, value)
         return cast
 
-    def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
-        """Nodes that cast a sequence or an optional of the other element type."""
-        since = container_casts.SINCE[type(kind)]
+    def _container(self, value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
+        """Nodes that cast a sequence or an optional to `dtype`."""
+        since = container_casts.MIN_OPSET[type(value_type)]
         if self._opset < since:
             raise ModelError(
-                f"cannot be emulated: no node can cast '{value.name}', which is of the type {kind}",
+                f"cannot be emulated: no node can cast '{value.name}', of type {value_type}",
                 where="the given model",
-                remedy=f"give it tensors there, or opset {since} or later (onnx.version_converter)",
+                remedy=f"use tensors instead, or opset {since} or later (onnx.version_converter)",
             )
-        was = kind if dtype == ir.DataType.FLOAT else editing.with_element(kind, ir.DataType.FLOAT)
-        return container_casts.nodes(value, was, dtype, self._names)
+        was = (
+            value_type if dtype == ir.DataType.FLOAT else editing.with_element(value_type, ir.DataType.FLOAT)
+        )
+        return container_casts.cast_nodes(value, was, dtype, self._names)
 
 
 def _widen_attributes(node: ir.Node) -> None:
-    """Attributes that hold half tensors hold float32, and those that name a half type name float32."""
+    """Makes half tensors in attributes float32, and half types that attributes name float32."""
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
             if attribute.as_tensor().dtype in HALF_TYPES:
                 node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
         elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
-            kind = attribute.value.type
-            if kind.dtype in HALF_TYPES:
-                wide = editing.with_element(kind, ir.DataType.FLOAT)
+            value_type = attribute.value.type
+            if value_type.dtype in HALF_TYPES:
+                wide = editing.with_element(value_type, ir.DataType.FLOAT)
                 held = ir.TypeAndShape(wide, attribute.value.shape)
                 node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
     typed = attribute_types.of(node)

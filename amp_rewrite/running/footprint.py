@@ -1,11 +1,10 @@
-"""What a model takes beside time: seconds to open, memory, nodes on the wrong device.
+"""The cost of a model besides run time: seconds to open a session, memory, nodes not on the device.
 
-Each model is measured in a process of its own, so that nobody pays for what another left behind.
+Each model is measured in its own process, so that no measurement includes what another model left behind.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 import tempfile
 import time
@@ -15,20 +14,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from amp_rewrite.errors import ModelError
-from amp_rewrite.process import stoppable
-from amp_rewrite.running import devices, profiles, runners, sessions
+from amp_rewrite.process import interruptible
+from amp_rewrite.running import memory, prepared_runs, profiles, sessions
+from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.profiles import Profile
-from amp_rewrite.running.runners import Subject
 from amp_rewrite.running.sessions import Device, Feeds
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a model takes beside time.
+    """The cost of a model besides run time.
 
-    `session_seconds` is the time to open a session. `memory` is by how many bytes opening it and a few runs
-    raise the memory in use: the peak of the process on the CPU, that of the device on CUDA; None where it
-    cannot be read. `profile` is that of one run.
+    `session_seconds` is the time to open a session. `memory` is the increase in memory, in bytes, by opening
+    it and a few runs: of the peak of the process on the CPU, of what is in use on the device on CUDA; None if
+    unknown. `profile` is that of one run.
     """
 
     session_seconds: float
@@ -37,22 +36,22 @@ class Footprint:
 
 
 RUNS = 3
-"""After so many runs onnxruntime's arenas have grown to what they need."""
+"""The number of runs after which onnxruntime's arenas have reached their size."""
 
 
-def take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
-    """The footprint of a model, from a child. Raises ModelError and FeedError as a run does."""
+def measure(model: TimedModel, device: Device, feeds: Feeds) -> Footprint:
+    """The footprint of a model, from a child process. Raises ModelError and FeedError as a run does."""
     context = get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would leave its own
-        arguments = (theirs, subject, device, feeds, Path(folder))
+    receiver, sender = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would not remove its own
+        arguments = (sender, model, device, feeds, Path(folder))
         child = context.Process(target=_send, args=arguments, daemon=True)
         child.start()
-        theirs.close()
+        sender.close()
         try:
-            found = stoppable.call(ours.recv, child.kill)
+            found = interruptible.call(receiver.recv, child.kill)
         except EOFError as error:
-            raise ModelError("the run crashes onnxruntime", where=subject.path) from error
+            raise ModelError("the run crashes onnxruntime", where=model.path) from error
         finally:
             child.kill()
             child.join()
@@ -63,64 +62,41 @@ def take(subject: Subject, device: Device, feeds: Feeds) -> Footprint:
 
 def _send(
     pipe: Connection[Footprint | Exception, None],
-    subject: Subject,
+    model: TimedModel,
     device: Device,
     feeds: Feeds,
     folder: Path,
 ) -> None:
-    """What the child does; who interrupts a whole group of processes means the one that waits for it."""
+    """The child's main function; an interrupt of the process group is handled by the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        pipe.send(_take(subject, device, feeds, folder))
-    except Exception as error:  # it is raised by the one that waits
+        pipe.send(_measure(model, device, feeds, folder))
+    except Exception as error:  # the parent raises it
         pipe.send(error)
 
 
-def _take(subject: Subject, device: Device, feeds: Feeds, folder: Path) -> Footprint:
+def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Footprint:
     if device is Device.CUDA:
-        sessions.best_device()  # the first session pays for CUDA itself, and this one is nobody's
-    before, start = memory_in_use(device), time.perf_counter()
-    session = runners.open_subject(subject, device)
+        sessions.best_device()  # so that initialising CUDA counts for no model
+    before, start = memory.in_use(device), time.perf_counter()
+    session = prepared_runs.open_timed_session(model, device)
     seconds = time.perf_counter() - start
-    run = runners.runner(session, feeds, device, subject.path)
+    run = prepared_runs.prepare(session, feeds, device, model.path)
     for _ in range(RUNS):
         run()
-    after = memory_in_use(device)
+    after = memory.in_use(device)
     grown = None if before is None or after is None else after - before
     del session, run
-    return Footprint(seconds, grown, _profile(subject, device, feeds, folder))
+    return Footprint(seconds, grown, _profile(model, device, feeds, folder))
 
 
-def profile(subject: Subject, device: Device, feeds: Feeds) -> Profile:
-    """What one run of a model executes, in this process. Raises ModelError and FeedError as a run does."""
+def profile(model: TimedModel, device: Device, feeds: Feeds) -> Profile:
+    """The profile of one run, in this process. Raises ModelError and FeedError as a run does."""
     with tempfile.TemporaryDirectory() as folder:
-        return _profile(subject, device, feeds, Path(folder))
+        return _profile(model, device, feeds, Path(folder))
 
 
-def _profile(subject: Subject, device: Device, feeds: Feeds, folder: Path) -> Profile:
-    session = runners.open_subject(subject, device, folder / "profile")
-    runners.runner(session, feeds, device, subject.path)()
+def _profile(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Profile:
+    session = prepared_runs.open_timed_session(model, device, folder / "profile")
+    prepared_runs.prepare(session, feeds, device, model.path)()
     return profiles.read(Path(session.end_profiling()))
-
-
-def memory_in_use(device: Device) -> int | None:
-    """The peak of this process in bytes (Linux), or what is in use on the CUDA device (with NVML)."""
-    return _device_memory() if device is Device.CUDA else _process_peak(_STATUS)
-
-
-_STATUS = Path("/proc/self/status")
-_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
-"""The high-water mark of this program. What getrusage gives includes the parent's, from before the exec."""
-
-
-def _process_peak(status: Path) -> int | None:
-    try:
-        found = _PEAK.search(status.read_text())
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
-
-
-def _device_memory() -> int | None:
-    """Bytes in use on the first visible device, by whomever; None without the package nvidia-ml-py."""
-    return devices.ask(lambda nvml, handle: int(nvml.nvmlDeviceGetMemoryInfo(handle).used))

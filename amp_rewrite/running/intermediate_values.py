@@ -1,4 +1,4 @@
-"""The values inside a model: runs that give them out, a chunk at a time, so that memory stays bounded."""
+"""The intermediate values of a model, from runs that output them in chunks, to bound the memory."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 CHUNK = 64
-"""How many inner values the first run gives out; while they are small, each run gives out twice as many."""
+"""The number of values that the first run outputs; the number doubles as long as they are small."""
 
 _MOST = 1024
-_SMALL = 1 << 28
-"""Bounds of a chunk: as many values, and it grows no more once it takes this many bytes.
+SMALL = 1 << 28
+"""Bounds of a chunk: the most values, and the bytes from which the number no longer doubles.
 
-A session keeps all that it could give out until its run ends, so each chunk has a session of its own, and
-the fewer there are, the better: with chunks of one size the time would grow with the square of the graph.
+A session keeps all its outputs until the run ends, so each chunk has its own session. Fewer are better: with
+chunks of constant size the time would grow with the square of the graph.
 """
 
 _FLOATS = frozenset(("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"))
 
 Values = Mapping[str, NDArray[Any]]
-"""What a run made, by name."""
+"""Intermediate values of a run, by name."""
 
 
-class Inside:
-    """A model that gives out what its main graph makes; its functions are inlined, as the rewrite does it.
+class InstrumentedModel:
+    """A model that outputs the values of its main graph; its functions are inlined, as by the rewrite.
 
-    Runs raise MissingPackageError, ModelError and FeedError as all do, and OutputError where the folder of a
-    model with external data cannot be written to.
+    Runs raise MissingPackageError, ModelError and FeedError, and OutputError if the folder of a model with
+    external data is not writable.
     """
 
     def __init__(self, model: Runnable, device: Device) -> None:
         self._model = model
         self._device = device
-        self._proto = _inlined(model)
+        self._proto = _inlined_copy(model)
 
     @property
     def nodes(self) -> Sequence[onnx.NodeProto]:
@@ -53,36 +53,37 @@ class Inside:
         return self._proto.graph.node
 
     @property
-    def made(self) -> dict[str, None]:
-        """The names of what these nodes make, in order."""
+    def value_names(self) -> dict[str, None]:
+        """The names of the outputs of these nodes, in order."""
         return {name: None for node in self.nodes for name in node.output if name}
 
     def run(self, names: Iterable[str], feeds: Feeds) -> Values:
-        """What one run makes of these values: those of them that are tensors of floats."""
-        _give_out(self._proto.graph, names)
-        with _beside(self._model, self._proto) as runnable:
-            session = sessions.open_plain_session(runnable, self._device)
+        """The values called `names`, from one run; only those that are dense float tensors."""
+        _set_outputs(self._proto.graph, names)
+        with _runnable(self._model, self._proto) as runnable:
+            session = sessions.open_unoptimised_session(runnable, self._device)
             floats = {output.name for output in session.get_outputs() if output.type in _FLOATS}
             found = sessions.run_session(session, feeds, floats) if floats else {}
-            # what is sparse is no array
+            # a sparse value is not an array
             return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
     def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
-        """The same in several runs, each with as many values as fit into memory."""
+        """The same from several runs: the next run has twice as many values if this one's were small."""
         size, rest = CHUNK, iter(names)
         while chunk := list(itertools.islice(rest, size)):
             found = self.run(chunk, feeds)
             yield found
-            size = _next_size(size, found.values())
+            is_small = sum(value.nbytes for value in found.values()) < SMALL // 2
+            size = min(2 * size, _MOST) if is_small else CHUNK
 
 
-def _next_size(size: int, values: Iterable[NDArray[Any]]) -> int:
-    """Twice as many for the next chunk where this one was small, else as many as at first."""
-    return min(2 * size, _MOST) if sum(value.nbytes for value in values) < _SMALL // 2 else CHUNK
-
-
-def _inlined(model: Runnable) -> onnx.ModelProto:
-    proto = _proto(model)
+def _inlined_copy(model: Runnable) -> onnx.ModelProto:
+    """A copy without functions that may be modified; external data stays outside."""
+    if isinstance(model, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+    else:
+        proto = loading.load_graph(Path(model))
     if not proto.functions:
         return proto
     loaded = loading.load(model)
@@ -90,17 +91,8 @@ def _inlined(model: Runnable) -> onnx.ModelProto:
     return writing.to_proto(loaded)
 
 
-def _proto(model: Runnable) -> onnx.ModelProto:
-    """A copy that is ours to change; external data stays outside."""
-    if not isinstance(model, onnx.ModelProto):
-        return loading.load_graph(Path(model))
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
-def _give_out(graph: onnx.GraphProto, names: Iterable[str]) -> None:
-    """Makes these values the outputs; what is said of their types stays."""
+def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
+    """Makes these values the outputs, with the types that the model declares for them."""
     known = {info.name: info for info in (*graph.value_info, *graph.output)}
     undeclared = {output.name for output in graph.output} - {info.name for info in graph.value_info}
     graph.value_info.extend(known[name] for name in undeclared)
@@ -110,19 +102,19 @@ def _give_out(graph: onnx.GraphProto, names: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def _beside(model: Runnable, proto: onnx.ModelProto) -> Generator[Runnable]:
-    """The changed model; as a file beside the one that it was where that keeps tensors in files."""
+def _runnable(model: Runnable, proto: onnx.ModelProto) -> Generator[Runnable]:
+    """The modified model; a temporary file beside the original if that has external data."""
     data = b"" if isinstance(model, onnx.ModelProto) else proto.SerializeToString()
     if isinstance(model, onnx.ModelProto) or external_data.KEY not in data:
         yield proto
         return
-    beside = Path(model).with_name(f".amp-rewrite-{os.getpid()}.onnx")
+    path = Path(model).with_name(f".amp-rewrite-{os.getpid()}.onnx")
     try:
-        _write(beside, data)
-        yield beside
+        _write(path, data)
+        yield path
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            path.unlink()
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -130,8 +122,8 @@ def _write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as error:
         raise OutputError(
-            f"cannot be written ({error.strerror or error}), and to look into a model with external data "
-            "takes a file beside it",
+            f"cannot be written ({error.strerror or error}); observing a model with external data requires "
+            "a temporary file beside it",
             where=path,
-            remedy="copy the model with its data to a folder that you may write to",
+            remedy="copy the model with its data to a writable folder",
         ) from error

@@ -1,4 +1,4 @@
-"""How long models take, beside each other: A B A B, so that whatever slows the machine slows them all."""
+"""Run times of several models, in interleaved runs (A B A B), so that a disturbance affects all of them."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import loading
-from amp_rewrite.running import footprint, runners, sessions
+from amp_rewrite.running import footprint, prepared_runs, sessions
 from amp_rewrite.running.footprint import Footprint
-from amp_rewrite.running.runners import Runner, Subject
+from amp_rewrite.running.prepared_runs import PreparedRun, TimedModel
 from amp_rewrite.running.sessions import Device, Feeds
 
 Clock = Callable[[], float]
-"""Seconds that only ever grow."""
+"""A monotonic clock, in seconds."""
 
 Round = tuple[float, ...]
-"""Seconds of each model, in their order."""
+"""Seconds for one run of each model, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How long to measure: `rounds` at most, and no new one after `seconds`; `warmup` rounds come before.
+class TimingBudget:
+    """How long to measure: at most `rounds`, none starting after `seconds`, with `warmup` rounds before.
 
-    FEWEST rounds are made however long they take, and warming up takes no more than a quarter of the
-    seconds.
+    At least FEWEST rounds run however long they take. No warm-up round starts after a quarter of `seconds`.
     """
 
     rounds: int = 200
@@ -39,12 +37,12 @@ class Effort:
 
 
 FEWEST = 5
-"""Percentiles of fewer rounds say nothing."""
+"""Percentiles of fewer rounds are meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """The median over the rounds, and the interval in which it lies with a confidence of 90 %."""
+class Speedup:
+    """The median over the rounds, and the bounds of its 90 % confidence interval."""
 
     median: float
     low: float
@@ -53,26 +51,26 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What one model takes.
+    """The run time and footprint of one model.
 
-    `p50`, `p90` and `p99` are percentiles in milliseconds, `throughput` is runs a second, one after the
-    other. `speedup` is the first model's time over this one's in the same round. `size` is the file with
-    its external data, in bytes.
+    `p50`, `p90` and `p99` are percentiles in milliseconds, `throughput` is sequential runs per second.
+    `speedup` is the first model's time divided by this one's in the same round. `size` is that of the file
+    and its external data, in bytes.
     """
 
-    subject: Subject
+    model: TimedModel
     p50: float
     p90: float
     p99: float
     throughput: float
-    speedup: Spread
+    speedup: Speedup
     size: int
     footprint: Footprint
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Models beside each other; every speedup is against the first."""
+    """The measurements of several models; every speedup is relative to the first."""
 
     latencies: tuple[Latency, ...]
     device: Device
@@ -80,134 +78,118 @@ class Bench:
     onnxruntime: str
 
     def title(self, latency: Latency) -> str:
-        """What a model is called; on CUDA with whether it may use TF32."""
-        subject = latency.subject
-        tf32 = f" (TF32 {'on' if subject.tf32 else 'off'})" if self.device is Device.CUDA else ""
-        return f"{subject.name}{tf32}"
+        """The display name of a model; on CUDA with whether it may use TF32."""
+        tf32 = f" (TF32 {'on' if latency.model.tf32 else 'off'})" if self.device is Device.CUDA else ""
+        return f"{latency.model.name}{tf32}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """This as JSON data."""
         return {
             "provider": self.device.value,
             "onnxruntime": self.onnxruntime,
             "rounds": self.rounds,
-            "models": [_plain(latency) for latency in self.latencies],
+            "models": [_to_json(latency) for latency in self.latencies],
         }
 
 
-def _plain(latency: Latency) -> dict[str, Any]:
-    plain = asdict(latency)
-    subject, foot = plain.pop("subject"), plain.pop("footprint")
-    profile = foot.pop("profile")
+def _to_json(latency: Latency) -> dict[str, Any]:
+    fields = asdict(latency)
+    model, cost = fields.pop("model"), fields.pop("footprint")
+    profile = cost.pop("profile")
     profile["cpu_operators"] = dict(profile["cpu_operators"])
-    return {**subject, "path": str(subject["path"]), **plain, **foot, **profile}
+    return {**model, "path": str(model["path"]), **fields, **cost, **profile}
 
 
 def device_for(provider: str | None) -> Device:
-    """The device of that name, `cuda` or `cpu`; the best there is for None. Raises OptionError."""
+    """The device called `provider`, "cuda" or "cpu"; the best one for None. Raises OptionError."""
     best = sessions.best_device()
     if provider is None:
         return best
-    asked = Device(provider.upper())
-    if asked is Device.CUDA and best is not Device.CUDA:
+    wanted = Device(provider.upper())
+    if wanted is Device.CUDA and best is not Device.CUDA:
         raise OptionError(
             "CUDA does not work here", remedy="install 'amp-rewrite[gpu]' on a machine with CUDA, or say cpu"
         )
-    return asked
+    return wanted
 
 
 def measure(
-    subjects: Sequence[Subject], samples: Iterable[Feeds], device: Device, effort: Effort | None = None
+    models: Sequence[TimedModel], samples: Iterable[Feeds], device: Device, budget: TimingBudget | None = None
 ) -> Bench:
-    """Times models on the same inputs, one sample a round, in turn.
+    """Interleaves runs of the models on the same inputs, one sample per round.
 
-    Raises MissingPackageError without onnxruntime, ModelError and FeedError when a run fails.
+    Raises MissingPackageError without onnxruntime, ModelError and FeedError if a run fails.
     """
     feeds = list(samples)
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
-    sizes = [loading.load(subject.path).size for subject in subjects]
-    feet = [footprint.take(subject, device, feeds[0]) for subject in subjects]
-    rounds = timed(subjects, feeds, device, effort or Effort())
+    sizes = [loading.load(model.path).size for model in models]
+    footprints = [footprint.measure(model, device, feeds[0]) for model in models]
+    rounds = time_rounds(models, feeds, device, budget or TimingBudget())
     columns = list(zip(*rounds, strict=True))
-    latencies = (
-        _latency(subject, seconds, columns[0], size, foot)
-        for subject, seconds, size, foot in zip(subjects, columns, sizes, feet, strict=True)
-    )
-    version = sessions.onnxruntime().__version__
-    return Bench(tuple(latencies), device, len(rounds), version)
+    rows = zip(models, columns, sizes, footprints, strict=True)
+    latencies = tuple(_latency(columns[0], *row) for row in rows)
+    return Bench(latencies, device, len(rounds), sessions.onnxruntime().__version__)
 
 
-def timed(
-    subjects: Sequence[Subject], samples: Sequence[Feeds], device: Device, effort: Effort
+def time_rounds(
+    models: Sequence[TimedModel], samples: Sequence[Feeds], device: Device, budget: TimingBudget
 ) -> list[Round]:
-    """The seconds alone, of models that are all open at once in this process; raises as `measure` does."""
+    """The seconds of each round, with all models open in this process; raises as `measure` does."""
 
     def measured(options: Any) -> list[Round]:
-        return interleave([_in_turn(subject, device, samples, options) for subject in subjects], effort)
+        return interleave([_cycling(model, device, samples, options) for model in models], budget)
 
-    return sessions.stopping(measured)  # all at once: what it takes to stop a run is not to be timed
-
-
-def _in_turn(subject: Subject, device: Device, samples: Sequence[Feeds], options: Any) -> Runner:
-    """Runs the model on the first sample, then on the second, and so on in a circle."""
-    session = runners.open_subject(subject, device)
-    given = (runners.runner(session, feeds, device, subject.path, options) for feeds in samples)
-    turns = itertools.cycle(list(given))
-
-    def run() -> None:
-        next(turns)()
-
-    return run
+    return sessions.run_interruptible(measured)  # once for all runs: its overhead must not be timed
 
 
-def interleave(turns: Sequence[Runner], effort: Effort, clock: Clock = time.perf_counter) -> list[Round]:
-    """Runs all in turn, round by round, after warming up: A B A B; the seconds of each."""
-    one = partial(_round, turns, clock)
-    _repeat(one, effort.warmup, 1, effort.seconds / 4, clock)
-    return _repeat(one, effort.rounds, FEWEST, effort.seconds, clock)
+def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], options: Any) -> PreparedRun:
+    """A function that runs the model on the next sample at each call, starting over after the last one."""
+    session = prepared_runs.open_timed_session(model, device)
+    runs = [prepared_runs.prepare(session, feeds, device, model.path, options) for feeds in samples]
+    cycle = itertools.cycle(runs)
+
+    def run_next() -> None:
+        next(cycle)()
+
+    return run_next
 
 
-def _round(turns: Sequence[Runner], clock: Clock) -> Round:
-    return tuple(_seconds(run, clock) for run in turns)
+def interleave(
+    runs: Sequence[PreparedRun], budget: TimingBudget, clock: Clock = time.perf_counter
+) -> list[Round]:
+    """Calls all of `runs` in turn, round by round (A B A B), after a warm-up; returns the seconds of each."""
+
+    def seconds(run: PreparedRun) -> float:
+        start = clock()
+        run()
+        return clock() - start
+
+    def repeat(most: int, fewest: int, limit: float) -> list[Round]:
+        end, rounds = clock() + limit, list[Round]()
+        while len(rounds) < most and (len(rounds) < fewest or clock() < end):
+            rounds.append(tuple(map(seconds, runs)))
+        return rounds
+
+    repeat(budget.warmup, 1, budget.seconds / 4)
+    return repeat(budget.rounds, FEWEST, budget.seconds)
 
 
-def _seconds(run: Runner, clock: Clock) -> float:
-    start = clock()
-    run()
-    return clock() - start
-
-
-def _repeat(one: Callable[[], Round], most: int, fewest: int, seconds: float, clock: Clock) -> list[Round]:
-    end, made = clock() + seconds, list[Round]()
-    while len(made) < most and (len(made) < fewest or clock() < end):
-        made.append(one())
-    return made
-
-
-def _latency(subject: Subject, seconds: Round, first: Round, size: int, foot: Footprint) -> Latency:
+def _latency(first: Round, model: TimedModel, seconds: Round, size: int, cost: Footprint) -> Latency:
     p50, p90, p99 = (float(p) * 1000 for p in np.percentile(seconds, (50, 90, 99)))
-    return Latency(
-        subject=subject,
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        throughput=len(seconds) / sum(seconds),
-        speedup=speedup(first, seconds),
-        size=size,
-        footprint=foot,
-    )
+    throughput = len(seconds) / sum(seconds)
+    return Latency(model, p50, p90, p99, throughput, speedup(first, seconds), size, cost)
 
 
-def speedup(first: Round, other: Round) -> Spread:
-    """How many times as fast `other` is as `first`, round by round.
+def speedup(first: Round, other: Round) -> Speedup:
+    """How many times as fast `other` is as `first`, from the ratios of each round.
 
-    The interval is a bootstrap's (Efron 1979), from the same random numbers every time.
+    The interval is a bootstrap's (Efron 1979) with a fixed seed.
     """
     ratios = np.asarray(first) / np.asarray(other)
     drawn = np.random.default_rng(0).choice(ratios, (_RESAMPLES, len(ratios)))
     low, high = (float(p) for p in np.percentile(np.median(drawn, axis=1), (5, 95)))
-    return Spread(float(np.median(ratios)), low, high)
+    return Speedup(float(np.median(ratios)), low, high)
 
 
 _RESAMPLES = 1000

@@ -1,4 +1,4 @@
-"""What ran where, from the profile that onnxruntime writes of a run."""
+"""Which nodes ran where, from the profile that onnxruntime writes of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The nodes that one run of a model executed, subgraphs included, after the runtime's own fusions.
+    """The nodes that one run executed, including subgraphs, after the runtime's own fusions.
 
-    `nodes` counts them, and `on_cpu` those of them that the CPU provider had. `casts` counts how often a
-    Cast ran, the runtime's own as well as the model's, and `copies` how often a value went from one device
-    to another; in a loop each turn counts. `cpu_operators` counts the nodes on the CPU by operator.
+    `nodes` is their number, `on_cpu` the number of those on the CPU provider, and `cpu_operators` counts the
+    latter by operator. `casts` is the number of executions of Casts, the runtime's own included, `copies`
+    that of copies between devices; each iteration of a loop counts.
     """
 
     nodes: int
@@ -29,7 +29,7 @@ class Profile:
 
 CPU = "CPUExecutionProvider"
 _RAN = "_kernel_time"
-"""What the events of nodes that ran end in; older versions write of fences before and after as well."""
+"""Suffix of the events of executed nodes; older versions also write events of fences before and after."""
 _COPIES = frozenset(("MemcpyFromHost", "MemcpyToHost"))
 
 
@@ -39,11 +39,11 @@ def read(path: Path) -> Profile:
     try:
         return parse(json.loads(text))
     except ValueError:
-        return parse(_readable(text))
+        return parse(_valid_events(text))
 
 
-def _readable(text: str) -> Iterator[Mapping[str, Any]]:
-    """The events that can be read: onnxruntime 1.30 writes one a line, and names as they are, with quotes."""
+def _valid_events(text: str) -> Iterator[Mapping[str, Any]]:
+    """The events that are valid JSON: onnxruntime 1.30 writes one a line, and does not escape names."""
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
             event = json.loads(line.rstrip(","))
@@ -52,7 +52,7 @@ def _readable(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
-    """The same from the events of the file: a list of Chrome's trace events."""
+    """The profile from the events of the file: a list of Chrome trace events."""
     ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_RAN)]
     nodes = {(event["name"], event["args"].get("node_index")): event["args"] for event in ran}
     operators = Counter(event["args"].get("op_name", "") for event in ran)

@@ -1,10 +1,11 @@
-"""onnxruntime, where it is installed: sessions on the device that there is, and what they give."""
+"""onnxruntime, if it is installed: opening sessions on the best device, and running them."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +15,8 @@ from onnx import parser
 
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.model import loading
-from amp_rewrite.process import fork_safe, stoppable
-from amp_rewrite.running import values
+from amp_rewrite.process import fork_safe, interruptible
+from amp_rewrite.running import ort_values
 
 T = TypeVar("T")
 
@@ -33,41 +34,45 @@ class Device(enum.Enum):
     CPU = "CPU"
 
 
-_PROVIDERS: Mapping[Device, Sequence[Any]] = {
-    Device.CUDA: (("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"),
-    Device.CPU: ("CPUExecutionProvider",),
-}
-ERRORS_ONLY = 4
-"""onnxruntime's log level at which it prints nothing but what ends the process."""
+def providers(device: Device, *, tf32: bool = False) -> list[Any]:
+    """onnxruntime's execution providers for a device; `tf32` lets CUDA round float32 products to TF32."""
+    cuda = ("CUDAExecutionProvider", {"use_tf32": str(int(tf32))})
+    return [*([cuda] if device is Device.CUDA else []), "CPUExecutionProvider"]
+
+
+FATAL_ONLY = 4
+"""onnxruntime's log level that prints only errors which end the process."""
 
 
 def onnxruntime() -> Any:
-    """The module; MissingPackageError where it is not installed."""
+    """The module; MissingPackageError if it is not installed."""
     try:
         return fork_safe.import_module("onnxruntime")
     except ImportError as error:
         raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model") from error
 
 
-def stopping(work: Callable[[Any], T]) -> T:
-    """What `work` returns, which gets RunOptions for the runs that it makes: all that onnxruntime does of a
-    user's model goes through here, so that signals and limits end it (see `stoppable`).
+def run_interruptible(work: Callable[[Any], T]) -> T:
+    """The result of `work`, which is called with the RunOptions to use for its runs.
+
+    Everything that onnxruntime does with a user's model goes through here, so that signals and time limits
+    can interrupt it (see `stoppable`).
     """
     options = onnxruntime().RunOptions()
-    return stoppable.call(partial(work, options), partial(setattr, options, "terminate", True))
+    return interruptible.call(partial(work, options), partial(setattr, options, "terminate", True))
 
 
 @functools.cache
 def best_device() -> Device:
-    """CUDA where it works, else the CPU; MissingPackageError without onnxruntime.
+    """CUDA if it works, else the CPU; MissingPackageError without onnxruntime.
 
-    A GPU build lists its provider also where the CUDA libraries or the device are missing, so a model of
-    one node is tried. That it falls back is all it says: its own wall of warnings is kept quiet.
+    A GPU build lists its provider even if the CUDA libraries or the device are missing, so a model of one
+    node is tried. onnxruntime's warnings about a fallback are suppressed.
     """
     runtime = onnxruntime()
     if "CUDAExecutionProvider" not in runtime.get_available_providers():
         return Device.CPU
-    runtime.set_default_logger_severity(ERRORS_ONLY)
+    runtime.set_default_logger_severity(FATAL_ONLY)
     if hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
     try:
@@ -81,88 +86,78 @@ _PROBE = '<ir_version: 8, opset_import: ["": 17]> probe (float[1] x) => (float[1
 
 
 def open_session(model: Runnable, device: Device = Device.CPU) -> Any:
-    """A session on a device; ModelError when onnxruntime refuses the model."""
+    """A session on a device; ModelError if onnxruntime rejects the model."""
     return _open(model, device, onnxruntime().SessionOptions())
 
 
-def open_plain_session(model: Runnable, device: Device = Device.CPU) -> Any:
-    """A session that runs every node as it stands: nothing is fused or folded; ModelError as above."""
+def open_unoptimised_session(model: Runnable, device: Device = Device.CPU) -> Any:
+    """A session that runs every node as it is, without fusion or constant folding; ModelError as above."""
     options = onnxruntime().SessionOptions()
     options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
     return _open(model, device, options)
 
 
 def _open(model: Runnable, device: Device, options: Any) -> Any:
-    options.log_severity_level = ERRORS_ONLY
-    given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _path(model)
-    return stopping(lambda _: _opened(given, options, device))
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _path(model)
+    return run_interruptible(lambda _: create(source, options, providers(device)))
 
 
-def _opened(given: bytes | str, options: Any, device: Device) -> Any:
+def create(model: bytes | str, options: Any, providers: list[Any], where: str | Path = "") -> Any:
+    """An InferenceSession; ModelError, at `where`, if onnxruntime rejects the model."""
+    options.log_severity_level = FATAL_ONLY
     try:
-        return onnxruntime().InferenceSession(given, options, providers=list(_PROVIDERS[device]))
-    except Exception as error:  # onnxruntime has no common class for its errors
-        raise ModelError(f"onnxruntime refuses the model ({first_line(error)})") from error
+        return onnxruntime().InferenceSession(model, options, providers=providers)
+    except Exception as error:  # onnxruntime's errors have no common base class
+        raise ModelError(f"onnxruntime refuses the model ({_first_line(error)})", where=where) from error
 
 
 def _path(model: str | Path) -> str:
-    """The path as onnxruntime takes it, which would wait for a pipe; ModelError where no model can be."""
+    """The path as onnxruntime takes it; ModelError if it is not UTF-8, or not a regular file (onnxruntime
+    would block on a pipe).
+    """
     with loading.open_file(Path(model)):
-        return _in_utf8(model)
-
-
-def _in_utf8(path: str | Path) -> str:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise ModelError(
-            "has a name that is no UTF-8, which onnxruntime does not take", where=path, remedy="rename it"
-        ) from error
-    return str(path)
+        try:
+            str(model).encode()
+        except UnicodeEncodeError as error:
+            problem = "has a name that is not UTF-8, which onnxruntime does not support"
+            raise ModelError(problem, where=model, remedy="rename it") from error
+        return str(model)
 
 
 def run_session(
     session: Any, feeds: Feeds, wanted: Container[str] | None = None, *, where: str = ""
 ) -> dict[str, Any]:
-    """The outputs of a session, or those of them that are wanted, by name.
+    """The outputs of a session by name, or only those in `wanted`.
 
-    Raises RunError when the run fails, with `where` for the inputs.
+    Raises RunError, at `where`, if the run fails.
     """
     outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
     names = [output.name for output in outputs]
-    kinds = {entry.name: entry.type for entry in session.get_inputs()}
-    given = {name: values.typed(value, kinds.get(name, "")) for name, value in feeds.items()}
-    plain = values.BFLOAT16 not in (*kinds.values(), *(output.type for output in outputs))
-    run = partial(session.run, names, given) if plain else partial(_run_values, session, names, given, kinds)
-    return dict(zip(names, stopping(partial(_found, run, where)), strict=True))
+    types = {entry.name: entry.type for entry in session.get_inputs()}
+    inputs = {name: ort_values.to_input_type(value, types.get(name, "")) for name, value in feeds.items()}
+
+    def run(options: Any) -> list[Any]:
+        with run_errors(where):
+            if ort_values.BFLOAT16 not in (*types.values(), *(output.type for output in outputs)):
+                return session.run(names, inputs, options)
+            make = onnxruntime().OrtValue
+            values = {n: ort_values.to_ort_value(make, array, types[n]) for n, array in inputs.items()}
+            results = session.run_with_ort_values(names, values, options)
+            return [ort_values.from_ort_value(value) for value in results]
+
+    return dict(zip(names, run_interruptible(run), strict=True))
 
 
-def _found(run: Callable[[Any], Sequence[Any]], where: str, options: Any) -> Sequence[Any]:
+@contextlib.contextmanager
+def run_errors(where: str | Path) -> Generator[None]:
+    """Turns what onnxruntime raises during a run into a RunError at `where`."""
     try:
-        return run(options)
-    except Exception as error:  # as above
-        raise RunError(
-            f"the run failed ({first_line(error)})", where=where, remedy="give inputs that fit with `samples`"
-        ) from error
+        yield
+    except Exception as error:  # onnxruntime's errors have no common base class
+        problem = f"the run failed ({_first_line(error)})"
+        raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
 
 
-def _run_values(
-    session: Any, names: list[str], given: Feeds, kinds: Mapping[str, str], options: Any
-) -> list[Any]:
-    """A run on onnxruntime's own values, which is how bfloat16 goes in and comes out."""
-    make = onnxruntime().OrtValue
-    taken = {name: values.to_value(make, array, kinds[name]) for name, array in given.items()}
-    return [values.to_array(value) for value in session.run_with_ort_values(names, taken, options)]
-
-
-def run(model: Runnable, feeds: Feeds, device: Device = Device.CPU) -> dict[str, Any]:
-    """The outputs of a model, by name.
-
-    Raises ModelError when onnxruntime refuses the model, and RunError when it refuses the inputs.
-    """
-    return run_session(open_session(model, device), feeds)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error, shortened."""
+def _first_line(error: Exception) -> str:
+    """The first line of an error message, shortened."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -10,6 +10,7 @@ import amp_rewrite
 from amp_rewrite import pipeline
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.policy.options import Level
+from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.running.sessions import Device
 
 CLOSE = 1e-2
@@ -79,7 +80,7 @@ def complaint(model):
 def _reason(analysis):
     """Why nothing became half: what is said of the first part that could have, or that there is none."""
     entries = [analysis.painting.entries[unit.index] for unit in analysis.graph.units]
-    return entries[0].reason if entries else "nothing in it computes in float32"
+    return in_words(entries[0].evidence) if entries else "nothing in it computes in float32"
 
 
 def _compared(case, once, runtime):

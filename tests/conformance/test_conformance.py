@@ -127,4 +127,6 @@ def test_every_case_is_counted(node_cases):
     """Coverage knows no case that it fails on, and counts each node of it once."""
     for case in node_cases:
         found = measure_coverage(case.proto)
-        assert found.nodes.total == sum(row.nodes.total for row in found.rows) == len(found.parts), case.name
+        assert found.nodes.total == sum(row.nodes.total for row in found.rows) == len(found.node_list), (
+            case.name
+        )

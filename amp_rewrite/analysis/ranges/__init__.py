@@ -1,4 +1,4 @@
-"""Stored values that half cannot hold, and what they would do there: one rule a module."""
+"""Stored values that half does not represent well, and the effects: a module for each rule."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.policy.evidence import Evidence
 
 _RULES = (absorption.find, epsilons.find, inexact_factor.find, reciprocal_overflow.find)
-"""What follows for units from a constant, besides overflow; the first to say something of a unit is heard."""
+"""The rules besides overflow, by precedence: the first that finds something for a unit counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What the stored values mean for colours.
+    """How each stored value fits into half (`fits`), and the units that must stay float32 (`findings`).
 
-    `fits` says how each stored value fits into half; `findings` which units must stay float32. A mask
-    is a huge negative fill on its way to a softmax: `masks` maps its value to the units on that way.
+    A mask is a huge negative fill that reaches a softmax: `masks` maps its value to the units on that path.
     """
 
     fits: Mapping[ir.Value, Fit]
@@ -44,7 +43,7 @@ class Ranges:
 
 
 def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
-    """How every stored value that is read fits into `half`, and what follows from it."""
+    """How every stored value with uses fits into `half`, and the units that must stay float32."""
     read = [value for value in stored if graph.uses.get(value)]
     tensors = [stored[value].tensor for value in read]
     fits = dict(zip(read, tensor_blocks.fits(tensors, half), strict=True))
@@ -59,7 +58,7 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half)
 
 
 def fill_of(node: ir.Node) -> NDArray[np.float32]:
-    """The one value of a ConstantOfShape node that fills with float32."""
+    """The fill value of a ConstantOfShape node of float32."""
     attribute = node.attributes.get("value")
     return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
 
@@ -100,9 +99,9 @@ class _Found:
             self._keep({unit: overflow.evidence(constant, self._context)})
 
     def _overflow(self, constant: Constant) -> None:
-        way = masks.find(constant, self._context)
-        if way:
-            self.masks[constant.value] = way
+        units = masks.find(constant, self._context)
+        if units:
+            self.masks[constant.value] = units
         else:
             self._keep(overflow.find(constant, self._context))
 

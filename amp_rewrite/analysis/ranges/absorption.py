@@ -1,4 +1,4 @@
-"""A number past the integers that half has absorbs the fractions of what it is added to."""
+"""Absorption: a large constant in half absorbs the fractional part of what it is added to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SUMS = frozenset(("Add", "Sub", "Sum"))
 
 
 def find(constant: Constant, context: Context) -> Findings:
-    """The sums with a constant of which all numbers have no fractions in half."""
+    """The sums with a constant so large that half has no fractions there."""
     fit, half = constant.fit, context.half
     least = max(fit.low, -fit.high)
     if fit.overflowing or least < half.integers:

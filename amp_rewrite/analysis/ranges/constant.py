@@ -1,4 +1,4 @@
-"""A constant and its model, as every rule of ranges sees them."""
+"""The constant and the context that every rule of ranges takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NONE: Findings = {}
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value whose numbers are known: `size` of them, and `uses` are where it is read."""
+    """A value with known elements, `size` of them, and its uses."""
 
     value: ir.Value
     fit: Fit
@@ -36,8 +36,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where constants are looked at: the `graph`, the `half` type that they shall become, and the largest
-    magnitude of each stored `dividends` value, and of any or 1 (a Reciprocal divides that).
+    """The `graph`, the `half` type, the outputs of the model (`leaving`), and the largest magnitude of each
+    stored value that is a dividend, and of all of them and 1 (the dividend of a Reciprocal).
     """
 
     graph: UnitGraph

@@ -1,4 +1,4 @@
-"""A number that half flushes to zero and that keeps a divisor from zero."""
+"""Epsilons: constants that keep a divisor from zero, and that half flushes to zero."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from amp_rewrite.policy.evidence import Reason
 
 CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
 _DIVIDE = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0}
-"""Where zero is fatal: the operator and the input that must not be zero."""
+"""The operators with an input that must not be zero, and that input."""
 
 
 def find(constant: Constant, context: Context) -> Findings:
-    """The units on any path from a constant of which a number becomes zero to a division by it.
+    """The units on any path from a constant that half flushes to zero to a division by it.
 
-    Only a constant that vanishes as a whole is followed; of any other, a division by itself counts.
+    A constant that is flushed only in part is not followed: only a division by itself counts.
     """
     fit, half = constant.fit, context.half
     if not fit.flushed:

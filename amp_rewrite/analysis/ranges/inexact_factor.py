@@ -1,4 +1,4 @@
-"""A single factor that half barely holds would scale all that it meets by another number."""
+"""A scalar factor that is subnormal in half, whose rounding error would scale the whole result."""
 
 from __future__ import annotations
 

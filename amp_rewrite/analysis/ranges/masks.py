@@ -1,4 +1,4 @@
-"""A huge negative fill on its way to a softmax: whatever is as low in half serves as well."""
+"""Masks: huge negative fills before a softmax, for which the lowest number of half serves as well."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ _SOFTMAX = frozenset(("Softmax", "LogSoftmax", "Attention", "MultiHeadAttention"
 _COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
 _CARRY_MASK = overflow.CARRY_HUGE | {"Div", "Mul", "Sum"}
 _AS_THE_MASK_SAYS = 0
-"""The sign after a product with 0 and 1, or 0 and -1: negative or nothing, as who wrote it saw to."""
+"""The sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
 
 
 def find(constant: Constant, context: Context) -> tuple[int, ...]:
-    """The units on the way of a mask; none when a constant that overflows is no mask, goes elsewhere too, or
-    arrives at a softmax positive.
-    """
+    """The units on the paths of a mask to a softmax; none if it has other uses, or is positive there."""
     fit, largest = constant.fit, context.half.largest
     if constant.value in context.leaving or (fit.low < -largest and fit.high > largest):
         return ()
@@ -31,7 +29,7 @@ def find(constant: Constant, context: Context) -> tuple[int, ...]:
 
 
 def _masks(use: UnitUse, context: Context) -> bool:
-    """Whether a mask may be used like this: carried on, compared with, or negative in a softmax."""
+    """Whether this is a valid use of a mask: propagated, compared, or negative in a softmax."""
     if _is_softmax(use, context):
         return use.carried <= 0
     return _carries(use, context) or effective_op(context.node(use.unit)) in _COMPARE
@@ -48,7 +46,7 @@ def _carries(use: UnitUse, context: Context) -> bool:
 
 
 def _sign_after(use: UnitUse, context: Context) -> float | None:
-    """-1, +1, or as the mask says; None where the unit does not carry a mask on."""
+    """-1, +1 or _AS_THE_MASK_SAYS; None if the unit does not propagate a mask."""
     if not _carries(use, context):
         return None
     operator = effective_op(context.node(use.unit))

@@ -1,4 +1,4 @@
-"""A number beyond what half holds."""
+"""Overflow: constants outside the range of half."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
 
 
 def find(constant: Constant, context: Context) -> Findings:
-    """The units that read a constant that overflows, or what is as large because of it."""
+    """The units that read a constant that overflows, or values that are as large because of it."""
     readers = [use.unit for use in harmed(constant, context)]
 
     def edges(unit: int) -> Iterable[int]:
@@ -32,12 +32,12 @@ def evidence(constant: Constant, context: Context) -> Evidence:
 
 
 def harmed(constant: Constant, context: Context) -> list[UnitUse]:
-    """The uses of a constant that overflows, but for those that infinity would serve as well."""
+    """The uses of a constant that overflows, except those for which infinity serves as well."""
     return [use for use in constant.uses if not _bounds(use, constant, context)]
 
 
 def _bounds(use: UnitUse, constant: Constant, context: Context) -> bool:
-    """Whether a value bounds others so far out that infinity does it as well, as in Max(x, -3.4e38)."""
+    """Whether infinity would bound other values as well, as in Max(x, -3.4e38)."""
     operator, largest = context.node(use.unit).op_type, context.half.largest
     below = operator == "Max" or (operator == "Clip" and use.port == 1)
     above = operator == "Min" or (operator == "Clip" and use.port == 2)

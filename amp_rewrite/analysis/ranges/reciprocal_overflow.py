@@ -1,4 +1,4 @@
-"""A small divisor makes a quotient that half cannot hold."""
+"""Small divisors whose quotient overflows in half."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _CARRY_BOUND = CARRY_EPSILON - {"Mul", "Sub"}
 
 
 def find(constant: Constant, context: Context) -> Findings:
-    """Where a constant bounds a divisor of a stored number from below and their quotient is beyond half:
-    the units on any path from the bound to the division, and the readers of the quotient.
+    """The units on any path from a constant to a division of a stored number, where the constant is the lower
+    bound of the divisor and the quotient overflows, and the consumers of the quotient.
     """
     bound, graph = constant.fit.low, context.graph
     if not 0 < bound == constant.fit.high or not _may_overflow(bound, context):
@@ -33,12 +33,12 @@ def find(constant: Constant, context: Context) -> Findings:
 
 
 def _may_overflow(least: float, context: Context) -> bool:
-    """Whether any stored dividend over a divisor, or over its root, would be beyond half."""
+    """Whether any stored dividend over this divisor, or over its square root, overflows."""
     return min(least, 1.0) * context.half.largest < context.largest_dividend
 
 
 def _dividend(use: UnitUse, context: Context) -> float:
-    """The largest magnitude of what is divided by the value that is used; 0 where that is not known."""
+    """The largest magnitude of the dividend at a use of a divisor; 0 if it is unknown."""
     node = context.node(use.unit)
     if node.op_type == "Reciprocal":
         return 1.0

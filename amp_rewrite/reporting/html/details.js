@@ -1,22 +1,22 @@
 "use strict";
 
-/* The panel beside the graph: what is known of one box. */
+/* The panel with the details of one box. */
 const Details = (() => {
   const { el, name } = Dom;
-  const SHOWN = 8; // links of a chain, before the rest is asked for
+  const SHOWN = 8; // links of a chain that are shown at first
   const SHADES = {
     half: (half) => half,
     mixed: (half) => `float32 and ${half}`,
     full: () => "float32",
     other: () => "no float32",
     cast: () => "Cast, added",
-    border: () => "border of the graph",
+    border: () => "input or output of the graph",
   };
 
-  /** Fills the panel; `data` is the page's, `go` selects another box. */
+  /** Fills the panel; `data` is the content of the page, `go` selects another box. */
   function show(panel, data, index, go) {
     const box = data.boxes[index];
-    const sections = [decided, casts, arithmetic, compared, reads, makes, bodies, placed];
+    const sections = [decided, casts, arithmetic, compared, values, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
       el("h2", {}, box.operator),
@@ -34,14 +34,14 @@ const Details = (() => {
     return [el("h3", {}, "Why"), ...units.map((unit) => why(data, unit, units.length > 1, go))];
   }
 
-  /** The chain of causes of a unit, down to where it all began. */
+  /** The chain of causes of a unit. */
   function why(data, unit, isOneOfSeveral, go) {
     const chain = chainOf(data, unit);
     const list = el("ol", { class: "chain" });
     const fill = (links) => list.replaceChildren(...links.map((link, i) => step(data, link, i, go)));
     fill(chain.slice(0, SHOWN));
     const rest = chain.length - SHOWN;
-    const more = el("button", { type: "button", class: "more" }, `${rest} more, to where it began`);
+    const more = el("button", { type: "button", class: "more" }, `${rest} more, down to the first cause`);
     more.addEventListener("click", () => {
       fill(chain);
       more.remove();
@@ -50,7 +50,7 @@ const Details = (() => {
     return el("div", {}, ...[title, list, rest > 0 ? more : null].filter(Boolean));
   }
 
-  /** A unit, its cause, the cause of that one: a saved plan may have been edited to a circle. */
+  /** A unit, its cause, the cause of that one, and so on; an edited plan may contain a cycle. */
   function chainOf(data, unit) {
     const chain = new Set();
     for (let at = unit; at !== null && !chain.has(at); at = data.reasons[at]?.cause ?? null) chain.add(at);
@@ -83,22 +83,22 @@ const Details = (() => {
     );
   }
 
-  /** Between which boxes a Cast stands. */
+  /** The boxes on both sides of a Cast. */
   function casts(data, index, go) {
     if (data.boxes[index].shade !== "cast") return [];
     const [from, to] = around(data, index);
-    const why = "Its value is made in one precision and read in the other.";
+    const why = "Its value is produced in one precision and used in the other.";
     return [
       el("h3", {}, "Why"),
       el("p", {}, why),
-      ...links("Made by", from, data, go),
-      ...links("Read there by", to, data, go),
+      ...links("Producer", from, data, go),
+      ...links("Consumers", to, data, go),
     ];
   }
 
   function around(data, index) {
-    const from = data.wires.filter(([, reader]) => reader === index).map(([maker]) => maker);
-    return [from, data.wires.filter(([maker]) => maker === index).map(([, reader]) => reader)];
+    const from = data.wires.filter(([, target]) => target === index).map(([source]) => source);
+    return [from, data.wires.filter(([source]) => source === index).map(([, target]) => target)];
   }
 
   function links(title, boxes, data, go) {
@@ -114,22 +114,22 @@ const Details = (() => {
   }
 
   function compared(data, index) {
-    const found = data.misfits.filter((misfit) => misfit.box === index);
+    const found = data.errors.filter((error) => error.box === index);
     if (!found.length) return [];
     return [
       el("h3", {}, "Compared with the original"),
-      ...found.map((misfit) => measured(misfit, found.length > 1)),
+      ...found.map((error) => measured(error, found.length > 1)),
     ];
   }
 
-  function measured(misfit, isOneOfSeveral) {
+  function measured(found, isOneOfSeveral) {
     const rows = [
-      ["relative L2 error", misfit.error],
-      ["added here", misfit.added],
+      ["relative L2 error", found.error],
+      ["added here", found.added],
     ];
-    if (misfit.lost) rows.push(["made infinite or NaN", misfit.lost.toLocaleString("en")]);
-    if (misfit.reads) rows.push(["reads", misfit.reads]);
-    const title = isOneOfSeveral ? el("p", { class: "unit" }, name(misfit.value)) : null;
+    if (found.non_finite) rows.push(["infinite or NaN", found.non_finite.toLocaleString("en")]);
+    if (found.reads) rows.push(["input range", found.reads]);
+    const title = isOneOfSeveral ? el("p", { class: "unit" }, name(found.value)) : null;
     return el("div", {}, ...[title, table(rows)].filter(Boolean));
   }
 
@@ -138,26 +138,23 @@ const Details = (() => {
     return el("dl", { class: "facts" }, ...lines);
   }
 
-  function reads(data, index) {
-    return ports("Reads", data, data.boxes[index].reads);
+  function values(data, index) {
+    const { inputs, outputs } = data.boxes[index];
+    return [...valueList("Inputs", inputs, data), ...valueList("Outputs", outputs, data)];
   }
 
-  function makes(data, index) {
-    return ports("Makes", data, data.boxes[index].makes);
-  }
-
-  function ports(title, data, all) {
+  function valueList(title, all, data) {
     if (!all.length) return [];
-    return [el("h3", {}, title), el("ul", { class: "ports" }, ...all.map((port) => portLine(data, port)))];
+    return [el("h3", {}, title), el("ul", { class: "ports" }, ...all.map((value) => valueLine(data, value)))];
   }
 
-  function portLine(data, port) {
-    const after = port.half ? el("span", { class: "chip half" }, data.half) : null;
-    const stored = port.stored ? el("span", { class: "stored" }, "stored") : null;
+  function valueLine(data, value) {
+    const after = value.half ? el("span", { class: "chip half" }, data.half) : null;
+    const stored = value.stored ? el("span", { class: "stored" }, "constant") : null;
     return el(
       "li",
       {},
-      ...[name(port.name), el("span", { class: "type" }, port.type), stored, after].filter(Boolean),
+      ...[name(value.name), el("span", { class: "type" }, value.type), stored, after].filter(Boolean),
     );
   }
 
@@ -175,7 +172,7 @@ const Details = (() => {
     });
   }
 
-  /** In whose body a box stands. */
+  /** The node whose body contains a box. */
   function placed(data, index, go) {
     const frame = data.frames[data.boxes[index].graph];
     if (frame.owner === null) return [];

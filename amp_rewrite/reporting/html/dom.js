@@ -1,6 +1,6 @@
 "use strict";
 
-/* The one way in which text gets into the page: as text. Nothing here, or in any other file, parses HTML. */
+/* Builds elements. All text enters the page as text nodes: nothing here, or in any other file, parses HTML. */
 const Dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
@@ -32,7 +32,7 @@ const Dom = (() => {
     return child instanceof Node ? child : document.createTextNode(String(child));
   }
 
-  /** A name on its own side, whichever way its script is written; it may break between its parts. */
+  /** A name, isolated for bidirectional text; it may wrap between its parts. */
   function name(text) {
     const parts = (text || "(unnamed)").split(/(?<=[/.:_])|(?<=[a-z])(?=[A-Z])/);
     return el("bdi", { class: "name" }, ...parts.flatMap((part, i) => (i ? [el("wbr"), part] : [part])));

@@ -1,9 +1,9 @@
 "use strict";
 
-/* Draws a network that has been laid out, on a canvas, with as much detail as there is room for. */
+/* Draws a graph that has been laid out on a canvas, in as much detail as the scale allows. */
 const Drawing = (() => {
-  const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // screen pixels per unit, from which on
-  const FAR = 0.3; // from so far away, wires between blocks only hint
+  const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // the least scale, in screen pixels per unit
+  const FAR = 0.3; // below this scale, wires between blocks are faint
   const HEADING = { least: 12, most: 30 }; // pixels
   const NAMES = [
     "half",
@@ -23,7 +23,7 @@ const Drawing = (() => {
   const KINDS = ["allow", "infer", "clear", "deny", "fixed"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
-  /** The colours of the scheme that is on, from the style sheet. */
+  /** The colours of the active colour scheme, from the style sheet. */
   function palette() {
     const style = getComputedStyle(document.documentElement);
     const all = [...NAMES, ...KINDS.map((kind) => `kind-${kind}`)];
@@ -31,7 +31,7 @@ const Drawing = (() => {
     return { ...colours, scale: d3.interpolateLab(colours["error-low"], colours["error-high"]) };
   }
 
-  /** One frame: `scene` is what was laid out, `look` what is selected, found, and by what boxes are filled. */
+  /** Draws one frame of `scene`; `look` has the selection, the search matches and the colouring of boxes. */
   function draw(canvas, scene, transform, look) {
     const context = canvas.getContext("2d");
     const ratio = canvas.width / canvas.clientWidth || 1;
@@ -76,7 +76,7 @@ const Drawing = (() => {
     write(context, frame.title, x + 4, y - 10, w, "left", colours.muted);
   }
 
-  /** Where most nodes of a block share a part of their names, that part stands above it. */
+  /** The titles above blocks: the common prefix of most node names. */
   function drawHeading({ context, k, colours }, block) {
     const size = Math.min(HEADING.most, HEADING.least / k);
     if (!block.title || size * k < HEADING.least / 2) return;
@@ -92,7 +92,7 @@ const Drawing = (() => {
     context.stroke();
     context.globalAlpha = k < FAR ? 0.2 : 0.4;
     context.beginPath();
-    for (const wire of wires) if (!wire.points) leap(context, boxes[wire.maker], boxes[wire.reader]);
+    for (const wire of wires) if (!wire.points) leap(context, boxes[wire.source], boxes[wire.target]);
     context.stroke();
     context.globalAlpha = 1;
   }
@@ -108,10 +108,10 @@ const Drawing = (() => {
   }
 
   /** A wire from one block to another. */
-  function leap(context, maker, reader) {
-    const [y0, y1] = [maker.y + maker.h / 2, reader.y - reader.h / 2];
-    context.moveTo(maker.x, y0);
-    context.bezierCurveTo(maker.x, y0 + 60, reader.x, y1 - 60, reader.x, y1);
+  function leap(context, source, target) {
+    const [y0, y1] = [source.y + source.h / 2, target.y - target.h / 2];
+    context.moveTo(source.x, y0);
+    context.bezierCurveTo(source.x, y0 + 60, target.x, y1 - 60, target.x, y1);
   }
 
   function drawBox(pen, box, index) {
@@ -128,13 +128,13 @@ const Drawing = (() => {
     context.globalAlpha = 1;
   }
 
-  /** Boxes by what they weigh, from 0 to 1; those of no weight stay pale. */
+  /** The colour of a box by its weight, from 0 to 1; boxes without a weight are pale. */
   function weighed({ look, colours }, index) {
     const weight = look.weigh(index);
     return weight === null ? colours.frame : colours.scale(weight);
   }
 
-  /** What is readable on a box. */
+  /** A text colour that is readable on a box. */
   function inkOn({ look, colours }, box, fill) {
     if (look.weigh) return d3.lab(fill).l < 55 ? "#ffffff" : "#17202b";
     return box.shade === "cast" ? colours.paper : colours.ink;
@@ -152,14 +152,14 @@ const Drawing = (() => {
     );
   }
 
-  /** An input or output is an empty box. */
+  /** The outline of an input or output, which is not filled. */
   function drawEdge({ context, k, colours }) {
     context.strokeStyle = colours.wire;
     context.lineWidth = Math.max(1.5, 0.8 / k);
     context.stroke();
   }
 
-  /** What is mixed has both colours, one in each corner. */
+  /** The second colour of a mixed box, which fills the opposite corner. */
   function drawOtherHalf({ context, colours }, box) {
     const [left, right] = [box.x - box.w / 2, box.x + box.w / 2];
     const [top, bottom] = [box.y - box.h / 2, box.y + box.h / 2];
@@ -174,7 +174,7 @@ const Drawing = (() => {
     context.restore();
   }
 
-  /** A stripe for each kind of the node's units, along its left side. */
+  /** A stripe for the kind of each of the node's units, along its left side. */
   function drawKinds({ context, colours }, box) {
     const height = (box.h - 10) / box.kinds.length;
     box.kinds.forEach((kind, i) => {
@@ -190,14 +190,14 @@ const Drawing = (() => {
     context.font = `600 ${small ? 11 : 13}px ${FONT}`;
     const words = box.shade === "cast" ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
-    const keep = label.includes(":") ? "end" : "start"; // a domain says less than the operator
+    const keep = label.includes(":") ? "end" : "start"; // the operator matters more than its domain
     write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink, keep);
     if (!named) return;
     context.font = `10.5px ${FONT}`;
     write(context, box.name, box.x, box.y + 12, room, "center", ink, "end");
   }
 
-  /** Text that is cut, at its end or at its beginning, where it has no room. */
+  /** Text, truncated at its end or beginning if it is too wide. */
   function write(context, text, x, y, room, align, colour, keep = "start") {
     context.textAlign = align;
     context.fillStyle = colour;
@@ -210,7 +210,7 @@ const Drawing = (() => {
     return keep === "end" ? `…${text.slice(-fits)}` : `${text.slice(0, fits)}…`;
   }
 
-  /** The selected box, the wires at it, and lines to its bodies. */
+  /** The selected box, its wires, and lines to its bodies. */
   function drawSelection({ context, k, look, colours }, { boxes, wires, frames }) {
     const { selected } = look;
     if (selected === null) return;
@@ -219,7 +219,7 @@ const Drawing = (() => {
     context.beginPath();
     for (const wire of look.wiresAt.get(selected) || []) {
       if (wires[wire].points) curve.context(context)(wires[wire].points);
-      else leap(context, boxes[wires[wire].maker], boxes[wires[wire].reader]);
+      else leap(context, boxes[wires[wire].source], boxes[wires[wire].target]);
     }
     context.stroke();
     drawBodies(context, k, boxes[selected], frames);
@@ -229,7 +229,7 @@ const Drawing = (() => {
     context.stroke();
   }
 
-  /** From the selected box to what caused its colour, and so on; under the boxes, which are ringed. */
+  /** The chain of causes of the selected box: lines below the boxes, and a ring around each. */
   function drawChain({ context, k, look, colours }, { boxes }) {
     const chain = look.chain.map((index) => boxes[index]);
     context.strokeStyle = colours.select;

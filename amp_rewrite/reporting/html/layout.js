@@ -1,21 +1,21 @@
 "use strict";
 
 /*
- * Where everything stands. ONNX graphs are long and thin, and a layered layout of thousands of nodes is slow and
- * gives a thread that no screen can show. So a graph is cut, in the order of its nodes, into blocks where the
- * fewest values cross; dagre lays each block out; and the blocks are set like the text of a newspaper, down and
- * then to the right. Repeated layers make equal blocks, which are laid out once.
+ * Computes positions. ONNX graphs are long and thin: a layered layout of thousands of nodes is slow, and its result
+ * fits no screen. So a graph is cut, in node order, into blocks where the fewest wires cross; dagre lays out each
+ * block; and the blocks are arranged in columns, like newspaper text. Repeated layers give equal blocks, which are
+ * laid out once.
  */
 const Layout = (() => {
-  const BLOCK = { least: 16, most: 40 }; // boxes; with 64 dagre takes twice as long, and nothing reads better
+  const BLOCK = { least: 16, most: 40 }; // boxes; 64 take dagre twice as long and look no better
   const SIZES = { cast: [128, 24], border: [156, 26], node: [156, 38] };
   const COLUMNS = 60; // at most
   const GAP = { rank: 26, node: 16, block: 46, column: 70, frame: 150, head: 34 };
 
-  /** Boxes with x, y (their centres), w, h; blocks and frames as rectangles; points of the wires in a block. */
+  /** Boxes with x, y (their centres), w and h; blocks and frames as rectangles; the points of wires within blocks. */
   function place(network, aspect) {
     const boxes = network.boxes.map(sized);
-    const wires = network.wires.map(([maker, reader]) => ({ maker, reader, points: null }));
+    const wires = network.wires.map(([source, target]) => ({ source, target, points: null }));
     const inside = wiresInside(network.boxes, wires);
     const memo = new Map();
     const frames = network.frames.map((frame, index) => {
@@ -38,15 +38,15 @@ const Layout = (() => {
   function wiresInside(boxes, wires) {
     const inside = new Map();
     for (const wire of wires) {
-      const graph = boxes[wire.maker].graph;
-      if (graph !== boxes[wire.reader].graph) continue;
+      const graph = boxes[wire.source].graph;
+      if (graph !== boxes[wire.target].graph) continue;
       if (!inside.has(graph)) inside.set(graph, []);
       inside.get(graph).push(wire);
     }
     return Object.fromEntries(inside);
   }
 
-  /** The boxes of one graph stand side by side: from the first to one past the last. */
+  /** The boxes of one graph, which are contiguous: the first index, and one past the last. */
   function range(boxes, graph) {
     const start = boxes.findIndex((box) => box.graph === graph);
     let end = start;
@@ -58,9 +58,9 @@ const Layout = (() => {
   function cut([start, end], wires = []) {
     const size = Math.min(BLOCK.most, Math.max(BLOCK.least, Math.ceil((end - start) / 4)));
     const crossing = new Int32Array(end - start + 2);
-    for (const { maker, reader } of wires) {
-      crossing[Math.min(maker, reader) - start + 1]++;
-      crossing[Math.max(maker, reader) - start + 1]--;
+    for (const { source, target } of wires) {
+      crossing[Math.min(source, target) - start + 1]++;
+      crossing[Math.max(source, target) - start + 1]--;
     }
     for (let i = 1; i < crossing.length; i++) crossing[i] += crossing[i - 1];
     if (start === end) return [];
@@ -70,12 +70,12 @@ const Layout = (() => {
     const blocks = cuts.map((from, i) => ({ from, to: cuts[i + 1] ?? end, wires: [] }));
     const blockOf = (box) => blocks[d3.bisectRight(cuts, box) - 1];
     for (const wire of wires) {
-      if (blockOf(wire.maker) === blockOf(wire.reader)) blockOf(wire.maker).wires.push(wire);
+      if (blockOf(wire.source) === blockOf(wire.target)) blockOf(wire.source).wires.push(wire);
     }
     return blocks;
   }
 
-  /** The place, about `size` boxes on, that the fewest wires cross. */
+  /** The position, about `size` boxes after `from`, that the fewest wires cross. */
   function bestCut(from, size, crossing) {
     const places = d3.range(from + Math.ceil(size / 2), from + Math.ceil(1.5 * size));
     return d3.least(
@@ -87,7 +87,7 @@ const Layout = (() => {
   function laidOut(block, boxes, memo) {
     const shape = {
       sizes: boxes.slice(block.from, block.to).map((box) => [box.w, box.h]),
-      edges: block.wires.map((wire) => [wire.maker - block.from, wire.reader - block.from]),
+      edges: block.wires.map((wire) => [wire.source - block.from, wire.target - block.from]),
     };
     const key = JSON.stringify(shape);
     if (!memo.has(key)) memo.set(key, layered(shape));
@@ -99,18 +99,18 @@ const Layout = (() => {
     graph.setGraph({ ranksep: GAP.rank, nodesep: GAP.node });
     graph.setDefaultEdgeLabel(() => ({}));
     sizes.forEach(([width, height], i) => graph.setNode(String(i), { width, height }));
-    for (const [maker, reader] of edges) graph.setEdge(String(maker), String(reader));
+    for (const [source, target] of edges) graph.setEdge(String(source), String(target));
     dagre.layout(graph);
     const { width, height } = graph.graph();
     return {
       w: width,
       h: height,
       spots: sizes.map((_, i) => graph.node(String(i))),
-      paths: edges.map(([maker, reader]) => graph.edge(String(maker), String(reader)).points),
+      paths: edges.map(([source, target]) => graph.edge(String(source), String(target)).points),
     };
   }
 
-  /** What the names of most nodes of a block begin with: `/layers.3/attn`. */
+  /** The common prefix of most node names of a block, such as `/layers.3/attn`. */
   function scope(boxes) {
     const names = boxes
       .filter((box) => !(box.shade in SIZES))
@@ -130,14 +130,14 @@ const Layout = (() => {
     }
   }
 
-  /** The next part of a name behind a prefix that it begins with; null where there is none. */
+  /** A prefix of a name that is one part longer than the given one; null where there is none. */
   function step(name, prefix) {
     if (!name.startsWith(prefix)) return null;
     const end = name.slice(prefix.length + 1).search(/[/.]/);
     return end < 0 ? null : name.slice(0, prefix.length + end + 2);
   }
 
-  /** Sets items in columns, of the height with which the whole is shown largest where it has that aspect. */
+  /** Arranges items in columns whose height makes the whole fit the aspect ratio best. */
   function newspaper(items, aspect, gap, columnGap) {
     const whole = d3.sum(items, (item) => item.h + gap);
     const tallest = d3.max(items, (item) => item.h) || 1;
@@ -147,7 +147,7 @@ const Layout = (() => {
     return sizeOf(d3.least(heights, (height) => side(sizeOf(height))));
   }
 
-  /** Gives each item x and y (its corner): down a column, and on to the next one to the right. */
+  /** Sets x and y (the upper left corner) of each item: down a column, then on to the next one. */
   function setColumns(items, height, gap, columnGap) {
     let [x, y, w, h] = [0, 0, 0, 0];
     for (const item of items) {
@@ -160,7 +160,7 @@ const Layout = (() => {
     return { w: x + w, h };
   }
 
-  /** From places in a block to places in the picture. */
+  /** Converts positions in blocks to positions in the picture. */
   function settle(frame, boxes) {
     for (const block of frame.blocks) {
       block.x += frame.x;

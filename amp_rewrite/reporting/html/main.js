@@ -9,7 +9,7 @@
 
   function verdictOn(ok) {
     if (ok === null) return ["not compared with the original", "none"];
-    return ok ? ["close to the original", "good"] : ["too far from the original", "bad"];
+    return ok ? ["PASS: verified against the original", "good"] : ["FAIL: not verified against the original", "bad"];
   }
 
   const file = data.title.split(/[\\/]/).pop();
@@ -35,14 +35,14 @@
     if (index !== null) view.focus(index);
   }
 
-  /** Has boxes stand out, in sight of the whole graph. */
+  /** Highlights boxes and shows the whole graph. */
   function mark(boxes) {
     show(null);
     view.set({ found: new Set(boxes) });
     view.fit();
   }
 
-  /** After a click in the graph; one beside all boxes also ends what stands out. */
+  /** Handles a click in the graph; a click outside all boxes also ends highlighting. */
   function pick(index) {
     if (index === null) view.set({ found: null });
     show(index);
@@ -55,7 +55,7 @@
     if (index !== null) Details.show(byId("details"), data, index, select);
   }
 
-  /** Says what is under the pointer: in an overview boxes have no words. */
+  /** Shows a tooltip for the box under the pointer: zoomed out, boxes have no labels. */
   function hover(index, place) {
     const tip = byId("tip");
     tip.hidden = index === null;
@@ -74,12 +74,12 @@
       : [];
   }
 
-  /** How bad the error of each box is, in powers of ten from 1e-5 to 0.1; null for what was not compared. */
+  /** The error of each box on a logarithmic scale from 1e-5 to 0.1; null for boxes that were not compared. */
   function errors() {
     const worst = d3.rollup(
-      data.misfits,
-      (all) => d3.max(all, (m) => (m.lost ? 1 : m.size)),
-      (m) => m.box,
+      data.errors,
+      (all) => d3.max(all, (error) => (error.non_finite ? 1 : error.size)),
+      (error) => error.box,
     );
     const scale = d3.scaleLog([1e-5, 0.1], [0, 1]).clamp(true);
     return (index) => (worst.has(index) ? scale(worst.get(index) || 1e-9) : null);
@@ -90,7 +90,7 @@
     view.set({ weigh: mode === "error" ? errors() : null });
   }
 
-  byId("by-error").disabled = !data.misfits.length;
+  byId("by-error").disabled = !data.errors.length;
   document.querySelectorAll("input[name=mode]").forEach((input) => {
     input.addEventListener("change", () => setMode(input.value));
   });
@@ -109,7 +109,7 @@
     }
   });
 
-  /* For scripts and tests: where a box is on the canvas, and how large things are drawn. */
+  /* For scripts and tests: the position of a box on the canvas, and the scale. */
   window.ampReport = { data, scene, locate: view.locate, scale: view.scale };
   document.body.dataset.ready = "true";
 })();

@@ -1,14 +1,14 @@
 "use strict";
 
-/* The column beside the graph: what was decided, how much of it, why not more, and how close it came. */
+/* The column beside the graph: summary, coverage, causes of float32, verification, errors, plots. */
 const Overview = (() => {
   const { el, name } = Dom;
   const WORST = 12;
-  const [OPERATORS, CAUSES] = [10, 6]; // shown before the rest is asked for
+  const [OPERATORS, CAUSES] = [10, 6]; // shown at first
 
-  /** The sections that there is something to say in, in the order in which people ask. */
+  /** The sections that have content. */
   function sections(data, go, mark) {
-    return [summary, coverage, causes, verification, misfits, pictures].flatMap((section) =>
+    return [summary, coverage, causes, verification, errors, pictures].flatMap((section) =>
       section(data, go, mark),
     );
   }
@@ -20,8 +20,8 @@ const Overview = (() => {
   function summary({ summary: lines, constants }) {
     const rows = lines.flatMap(([term, text]) => [el("dt", {}, term), el("dd", { class: term }, text)]);
     if (constants) {
-      const said = `${constants.toLocaleString("en")} Constants are not drawn: their readers name them`;
-      rows.push(el("dt", {}, "graph"), el("dd", {}, said));
+      const text = `${constants.toLocaleString("en")} Constants are not drawn, but listed as inputs of their consumers`;
+      rows.push(el("dt", {}, "graph"), el("dd", {}, text));
     }
     return section("Summary", el("dl", { class: "facts" }, ...rows));
   }
@@ -37,7 +37,7 @@ const Overview = (() => {
     );
   }
 
-  /** An output: its name and its verdict, and the metrics below. */
+  /** An output: its name, its verdict, and the metrics. */
   function output(columns, { cells, ok }) {
     const metrics = d3.range(1, cells.length - 1).filter((i) => cells[i]);
     return el(
@@ -53,22 +53,22 @@ const Overview = (() => {
     );
   }
 
-  function misfits(data, go) {
-    if (!data.misfits.length) return [];
+  function errors(data, go) {
+    if (!data.errors.length) return [];
     const seen = new Set();
-    const first = data.misfits.filter(({ box }) => !seen.has(box) && seen.add(box));
+    const first = data.errors.filter(({ box }) => !seen.has(box) && seen.add(box));
     const items = first
       .slice(0, WORST)
-      .map((misfit) => el("li", {}, Details.boxLink(data, misfit.box, go), " ", added(misfit)));
+      .map((error) => el("li", {}, Details.boxLink(data, error.box, go), " ", added(error)));
     return section("Nodes that add most error", el("ol", { class: "worst" }, ...items));
   }
 
-  function added({ added: error, lost }) {
-    const text = lost ? `${lost.toLocaleString("en")} not finite` : `adds ${error}`;
-    return el("span", { class: lost ? "number bad" : "number" }, text);
+  function added({ added: error, non_finite: count }) {
+    const text = count ? `${count.toLocaleString("en")} not finite` : `adds ${error}`;
+    return el("span", { class: count ? "number bad" : "number" }, text);
   }
 
-  /** How much runs in half: in all, and operator by operator. */
+  /** How much runs in half: in total, and by operator. */
   function coverage({ coverage: found, half }) {
     const totals = [
       ["nodes", found.nodes],
@@ -106,7 +106,7 @@ const Overview = (() => {
     return share === null ? "" : d3.format(".1~%")(Math.floor(share * 1000) / 1000);
   }
 
-  /** The operators that have floats, by their nodes or by their arithmetic; the long tail on request. */
+  /** The operators with floats, sorted by nodes or by FLOPs; the first few until all are requested. */
   function byOperator(operators) {
     const all = Object.entries(operators).filter(([, row]) => floats(row.nodes));
     const list = el("div", { class: "coverage" });
@@ -145,14 +145,14 @@ const Overview = (() => {
     return by === "nodes" ? all.toLocaleString("en") : d3.format(".3~s")(all);
   }
 
-  /** What holds nodes back, the largest first; a click shows these nodes in the graph. */
-  function causes({ held }, go, mark) {
-    if (!held.length) return [];
-    const list = el("div", {}, ...held.slice(0, CAUSES).map((cause) => causeOf(cause, mark)));
-    const more = el("button", { type: "button", class: "more" }, `all ${held.length} causes`);
-    more.hidden = held.length <= CAUSES;
+  /** The causes of float32, the largest first; a click highlights their nodes in the graph. */
+  function causes({ causes: all }, go, mark) {
+    if (!all.length) return [];
+    const list = el("div", {}, ...all.slice(0, CAUSES).map((cause) => causeOf(cause, mark)));
+    const more = el("button", { type: "button", class: "more" }, `all ${all.length} causes`);
+    more.hidden = all.length <= CAUSES;
     more.addEventListener("click", () => {
-      list.append(...held.slice(CAUSES).map((cause) => causeOf(cause, mark)));
+      list.append(...all.slice(CAUSES).map((cause) => causeOf(cause, mark)));
       more.remove();
     });
     return section("Why float32", list, more);

@@ -1,6 +1,6 @@
 "use strict";
 
-/* Draws the report's pictures, which come as plain shapes, as SVG. */
+/* Draws pictures, which are lists of shapes, as SVG. */
 const Pictures = (() => {
   const { svg } = Dom;
   const DRAW = {

@@ -1,11 +1,11 @@
 "use strict";
 
-/* Finds boxes by operator, by name, and by what they read and make. */
+/* Finds boxes by operator, by name, and by their inputs and outputs. */
 const Search = (() => {
   const { el, name } = Dom;
   const SHOWN = 60;
 
-  /** Wires the field and the list of results up; `onfound` gets the set of matches or null, `go` the choice. */
+  /** Connects the field and the list of results; `onfound` gets the set of matches or null, `go` the choice. */
   function open(field, list, data, onfound, go) {
     const texts = data.boxes.map(searchable);
     let found = [];
@@ -22,7 +22,7 @@ const Search = (() => {
     function render(asked) {
       list.replaceChildren(...found.slice(0, SHOWN).map(item));
       const more = found.length - SHOWN;
-      if (asked && !found.length) list.append(el("li", { class: "note" }, "Nothing is called so."));
+      if (asked && !found.length) list.append(el("li", { class: "note" }, "No match."));
       if (more > 0) list.append(el("li", { class: "note" }, `and ${more.toLocaleString("en")} more`));
       list.hidden = !asked;
       field.setAttribute("aria-expanded", String(asked));
@@ -80,11 +80,11 @@ const Search = (() => {
   }
 
   function searchable(box) {
-    const values = [...box.reads, ...box.makes].map((port) => port.name);
+    const values = [...box.inputs, ...box.outputs].map((value) => value.name);
     return { called: `${box.operator} ${box.name}`.toLowerCase(), values: values.join(" ").toLowerCase() };
   }
 
-  /** Those called so come first, then those that touch a value called so. */
+  /** Boxes that match by name come first, then those that match by an input or output. */
   function matches(texts, words) {
     const all = (text) => words.every((word) => text.includes(word));
     const called = d3.range(texts.length).filter((i) => all(texts[i].called));

@@ -1,13 +1,13 @@
 "use strict";
 
-/* The canvas: what is seen of the network, and what is selected in it. */
+/* The canvas: the visible part of the graph, and the selection. */
 const View = (() => {
   const ZOOM = { out: 0.01, in: 3, focus: 0.9 };
   const EDGE = { top: 66, bottom: 62 }; // pixels, under the bar and the legend
 
   /**
-   * Shows a scene on a canvas. `onselect` is told the position of the box that was clicked, or null, and `onhover`
-   * that of the box under the pointer, with its place.
+   * Shows a scene on a canvas. `onselect` gets the index of the clicked box, or null, and `onhover` that of the box
+   * under the pointer, with the pointer's position.
    */
   function open(canvas, scene, onselect, onhover) {
     const look = {
@@ -48,7 +48,7 @@ const View = (() => {
       redraw();
     }
 
-    /** Where a box is on the canvas, in CSS pixels. */
+    /** The centre of a box on the canvas, in CSS pixels. */
     function locate(index) {
       return transform.apply([scene.boxes[index].x, scene.boxes[index].y]);
     }
@@ -83,7 +83,7 @@ const View = (() => {
       );
     }
 
-    /** Brings a box into view that has left it, or that the panel has pushed out of it. */
+    /** Brings a box into view if it is outside the canvas or behind the panels. */
     function reveal(index) {
       const [x, y] = locate(index);
       if (x < 0 || y < EDGE.top || x > canvas.clientWidth || y > canvas.clientHeight - EDGE.bottom)
@@ -129,9 +129,9 @@ const View = (() => {
   function wiresAt({ wires }) {
     const found = new Map();
     const add = (box, wire) => found.set(box, [...(found.get(box) || []), wire]);
-    wires.forEach(({ maker, reader }, wire) => {
-      add(maker, wire);
-      add(reader, wire);
+    wires.forEach(({ source, target }, wire) => {
+      add(source, wire);
+      add(target, wire);
     });
     return found;
   }

@@ -1,1 +1,1 @@
-"""The inputs of a run: read from files, or synthetic."""
+"""The inputs of runs: read from files, or synthesised from the model."""

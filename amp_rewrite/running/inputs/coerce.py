@@ -1,4 +1,4 @@
-"""Given values as an input takes them: in its type, and of its shape."""
+"""Conversion of given values to the type and shape that a model declares for an input."""
 
 from __future__ import annotations
 
@@ -10,90 +10,87 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.running.inputs.model_inputs import Dim, Holds, Input
+from amp_rewrite.running.inputs.model_inputs import Input, Structure
 
 Array = NDArray[Any]
 
 
-def fit(given: Input, value: Any, where: Path) -> Any:
-    """The value in the input's type: one tensor, or a list of them for a sequence.
+def coerce(declared: Input, value: Any, where: Path) -> Any:
+    """The value in the input's type: an array, or a list of arrays for a sequence.
 
-    Numbers change their type where each stays what it is, and from float64 to float32. A sequence may
-    come as one array, with its tensors along the first axis. Raises FeedError when it does not fit.
+    The element type is converted if no number changes, and from float64 to float32. A sequence may be given
+    as one array, with its tensors along the first axis. Raises FeedError if the value does not fit.
     """
-    if value is None and not given.may_miss:
-        raise given.error(f"is {given.typed}, and what is given is nothing", where=where, remedy=_SAVE)
-    if value is None or given.holds is Holds.OTHER:
+    if value is None and not declared.is_optional:
+        raise declared.error(f"is {declared.type_text}, and no value was given", where=where, remedy=_SAVE)
+    if value is None or declared.structure is Structure.OTHER:
         return value
-    if given.holds is not Holds.SEQUENCE:
-        return _tensor(given, np.asarray(value), where)
+    if declared.structure is Structure.TENSOR:
+        return _tensor(declared, np.asarray(value), where)
     if np.ndim(value) == 0 and not isinstance(value, list):
-        raise _misfit(given, (), np.asarray(value).dtype, where)
-    return [_tensor(given, np.asarray(item), where) for item in value]
+        raise _mismatch(declared, (), np.asarray(value).dtype, where)
+    return [_tensor(declared, np.asarray(item), where) for item in value]
 
 
 _SAVE = "save it in that type and shape"
 
 
-def check(given: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> None:
-    """FeedError, as `fit` raises it, when no array of that shape and type is a value of the input."""
-    if given.holds is Holds.OTHER:
+def check_declared(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> None:
+    """Raises the FeedError of `coerce` if no array of this shape and type is a value of the input."""
+    if declared.structure is Structure.OTHER:
         return
-    inner = shape[1:] if given.holds is Holds.SEQUENCE else shape
-    lacks_rank = given.holds is Holds.SEQUENCE and not shape
-    misshapen = given.dims is not None and not _has_shape(inner, given.dims)
-    if lacks_rank or misshapen or _in_type(np.empty(0, dtype), given.dtype) is None:
-        raise _misfit(given, shape, dtype, where)
+    is_sequence = declared.structure is Structure.SEQUENCE
+    fits = not (is_sequence and not shape) and _fits(declared, shape[1:] if is_sequence else shape)
+    if not fits or _convert(np.empty(0, dtype), declared.dtype) is None:
+        raise _mismatch(declared, shape, dtype, where)
 
 
-def _tensor(given: Input, array: Array, where: Path) -> Array:
-    if given.dims is not None and not _has_shape(array.shape, given.dims):
-        raise _misfit(given, array.shape, array.dtype, where)
-    fitted = _in_type(array, given.dtype)
-    if fitted is None:
-        raise _misfit(given, array.shape, array.dtype, where)
-    return fitted
+def _tensor(declared: Input, array: Array, where: Path) -> Array:
+    converted = _convert(array, declared.dtype) if _fits(declared, array.shape) else None
+    if converted is None:
+        raise _mismatch(declared, array.shape, array.dtype, where)
+    return converted
 
 
-def _misfit(given: Input, sizes: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> FeedError:
-    shape = ",".join(map(str, sizes))
-    return given.error(
-        f"is {given.typed}, and what is given is {dtype}[{shape}]",
-        where=where,
-        remedy=_SAVE,
+def _mismatch(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> FeedError:
+    given = f"{dtype}[{','.join(map(str, shape))}]"
+    return declared.error(f"is {declared.type_text}, but {given} was given", where=where, remedy=_SAVE)
+
+
+def _fits(declared: Input, shape: tuple[int, ...]) -> bool:
+    if declared.dims is None:
+        return True
+    sizes = zip(shape, declared.dims, strict=False)
+    return len(shape) == len(declared.dims) and all(
+        not isinstance(dim, int) or size == dim for size, dim in sizes
     )
 
 
-def _has_shape(shape: tuple[int, ...], dims: tuple[Dim, ...]) -> bool:
-    fits = (not isinstance(dim, int) or size == dim for size, dim in zip(shape, dims, strict=False))
-    return len(shape) == len(dims) and all(fits)
-
-
-def _in_type(array: Array, dtype: ir.DataType | None) -> Array | None:
-    """The array in that type; None where numbers would change."""
+def _convert(array: Array, dtype: ir.DataType | None) -> Array | None:
+    """The array in that element type; None if numbers would change."""
     wanted = dtype.numpy() if dtype is not None else array.dtype
     if dtype == ir.DataType.STRING:
         return array if array.dtype.kind in "UOST" else None
     if array.dtype == wanted:
         return array
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-        return array.view(wanted)  # an .npz forgets the name of a type that is not NumPy's own
-    return _cast(array, wanted) if _kind(array.dtype) == _kind(wanted) else None
-
-
-def _cast(array: Array, wanted: np.dtype[Any]) -> Array | None:
+        return array.view(wanted)  # an .npz does not keep the names of types that are not NumPy's own
+    if _category(array.dtype) != _category(wanted):
+        return None
     with np.errstate(all="ignore"):
         cast = array.astype(wanted)
-    usual = (array.dtype, wanted) == (np.float64, np.float32)
-    same = usual or np.array_equal(cast.astype(array.dtype), array, equal_nan=_kind(wanted) == "float")
+    is_usual = (array.dtype, wanted) == (np.float64, np.float32)
+    is_float = _category(wanted) == "float"
+    same = is_usual or np.array_equal(cast.astype(array.dtype), array, equal_nan=is_float)
     return cast if same else None
 
 
-def _kind(dtype: np.dtype[Any]) -> str:
-    """Float or integer; for what is neither, NumPy's letter."""
+def _category(dtype: np.dtype[Any]) -> str:
+    """`float` or `integer`; NumPy's kind code for other types."""
     try:
         known = ir.DataType.from_numpy(dtype)
     except TypeError:
         return dtype.kind
-    kinds = {"float": known.is_floating_point(), "integer": known.is_integer()}
-    return next((name for name, fits in kinds.items() if fits), dtype.kind)
+    if known.is_floating_point():
+        return "float"
+    return "integer" if known.is_integer() else dtype.kind

@@ -1,9 +1,9 @@
-"""The inputs of a run: read from files, or made up."""
+"""The inputs of a run: read from files, or synthesised."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,20 +19,20 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
-from amp_rewrite.running.inputs.coerce import fit
-from amp_rewrite.running.inputs.model_inputs import Holds, Input
-from amp_rewrite.running.inputs.origins import Origin
+from amp_rewrite.running.inputs.coerce import coerce
+from amp_rewrite.running.inputs.input_source import InputSource
+from amp_rewrite.running.inputs.model_inputs import Input, Structure
 from amp_rewrite.running.sessions import Feeds
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Where inputs come from: files, or where none are given, made up.
+    """Where inputs come from: files, or without `paths`, synthesis.
 
-    A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of them, an ONNX
-    `test_data_set_*` directory, or a directory of these. `dims` gives sizes to open dimensions, by
-    symbol or as `input:axis`; `seed` and `samples` are for what is made up. One path need not be in a list.
-    Raises OptionError, which names the field, for what is none of this.
+    A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
+    `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or
+    as `input:axis`; `seed` and `samples` are for synthetic inputs. A single path need not be in a list.
+    Raises OptionError, which names the field, for invalid values.
     """
 
     paths: tuple[Path, ...]
@@ -55,59 +55,61 @@ class Data:
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
-    """The samples for a model, one after the other, each read or made when it is asked for.
+    """The samples for a model, each read or synthesised when it is requested.
 
-    A sample has every input that the model cannot do without, by name, in the model's type. Raises
-    ModelError when the model cannot be read, and FeedError when a path holds no samples, when what a file
-    holds does not fit, or when an input cannot be made up; OptionError for `data` that is no Data.
+    A sample has every input without a default, by name, in the type that the model declares. Raises
+    ModelError if the model cannot be read, FeedError if a path has no samples, if a file's contents do not
+    fit, or if an input cannot be synthesised, and OptionError if `data` is not a Data.
     """
     arguments.instance("data", data, Data, 'write Data("inputs.npz")')
     loaded = loading.load(model).model
-    owner = "" if isinstance(model, onnx.ModelProto) else str(model)
+    model_path = "" if isinstance(model, onnx.ModelProto) else str(model)
     if not data.paths:
-        return synthetic.make(loaded, data.dims, data.seed, data.samples, owner)
-    inputs = model_inputs.of(loaded, owner)
-    readers = [reader for path in data.paths for reader in _readers(Path(path))]
-    return (reader(inputs) for reader in readers)
+        return synthetic.synthesise(loaded, data.dims, data.seed, data.samples, model_path)
+    inputs = {declared.name: declared for declared in model_inputs.of(loaded, model_path)}
+    return (read(inputs) for read in _all_readers(data))
 
 
-def origin(data: Data) -> Origin:
-    """Where the samples come from, with the files of those that are read; FeedError as `feeds` raises it."""
+def input_source(data: Data) -> InputSource:
+    """The source of the samples, with the files if they are read; raises FeedError as `feeds` does."""
     if not data.paths:
-        return Origin(seed=data.seed)
-    readers = [reader for path in data.paths for reader in _readers(Path(path))]
-    return Origin(paths=tuple(map(str, data.paths)), files=tuple(str(reader.args[0]) for reader in readers))
+        return InputSource(seed=data.seed)
+    files = tuple(str(reader.args[0]) for reader in _all_readers(data))
+    return InputSource(paths=tuple(map(str, data.paths)), files=files)
 
 
-def sizes(model: str | Path, data: Data) -> Mapping[str, int]:
-    """What is known of a model's open dimensions: what was asked for, or what the first sample of the files
-    has, as `input:axis`. Raises what `feeds` raises.
+def known_sizes(model: str | Path, data: Data) -> Mapping[str, int]:
+    """The known sizes of a model's open dimensions: those in `data.dims`, or those of the first sample in the
+    files, as `input:axis`. Raises what `feeds` raises.
     """
     if not data.paths:
         return data.dims
     first = next(feeds(model, data), {})
     arrays = {name: array for name, array in first.items() if hasattr(array, "shape")}
     return {
-        f"{given.name}:{axis}": arrays[given.name].shape[axis]
-        for given in model_inputs.of(loading.load(model).model, str(model))
-        for axis, dim in enumerate(given.dims or ())
-        if given.name in arrays and not isinstance(dim, int)
+        f"{declared.name}:{axis}": arrays[declared.name].shape[axis]
+        for declared in model_inputs.of(loading.load(model).model, str(model))
+        for axis, dim in enumerate(declared.dims or ())
+        if declared.name in arrays and not isinstance(dim, int)
     }
 
 
-_Reader = Callable[[Sequence[Input]], Feeds]
-
-
 def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int]:
-    """The size that each dimension that a model leaves open gets in made-up samples, by its name in `dims`.
+    """The size of each open dimension in synthetic samples, by its name in `dims`.
 
-    Raises ModelError when the model cannot be read.
+    Raises ModelError if the model cannot be read.
     """
     return synthetic.open_sizes(loading.load(model).model, data.dims)
 
 
+def _all_readers(data: Data) -> list[partial[Feeds]]:
+    return [reader for path in data.paths for reader in _readers(path)]
+
+
 def _readers(path: Path) -> Iterator[partial[Feeds]]:
-    """One reader for every sample that lies at the path; FeedError when there is none."""
+    """One reader for each sample at a path, its first argument the file or folder; FeedError if there is
+    none.
+    """
     if path.is_dir():
         yield from _readers_within(path)
     elif path.suffix == ".npz" and path.is_file():
@@ -142,67 +144,65 @@ def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
 
 
 def _is_data_set(folder: Path) -> bool:
-    """A data set of a model without inputs has no file but the outputs."""
+    """By its name too: the data set of a model without inputs has output files only."""
     return folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb"))
 
 
 def _sorted(paths: Iterator[Path]) -> list[Path]:
-    """By name, and by number where names have numbers: 2 before 10."""
+    """Sorted by name, with numbers in names by value: 2 before 10."""
     return sorted(paths, key=lambda path: [int(p) if p.isdigit() else p for p in _PARTS.split(path.name)])
 
 
 _PARTS = re.compile(r"(\d+)")
 
 
-def _read_npz(path: Path, inputs: Sequence[Input]) -> Feeds:
-    known = {given.name: given for given in inputs}
-    return _fitted(known, npz_files.read(path, known), path)
+def _read_npz(path: Path, inputs: Mapping[str, Input]) -> Feeds:
+    return _coerced(inputs, npz_files.read(path, inputs), path)
 
 
-def _read_data_set(folder: Path, inputs: Sequence[Input]) -> Feeds:
+def _read_data_set(folder: Path, inputs: Mapping[str, Input]) -> Feeds:
     files = _sorted(folder.glob("input_*.pb"))
     if len(files) > len(inputs):
-        raise FeedError(
-            f"has {len(files)} inputs, and the model takes {len(inputs)}", where=folder, remedy=_SAME_MODEL
-        )
-    values = {given.name: _read_pb(file, given) for given, file in zip(inputs, files, strict=False)}
-    return _fitted({given.name: given for given in inputs}, values, folder)
+        problem = f"has {len(files)} inputs, and the model has {len(inputs)}"
+        raise FeedError(problem, where=folder, remedy=_SAME_MODEL)
+    pairs = zip(inputs.items(), files, strict=False)
+    return _coerced(inputs, {name: _read_pb(file, declared) for (name, declared), file in pairs}, folder)
 
 
 _SAME_MODEL = "check that it belongs to this model"
 
 
-def _read_pb(path: Path, given: Input) -> Any:
-    proto, convert = _OPTIONAL if given.may_miss else _PROTOS[given.holds]
+def _read_pb(path: Path, declared: Input) -> Any:
+    proto, convert = _OPTIONAL if declared.is_optional else _FORMATS[declared.structure]
     parsed = proto()
     try:
         parsed.ParseFromString(reading.read(path))
         return convert(parsed)
     except OSError as error:
-        raise given.error(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
+        raise declared.error(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     except (DecodeError, ValueError, TypeError) as error:
-        raise given.error(f"cannot be read ({error})", where=path, remedy=_SAME_MODEL) from error
+        raise declared.error(f"cannot be read ({error})", where=path, remedy=_SAME_MODEL) from error
 
 
-def _held(proto: onnx.OptionalProto) -> Any:
-    """What an optional holds; None where it is empty, which not every writer says in its type."""
-    full = any(descriptor.name.endswith("_value") for descriptor, _ in proto.ListFields())
-    return numpy_helper.to_optional(proto) if full else None
+def _element(proto: onnx.OptionalProto) -> Any:
+    """The element of an optional; None if it is empty, by its fields: not every writer sets `elem_type`."""
+    is_full = any(descriptor.name.endswith("_value") for descriptor, _ in proto.ListFields())
+    return numpy_helper.to_optional(proto) if is_full else None
 
 
 _Format = tuple[Callable[[], Any], Callable[[Any], Any]]
-_OPTIONAL: _Format = (onnx.OptionalProto, _held)
-_PROTOS: dict[Holds, _Format] = {
-    Holds.TENSOR: (onnx.TensorProto, numpy_helper.to_array),
-    Holds.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
-    Holds.OTHER: (onnx.MapProto, numpy_helper.to_dict),
+_OPTIONAL: _Format = (onnx.OptionalProto, _element)
+_FORMATS: dict[Structure, _Format] = {
+    Structure.TENSOR: (onnx.TensorProto, numpy_helper.to_array),
+    Structure.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
+    Structure.OTHER: (onnx.MapProto, numpy_helper.to_dict),
 }
 
 
-def _fitted(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
-    """The values as the model takes them; FeedError for what is missing, unknown or does not fit."""
+def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
+    """The values in the declared types; FeedError for one that is missing, unknown or does not fit."""
     npz_files.refuse_unknown(values, inputs, where)
-    for name, given in inputs.items():
-        if name not in values and not given.spare:
-            raise given.error("is missing", where=where, remedy=f"add it, as {given.typed}")
-    return {name: fit(inputs[name], value, where) for name, value in values.items()}
+    for name, declared in inputs.items():
+        if name not in values and not declared.has_default:
+            raise declared.error("is missing", where=where, remedy=f"add it, as {declared.type_text}")
+    return {name: coerce(inputs[name], value, where) for name, value in values.items()}

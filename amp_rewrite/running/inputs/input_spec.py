@@ -1,4 +1,4 @@
-"""An input that is to be made up, and what the model says about it."""
+"""What the rules for synthetic inputs know about an input: its shape, name and uses."""
 
 from __future__ import annotations
 
@@ -11,94 +11,99 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs.destinations import Destinations, Port
+from amp_rewrite.running.inputs.consumers import Consumers, NodeInput
 from amp_rewrite.running.inputs.model_inputs import Input
-from amp_rewrite.running.inputs.synthetic_sizes import Shape, words
+from amp_rewrite.running.inputs.synthetic_size_rules import Shape, name_words
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """An input that is to be made up: its shape, where it goes, and its own stream of random numbers.
+class InputSpec:
+    """An input to synthesise: its shape, the node inputs that it reaches, and its random number generator.
 
-    `shapes` are those of all inputs, by value.
+    `all_shapes` has the shapes of all inputs of the model.
     """
 
-    given: Input
+    input: Input
     shape: Shape
-    ports: tuple[Port, ...]
-    shapes: Mapping[ir.Value, Shape]
-    destinations: Destinations
+    uses: tuple[NodeInput, ...]
+    all_shapes: Mapping[ir.Value, Shape]
+    consumers: Consumers
     random: np.random.Generator = field(default_factory=np.random.default_rng)
 
     @property
     def dtype(self) -> ir.DataType:
-        """The type of its elements."""
-        return self.given.dtype or ir.DataType.UNDEFINED
+        """The element type."""
+        return self.input.dtype or ir.DataType.UNDEFINED
 
     @property
     def words(self) -> frozenset[str]:
         """The words of the input's name."""
-        return words(self.given.name)
+        return name_words(self.input.name)
+
+    @property
+    def length(self) -> int:
+        """The size of the first axis; 1 for a scalar."""
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has exactly one element."""
+        return all(size == 1 for size in self.shape)
 
     def full(self, value: float) -> Array:
-        """That value everywhere."""
+        """An array filled with `value`."""
         return np.full(self.shape, value)
 
-    def within(self, low: float, high: float) -> Array:
-        """Numbers between the two, all as likely."""
+    def uniform(self, low: float, high: float) -> Array:
+        """Uniformly distributed random numbers."""
         return self.random.uniform(low, high, self.shape)
 
-    def goes_to(self, ports: frozenset[tuple[str, int]]) -> bool:
-        """Whether it gets to one of these ports, through movement and casts."""
-        return any(port.place in ports for port in self.ports)
+    def reaches(self, inputs: frozenset[tuple[str, int]]) -> bool:
+        """Whether it reaches one of these node inputs, directly or moved and cast."""
+        return any(use.key in inputs for use in self.uses)
 
-    def is_read_by(self, port: Port) -> bool:
-        """Whether the port reads the input itself."""
-        return port.other(port.index) is self.given.value
+    def feeds_directly(self, use: NodeInput) -> bool:
+        """Whether this node input reads the input itself."""
+        return use.input_at(use.index) is self.input.value
 
-    def size(self, value: ir.Value | None) -> Shape | None:
-        """The shape of a value that another port reads; None when it is not known."""
-        return _shape(value, self.shapes)
+    def shape_of(self, value: ir.Value | None) -> Shape | None:
+        """The shape of another value, also through Cast and DequantizeLinear; None if unknown."""
+        if value is None:
+            return None
+        if value in self.all_shapes:
+            return self.all_shapes[value]
+        stored = stored_as(value)
+        if stored is not None:
+            return tuple(stored.shape.numpy())
+        if value.shape is not None and value.shape.is_static():
+            return tuple(value.shape.numpy())
+        node = value.producer()
+        if node is None or node.op_type not in ("Cast", "DequantizeLinear", "Identity"):
+            return None
+        return self.shape_of(node.inputs[0])
 
     @property
     def is_past(self) -> bool:
-        """Whether it was computed before."""
-        return _is_past(self.given.name, self.shape)
+        """Whether it is state from previous steps, by its name."""
+        return _is_past(self.input.name, self.shape)
 
     @property
     def pasts(self) -> tuple[Shape, ...]:
-        """The shapes of all inputs that were computed before: [batch, heads, length, head size]."""
-        return tuple(s for v, s in self.shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
+        """The shapes of all inputs with keys or values of the past: [batch, heads, length, head size]."""
+        return tuple(s for v, s in self.all_shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
 
 
 def _is_past(name: str, shape: Shape) -> bool:
-    """Keys, values and states have several axes; tables of cosines are cached too."""
-    return bool(words(name) & {"past", "cache"}) and len(shape) >= 3
+    """Keys, values and states have at least three axes; caches of cosine tables have fewer."""
+    return bool(name_words(name) & {"past", "cache"}) and len(shape) >= 3
 
 
-Rule = Callable[[Wanted], Array | None]
-"""Makes the values of an input that it fits; None for all others."""
+Rule = Callable[[InputSpec], Array | None]
+"""Returns values for the inputs that it applies to, and None for all others."""
 
 
-def ports(text: str, *indices: int) -> frozenset[tuple[str, int]]:
-    """The ports of those indices of the operators that the text names."""
-    return frozenset((operator, index) for operator in text.split() for index in indices)
-
-
-def _shape(value: ir.Value | None, shapes: Mapping[ir.Value, Shape]) -> Shape | None:
-    """The shape of a given, stored or declared value, also behind Cast and DequantizeLinear."""
-    if value is None:
-        return None
-    if value in shapes:
-        return shapes[value]
-    stored = stored_as(value)
-    if stored is not None:
-        return tuple(stored.shape.numpy())
-    if value.shape is not None and value.shape.is_static():
-        return tuple(value.shape.numpy())
-    node = value.producer()
-    if node is None or node.op_type not in ("Cast", "DequantizeLinear", "Identity"):
-        return None
-    return _shape(node.inputs[0], shapes)
+def node_inputs(operators: str, *indices: int) -> frozenset[tuple[str, int]]:
+    """The keys of the inputs at these indices, for operators separated by spaces."""
+    return frozenset((operator, index) for operator in operators.split() for index in indices)

@@ -1,9 +1,8 @@
-"""What a model asks its caller for."""
+"""The inputs that a model declares."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +13,14 @@ from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types.element_types import element_type_name
 
 _NO_NAMES = frozenset(("", "?", "None", "none", "-1", "unk"))
-"""What exporters write where a dimension has no name: two of these need not be of one size."""
+"""Placeholders that exporters write for unnamed dimensions: two of these need not have the same size."""
 
 Dim = int | str | None
-"""A fixed size, the symbol of one that is not, or None where the model says nothing."""
+"""A fixed size, the symbol of an open one, or None if the model declares neither."""
 
 
-class Holds(enum.Enum):
-    """What an input is, or is when it is there: a tensor, a list of tensors, or neither."""
+class Structure(enum.Enum):
+    """The structure of an input, or of an optional input's element."""
 
     TENSOR = "tensor"
     SEQUENCE = "sequence"
@@ -32,76 +31,73 @@ class Holds(enum.Enum):
 class Input:
     """An input of a model.
 
-    `dims` are those of the tensor, or of each tensor of a sequence; None where not even the rank is
-    known. A `spare` input has a default in the model: it may be left out. `owner` is the path of the
-    model, empty for one that has none.
+    `dims` are those of the tensor, or of each tensor of a sequence; None if the rank is unknown. An input
+    that `has_default` (an initializer) may be omitted. `model_path` is empty for a model that was not read
+    from a file.
     """
 
     value: ir.Value
     name: str
-    holds: Holds
+    structure: Structure
     dtype: ir.DataType | None
     dims: tuple[Dim, ...] | None
-    spare: bool
-    owner: str = ""
+    has_default: bool
+    model_path: str = ""
 
     @property
-    def may_miss(self) -> bool:
-        """Whether nothing at all is a value of it."""
+    def is_optional(self) -> bool:
+        """Whether its type is optional, so that None is a valid value."""
         return isinstance(self.value.type, ir.OptionalType)
 
     @property
-    def typed(self) -> str:
-        """The type as a reader of models writes it: `float32[batch,3]`."""
+    def type_text(self) -> str:
+        """The type in a readable form: `float32[batch,3]`."""
         dtype = element_type_name(self.dtype) if self.dtype is not None else "unknown"
-        dims = () if self.dims is None else self.dims
-        size = "" if self.dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
-        whole = f"{dtype}{size}" if self.holds is Holds.TENSOR else f"{self.holds.value}({dtype}{size})"
-        return f"optional({whole})" if self.may_miss else whole
+        dims = "" if self.dims is None else ",".join("?" if d is None else str(d) for d in self.dims)
+        text = dtype if self.dims is None else f"{dtype}[{dims}]"
+        if self.structure is not Structure.TENSOR:
+            text = f"{self.structure.value}({text})"
+        return f"optional({text})" if self.is_optional else text
 
     def error(self, problem: str, *, where: str | Path = "", remedy: str = "") -> FeedError:
-        """The error for this input; `problem` finishes the sentence "input 'x' ..."."""
-        owned = f" of {self.owner}" if self.owner else ""
-        return FeedError(f"input '{self.name}'{owned} {problem}", where=where, remedy=remedy)
+        """The error for this input; `problem` completes the sentence "input 'x' ..."."""
+        model = f" of {self.model_path}" if self.model_path else ""
+        return FeedError(f"input '{self.name}'{model} {problem}", where=where, remedy=remedy)
 
 
-def of(model: ir.Model, owner: str = "") -> tuple[Input, ...]:
-    """The inputs in the order of the model, which has that path.
+def of(model: ir.Model, model_path: str = "") -> tuple[Input, ...]:
+    """The inputs of a model in order.
 
-    Before IR version 4 weights are listed as inputs, and are none; from then on they are spare.
+    Below IR version 4 initializers are listed as inputs, but cannot be set; from then on they are defaults.
     """
-    weights_are_inputs = model.ir_version >= CONSTANT_INPUTS_BELOW
-    values = (v for v in model.graph.inputs if weights_are_inputs or not v.is_initializer())
-    return tuple(_input(value, owner) for value in values)
-
-
-def _input(value: ir.Value, owner: str) -> Input:
-    return Input(
-        value=value,
-        name=value.name or "",
-        holds=_holds(value.type),
-        dtype=value.dtype,
-        dims=None if value.shape is None else tuple(_dims(value.shape)),
-        spare=value.is_initializer(),
-        owner=owner,
+    can_be_set = model.ir_version >= CONSTANT_INPUTS_BELOW
+    values = (v for v in model.graph.inputs if can_be_set or not v.is_initializer())
+    return tuple(
+        Input(
+            value=value,
+            name=value.name or "",
+            structure=_structure(value.type),
+            dtype=value.dtype,
+            dims=None if value.shape is None else tuple(map(_dim, value.shape)),
+            has_default=value.is_initializer(),
+            model_path=model_path,
+        )
+        for value in values
     )
 
 
-def _holds(kind: ir.TypeProtocol | None) -> Holds:
-    if isinstance(kind, ir.TensorType):
-        return Holds.TENSOR
-    if isinstance(kind, ir.SequenceType) and isinstance(kind.elem_type, ir.TensorType):
-        return Holds.SEQUENCE
-    if isinstance(kind, ir.OptionalType):
-        return _holds(kind.elem_type)
-    return Holds.OTHER
+def _structure(declared: ir.TypeProtocol | None) -> Structure:
+    if isinstance(declared, ir.TensorType):
+        return Structure.TENSOR
+    if isinstance(declared, ir.SequenceType) and isinstance(declared.elem_type, ir.TensorType):
+        return Structure.SEQUENCE
+    if isinstance(declared, ir.OptionalType):
+        return _structure(declared.elem_type)
+    return Structure.OTHER
 
 
-def _dims(shape: Iterable[int | ir.SymbolicDim]) -> list[Dim]:
-    return [_dim(dim if isinstance(dim, int) else dim.value) for dim in shape]
-
-
-def _dim(said: Dim) -> Dim:
-    if isinstance(said, int):
-        return said if said >= 0 else None
-    return None if said is None or said in _NO_NAMES else said
+def _dim(dim: int | ir.SymbolicDim) -> Dim:
+    declared = dim if isinstance(dim, int) else dim.value
+    if isinstance(declared, int):
+        return declared if declared >= 0 else None
+    return None if declared in _NO_NAMES else declared

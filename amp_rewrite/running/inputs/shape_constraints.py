@@ -1,4 +1,4 @@
-"""Sizes that operators demand of what they read, because of the weights that they have."""
+"""Sizes that operators require of their inputs because of the shapes of their weights."""
 
 from __future__ import annotations
 
@@ -7,52 +7,56 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs.destinations import Port
+from amp_rewrite.running.inputs.consumers import NodeInput
 
 
-def demanded(port: Port, value: ir.Value, axis: int) -> int | None:
-    """The size of an axis of `value`, which gets to this port; None when the port leaves it open."""
-    demand = _DEMANDS.get(port.place)
-    rank = len(value.shape) if value.shape is not None else 0
-    return demand(port, axis, rank, port.other(port.index) is value) if demand else None
+def required_size(use: NodeInput, value: ir.Value, axis: int) -> int | None:
+    """The size that this use of `value` requires for an axis; None if any will do, or if the value is moved
+    or cast before.
+    """
+    constraint = _CONSTRAINTS.get(use.key)
+    if constraint is None or value.shape is None or use.input_at(use.index) is not value:
+        return None
+    return constraint(use, axis, len(value.shape))
 
 
-_Demand = Callable[[Port, int, int, bool], int | None]
+_Constraint = Callable[[NodeInput, int, int], int | None]
 
 
-def _weight(index: int, axis: int, at: int) -> _Demand:
-    """The size of a weight's axis, for the axis `at` of what is given; negative ones count from the end."""
+def _weight_shape(use: NodeInput) -> tuple[int, ...] | None:
+    weight = stored_as(use.input_at(1))
+    return None if weight is None else tuple(weight.shape.numpy())
 
-    def demand(port: Port, given: int, rank: int, straight: bool) -> int | None:
-        weight = stored_as(port.other(index))
-        if not straight or given != at % rank or weight is None or len(weight.shape) < 2:
+
+def _same_as(weight_axis: int, input_axis: int) -> _Constraint:
+    """The input's `input_axis` has the size of the weight's `weight_axis`; negative: from the end."""
+
+    def constraint(use: NodeInput, axis: int, rank: int) -> int | None:
+        shape = _weight_shape(use)
+        if axis != input_axis % rank or shape is None or len(shape) < 2:
             return None
-        return weight.shape.numpy()[axis]
+        return shape[weight_axis]
 
-    return demand
+    return constraint
 
 
-def _gemm(port: Port, given: int, _rank: int, straight: bool) -> int | None:
-    weight = stored_as(port.other(1))
-    flags = port.node.attributes
-    turned = "transB" in flags and flags["transB"].as_int()
-    own_turned = "transA" in flags and flags["transA"].as_int()
-    if not straight or weight is None or given != (0 if own_turned else 1):
+def _gemm(use: NodeInput, axis: int, _rank: int) -> int | None:
+    shape = _weight_shape(use)
+    if shape is None or axis != 1 - use.attribute("transA", 0):
         return None
-    return weight.shape.numpy()[1 if turned else 0]
+    return shape[use.attribute("transB", 0)]
 
 
-def _conv(port: Port, given: int, _rank: int, straight: bool) -> int | None:
-    weight = stored_as(port.other(1))
-    if not straight or weight is None or given != 1:
+def _conv(use: NodeInput, axis: int, _rank: int) -> int | None:
+    shape = _weight_shape(use)
+    if shape is None or axis != 1:
         return None
-    groups = port.node.attributes.get("group")
-    return weight.shape.numpy()[1] * (groups.as_int() if groups is not None else 1)
+    return shape[1] * use.attribute("group", 1)
 
 
-_DEMANDS: dict[tuple[str, int], _Demand] = {
-    ("MatMul", 0): _weight(1, -2, -1),
+_CONSTRAINTS: dict[tuple[str, int], _Constraint] = {
+    ("MatMul", 0): _same_as(-2, -1),
     ("Gemm", 0): _gemm,
     ("Conv", 0): _conv,
-    **{(op, 0): _weight(1, 2, 2) for op in ("LSTM", "GRU", "RNN")},
+    **{(op, 0): _same_as(2, 2) for op in ("LSTM", "GRU", "RNN")},
 }

@@ -1,14 +1,14 @@
-"""Inputs made up from the model alone: ids within their tables, masks of ones, roots of what is positive.
+"""Inputs synthesised from the model alone: ids within their tables, masks of ones, positive radicands.
 
-Tables of rules say what an input is from its type, its name, and the operators that read it; the first rule
-that fits makes the values.
+Tables of rules decide by the type and name of an input and by the operators that read it; the first rule that
+applies gives the values.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,93 +22,90 @@ from amp_rewrite.running.inputs import (
     synthetic_integers,
     synthetic_sizes,
 )
-from amp_rewrite.running.inputs.destinations import Destinations
-from amp_rewrite.running.inputs.input_spec import Array, Rule, Wanted
-from amp_rewrite.running.inputs.model_inputs import Holds, Input
+from amp_rewrite.running.inputs.consumers import Consumers
+from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule
+from amp_rewrite.running.inputs.model_inputs import Input, Structure
 
-LISTED = 2
-"""How many tensors a made sequence holds."""
+SEQUENCE_LENGTH = 2
+"""The number of tensors in a synthetic sequence."""
 
 
-def make(
-    model: ir.Model, dims: Mapping[str, int], seed: int, samples: int, owner: str = ""
+def synthesise(
+    model: ir.Model, dims: Mapping[str, int], seed: int, samples: int, model_path: str = ""
 ) -> Iterator[Mapping[str, Any]]:
-    """Samples for a model, which has the path `owner`, one after the other; the same seed, the same ones.
+    """Samples for a model, one after the other; the same seed gives the same samples.
 
-    Each input has its own stream of random numbers: another input changes none of the others. Functions
-    of the model are inlined. Raises FeedError when an input cannot be made up, or when `dims` names none
-    of the model's dimensions.
+    Each input has its own random number generator, so that adding an input does not change the others.
+    Inlines the functions of `model`. Raises FeedError if an input cannot be synthesised, or if `dims` has a
+    name that is not an open dimension.
     """
     inlining.inline(model)
-    inputs = [given for given in model_inputs.of(model, owner) if not given.spare]
-    for given in inputs:
-        _refuse(given)
-    destinations = Destinations(model.graph)
-    shapes = synthetic_sizes.shapes(inputs, dims, destinations)
-    by_value = {given.value: shapes[given.name] for given in inputs}
-    for given in inputs:
-        _refuse_size(given, shapes[given.name])
-    wanted = [
-        Wanted(given, shapes[given.name], destinations.of(given.value), by_value, destinations)
-        for given in inputs
-    ]
-    return ({w.given.name: _made(w, seed, sample) for w in wanted} for sample in range(samples))
+    inputs = _required(model, model_path)
+    for declared in inputs:
+        _check_type(declared)
+    consumers = Consumers(model.graph)
+    shapes = synthetic_sizes.shapes(inputs, dims, consumers)
+    for declared in inputs:
+        _check_size(declared, shapes[declared.name])
+    by_value = {declared.value: shapes[declared.name] for declared in inputs}
+    specs = [InputSpec(i, shapes[i.name], consumers.of(i.value), by_value, consumers) for i in inputs]
+    return ({spec.input.name: _values(spec, seed, index) for spec in specs} for index in range(samples))
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
-    """The size that `make` gives to each dimension that the model leaves open, by its name in `dims`."""
+    """The size that `synthesise` chooses for each open dimension, by its name in `dims`."""
     inlining.inline(model)
-    inputs = [given for given in model_inputs.of(model) if not given.spare]
-    return synthetic_sizes.open_sizes(inputs, dims, Destinations(model.graph))
+    return synthetic_sizes.open_sizes(_required(model), dims, Consumers(model.graph))
 
 
-def _refuse(given: Input) -> None:
-    if given.holds is Holds.OTHER or given.dtype is None:
-        raise given.error("is no tensor, and cannot be made up", remedy=_GIVE)
-    if given.dims is None:
-        raise given.error("has no shape in the model, not even a rank", remedy=_GIVE)
-    if len(given.dims) > _MOST_DIMENSIONS:
-        raise given.error(
-            f"has {len(given.dims):,} dimensions, and NumPy has at most {_MOST_DIMENSIONS}",
+def _required(model: ir.Model, model_path: str = "") -> list[Input]:
+    return [declared for declared in model_inputs.of(model, model_path) if not declared.has_default]
+
+
+def _check_type(declared: Input) -> None:
+    if declared.structure is Structure.OTHER or declared.dtype is None:
+        raise declared.error("is not a tensor, and cannot be synthesised", remedy=_GIVE)
+    if declared.dims is None:
+        raise declared.error("has no shape in the model, not even a rank", remedy=_GIVE)
+    if len(declared.dims) > _MAX_RANK:
+        raise declared.error(
+            f"has {len(declared.dims):,} dimensions, and NumPy has at most {_MAX_RANK}",
             remedy="export the model with fewer",
         )
-    if not any(fits(given.dtype) for fits, _ in _KINDS):
-        raise given.error(f"is {given.dtype.name.lower()}, and cannot be made up", remedy=_GIVE)
+    if not any(applies(declared.dtype) for applies, _ in _RULES):
+        raise declared.error(f"is {declared.dtype.name.lower()}, and cannot be synthesised", remedy=_GIVE)
 
 
-def _refuse_size(given: Input, shape: Sequence[int]) -> None:
-    if math.prod(shape) > _LARGEST:
+def _check_size(declared: Input, shape: tuple[int, ...]) -> None:
+    if math.prod(shape) > _MAX_ELEMENTS:
         size = " x ".join(map(str, shape))
-        raise given.error(f"would have {size} elements", remedy="give smaller sizes with `Data.dims`")
+        raise declared.error(f"would have {size} elements", remedy="give smaller sizes with `Data.dims`")
 
 
-_LARGEST = 1 << 40
-"""Elements, of which no machine holds so many: NumPy, asked for more, has errors of several kinds."""
-
-_MOST_DIMENSIONS = 64
-
+_MAX_ELEMENTS = 1 << 40
+"""More than any machine has memory for: NumPy's errors beyond that are of several kinds."""
+_MAX_RANK = 64
 _GIVE = "give it with `Data.paths`"
 
 
-def _made(wanted: Wanted, seed: int, sample: int) -> Any:
-    name = zlib.crc32(wanted.given.name.encode())
-    wanted = replace(wanted, random=np.random.default_rng([seed, sample, name]))
-    if wanted.given.holds is Holds.SEQUENCE:
-        return [_tensor(wanted) for _ in range(LISTED)]
-    return _tensor(wanted)
+def _values(spec: InputSpec, seed: int, sample: int) -> Any:
+    name = zlib.crc32(spec.input.name.encode())
+    spec = replace(spec, random=np.random.default_rng([seed, sample, name]))
+    if spec.input.structure is Structure.SEQUENCE:
+        return [_tensor(spec) for _ in range(SEQUENCE_LENGTH)]
+    return _tensor(spec)
 
 
-def _tensor(wanted: Wanted) -> Array:
-    rules = next(rules for fits, rules in _KINDS if fits(wanted.dtype))
-    made = (rule(wanted) for rule in rules)
-    values = next(values for values in made if values is not None)
-    return np.asarray(values).astype(wanted.dtype.numpy())
+def _tensor(spec: InputSpec) -> Array:
+    rules = next(rules for applies, rules in _RULES if applies(spec.dtype))
+    values = next(values for rule in rules if (values := rule(spec)) is not None)
+    return np.asarray(values).astype(spec.dtype.numpy())
 
 
-_KINDS: tuple[tuple[Callable[[ir.DataType], bool], tuple[Rule, ...]], ...] = (
-    (lambda dtype: dtype == ir.DataType.BOOL, (lambda wanted: wanted.full(1),)),
-    (lambda dtype: dtype == ir.DataType.STRING, (lambda wanted: np.full(wanted.shape, "hello world"),)),
+_RULES: tuple[tuple[Callable[[ir.DataType], bool], tuple[Rule, ...]], ...] = (
+    (lambda dtype: dtype == ir.DataType.BOOL, (lambda spec: spec.full(1),)),
+    (lambda dtype: dtype == ir.DataType.STRING, (lambda spec: np.full(spec.shape, "hello world"),)),
     (lambda dtype: dtype.is_integer(), synthetic_integers.RULES),
     (lambda dtype: dtype.is_floating_point(), synthetic_floats.RULES),
 )
-"""The rules for each kind of element; the first that makes something counts."""
+"""The rules for each category of element types."""

@@ -1,73 +1,87 @@
-"""Floats made up: normal, but for masks, images, and what must be positive."""
+"""Synthetic floating-point inputs: normally distributed, except for masks, images and positive operands."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs.destinations import Port
-from amp_rewrite.running.inputs.input_spec import Array, Rule, Wanted, ports
+from amp_rewrite.running.inputs.consumers import NodeInput
+from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule, node_inputs
 
 
-def _past(wanted: Wanted) -> Array | None:
-    return wanted.full(0) if wanted.is_past else None
+def _past(spec: InputSpec) -> Array | None:
+    return spec.full(0) if spec.is_past else None
 
 
-def _float_mask(wanted: Wanted) -> Array | None:
-    """A mask that is added before a softmax is 0 where all is seen; one that multiplies is 1."""
-    if wanted.goes_to(_ADDED_MASKS):
-        return wanted.full(0)
-    if "mask" not in wanted.words:
+def _mask(spec: InputSpec) -> Array | None:
+    """0 for a mask that is added before a softmax, 1 for one that is multiplied."""
+    if spec.reaches(_ADDED_MASKS):
+        return spec.full(0)
+    if "mask" not in spec.words:
         return None
-    sums = (port.node.outputs[0] for port in wanted.ports if port.operator == "Add")
-    behind = (port for total in sums for port in wanted.destinations.of(total))
-    return wanted.full(0 if any(port.operator == "Softmax" for port in behind) else 1)
+    sums = (use.node.outputs[0] for use in spec.uses if use.operator == "Add")
+    behind = (use for total in sums for use in spec.consumers.of(total))
+    return spec.full(0 if any(use.operator == "Softmax" for use in behind) else 1)
 
 
-_ADDED_MASKS = frozenset(
-    (("Attention", 3), ("com.microsoft:Attention", 5), ("com.microsoft:MultiHeadAttention", 5))
+_ADDED_MASKS = (
+    node_inputs("Attention", 3)
+    | node_inputs("com.microsoft:Attention", 5)
+    | node_inputs("com.microsoft:MultiHeadAttention", 5)
 )
 
 
-def _scales(wanted: Wanted) -> Array | None:
-    """Twice as large, behind batch and channels."""
-    scales = wanted.goes_to(ports("Resize", 2) | ports("Upsample", 1)) and len(wanted.shape) == 1
-    return np.where(np.arange(wanted.shape[0]) < 2, 1.0, 2.0) if scales else None
+def _scales(spec: InputSpec) -> Array | None:
+    """Scales of 2 for all axes but batch and channels."""
+    if not spec.reaches(_SCALES) or len(spec.shape) != 1:
+        return None
+    return np.where(np.arange(spec.length) < 2, 1.0, 2.0)
 
 
-def _in_domain(wanted: Wanted) -> Array | None:
-    """Numbers that the functions they go to are defined for; those with the narrowest domain first."""
-    places = {port.place for port in wanted.ports}
-    ranges = (bounds for ports_, bounds in _DOMAINS if places & ports_)
-    bounds = next(ranges, _POSITIVE if any(map(_is_root, wanted.ports)) else None)
-    return wanted.within(*bounds) if bounds is not None else None
+_SCALES = node_inputs("Resize", 2) | node_inputs("Upsample", 1)
+
+
+def _in_domain(spec: InputSpec) -> Array | None:
+    """Numbers in the domain of the functions that they reach; the narrowest domain first."""
+    for inputs, (low, high) in _DOMAINS:
+        if spec.reaches(inputs):
+            return spec.uniform(low, high)
+    return spec.uniform(*_POSITIVE) if any(map(_is_root, spec.uses)) else None
 
 
 _POSITIVE = (0.1, 1.0)
-_DOMAINS: tuple[tuple[frozenset[tuple[str, int]], tuple[float, float]], ...] = (
-    (ports("Acosh", 0), (1.1, 2.0)),
-    (ports("Acos Asin Atanh", 0) | ports("NonMaxSuppression", 3, 4) | ports("Dropout", 1), (0.1, 0.9)),
-    (ports("Sqrt Log Reciprocal", 0) | ports("Div", 1) | ports("BatchNormalization", 4), _POSITIVE),
+_DOMAINS = (
+    (node_inputs("Acosh", 0), (1.1, 2.0)),
+    (
+        node_inputs("Acos Asin Atanh", 0)
+        | node_inputs("NonMaxSuppression", 3, 4)
+        | node_inputs("Dropout", 1),
+        (0.1, 0.9),
+    ),
+    (
+        node_inputs("Sqrt Log Reciprocal", 0) | node_inputs("Div", 1) | node_inputs("BatchNormalization", 4),
+        _POSITIVE,
+    ),
 )
-"""The ports that take some numbers only, and bounds of those: shares, variances, denominators."""
+"""Node inputs with a restricted domain, and bounds within it: ratios, variances, denominators."""
 
 
-def _is_root(port: Port) -> bool:
-    """Whether it is raised to a power that is no whole number, or that is not known."""
-    if port.place != ("Pow", 0):
+def _is_root(use: NodeInput) -> bool:
+    """Whether it is the base of a power whose exponent is unknown or not an integer."""
+    if use.key != ("Pow", 0):
         return False
-    exponent = stored_as(port.other(1))
+    exponent = stored_as(use.input_at(1))
     return exponent is None or bool(np.any(exponent.numpy() % 1))
 
 
-def _image(wanted: Wanted) -> Array | None:
-    channels = {wanted.shape[1], wanted.shape[3]} if len(wanted.shape) == 4 else set[int]()
-    return wanted.within(0.0, 1.0) if channels & {1, 3} else None
+def _image(spec: InputSpec) -> Array | None:
+    channels = {spec.shape[1], spec.shape[3]} if len(spec.shape) == 4 else set[int]()
+    return spec.uniform(0.0, 1.0) if channels & {1, 3} else None
 
 
-def _normal(wanted: Wanted) -> Array:
-    return wanted.random.standard_normal(wanted.shape)
+def _normal(spec: InputSpec) -> Array:
+    return spec.random.standard_normal(spec.shape)
 
 
-RULES: tuple[Rule, ...] = (_past, _float_mask, _scales, _in_domain, _image, _normal)
-"""What a float input may be; the last rule fits all."""
+RULES: tuple[Rule, ...] = (_past, _mask, _scales, _in_domain, _image, _normal)
+"""The rules for floating-point inputs; the last one always applies."""

@@ -1,4 +1,4 @@
-"""Integers made up: ids within their tables, positions, masks, lengths, and what lays out tensors."""
+"""Synthetic integer inputs: ids within their tables, positions, masks, lengths and shape operands."""
 
 from __future__ import annotations
 
@@ -8,145 +8,140 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs import synthetic_layouts
-from amp_rewrite.running.inputs.destinations import Port
-from amp_rewrite.running.inputs.input_spec import Array, Rule, Wanted, ports
+from amp_rewrite.running.inputs import synthetic_shape_inputs
+from amp_rewrite.running.inputs.consumers import NodeInput
+from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule, node_inputs
 
-TRIPS = 3
-"""How often a loop runs whose count is an input."""
+TRIP_COUNT = 3
+"""The number of iterations of a loop whose trip count is an input."""
 
 
-def _position(wanted: Wanted) -> Array | None:
-    """Positions ascend behind those of the past, and start again where their table ends."""
-    if not wanted.words & {"position", "positions", "pos"}:
+def _position(spec: InputSpec) -> Array | None:
+    """Ascending positions that follow those of the past, modulo the size of their table."""
+    if not spec.words & {"position", "positions", "pos"}:
         return None
-    past = max((shape[2] for shape in wanted.pasts), default=0)
-    last = wanted.shape[-1] if wanted.shape else 1
-    ascending = np.arange(past, past + last) % (_bound(wanted) or past + last or 1)
-    return np.broadcast_to(ascending if wanted.shape else ascending[0], wanted.shape)
+    past = max((shape[2] for shape in spec.pasts), default=0)
+    last = spec.shape[-1] if spec.shape else 1
+    ascending = np.arange(past, past + last) % (_bound(spec) or past + last or 1)
+    return np.broadcast_to(ascending if spec.shape else ascending[0], spec.shape)
 
 
-def _zeros_by_name(wanted: Wanted) -> Array | None:
-    kinds = (wanted.words >= {"token", "type"}, "segment" in wanted.words, wanted.is_past)
-    return wanted.full(0) if any(kinds) else None
+def _zeros_by_name(spec: InputSpec) -> Array | None:
+    is_zero = spec.words >= {"token", "type"} or "segment" in spec.words or spec.is_past
+    return spec.full(0) if is_zero else None
 
 
-def _mask_by_name(wanted: Wanted) -> Array | None:
-    return wanted.full(1) if "mask" in wanted.words else None
+def _mask_by_name(spec: InputSpec) -> Array | None:
+    return spec.full(1) if "mask" in spec.words else None
 
 
-def _index(wanted: Wanted) -> Array | None:
-    bound = _bound(wanted)
-    return None if bound is None else wanted.random.integers(0, max(bound, 1), wanted.shape)
+def _index(spec: InputSpec) -> Array | None:
+    bound = _bound(spec)
+    return None if bound is None else spec.random.integers(0, max(bound, 1), spec.shape)
 
 
-def _bound(wanted: Wanted) -> int | None:
-    """How many entries the smallest table has that the input is an index of; None when it is none."""
-    found = (bound(wanted, port) for port in wanted.ports if (bound := _TABLES.get(port.place)))
-    return min((size for size in found if size is not None), default=None)
+def _bound(spec: InputSpec) -> int | None:
+    """The number of entries of the smallest table that the input indexes; None if it indexes none."""
+    bounds = (bound(spec, use) for use in spec.uses if (bound := _TABLES.get(use.key)))
+    return min((size for size in bounds if size is not None), default=None)
 
 
-_Bound = Callable[[Wanted, Port], int | None]
+_Bound = Callable[[InputSpec, NodeInput], int | None]
 
 
-def _rows(data: int) -> _Bound:
-    """The size of the axis that the node's attribute names, of what it reads at `data`."""
+def _axis_size(data: int) -> _Bound:
+    """The size of the node's attribute `axis`, of the shape of its input `data`."""
 
-    def bound(wanted: Wanted, port: Port) -> int | None:
-        shape = wanted.size(port.other(data))
-        named = port.node.attributes.get("axis", port.node.attributes.get("gather_axis"))
-        axis = named.as_int() if named is not None else 0
+    def bound(spec: InputSpec, use: NodeInput) -> int | None:
+        shape = spec.shape_of(use.input_at(data))
+        axis = use.attribute("axis", use.attribute("gather_axis"))
         return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
 
     return bound
 
 
-def _smallest(wanted: Wanted, port: Port) -> int | None:
-    """The smallest axis of the data: an index into several of them is in each."""
-    shape = wanted.size(port.other(0))
-    return min(shape) if shape else None
+def _smallest_axis(spec: InputSpec, use: NodeInput) -> int | None:
+    """The smallest size of the data: valid for an index tuple in every axis."""
+    return min(spec.shape_of(use.input_at(0)) or (), default=None)
 
 
-def _depth(_wanted: Wanted, port: Port) -> int | None:
-    stored = stored_as(port.other(1))
+def _depth(_spec: InputSpec, use: NodeInput) -> int | None:
+    stored = stored_as(use.input_at(1))
     return int(np.ravel(stored.numpy())[0]) if stored is not None else None
 
 
 _TABLES: dict[tuple[str, int], _Bound] = {
-    ("Gather", 1): _rows(0),
-    ("GatherElements", 1): _rows(0),
-    ("ScatterElements", 1): _rows(0),
-    ("GatherND", 1): _smallest,
-    ("ScatterND", 1): _smallest,
+    ("Gather", 1): _axis_size(0),
+    ("GatherElements", 1): _axis_size(0),
+    ("ScatterElements", 1): _axis_size(0),
+    ("GatherND", 1): _smallest_axis,
+    ("ScatterND", 1): _smallest_axis,
     ("OneHot", 0): _depth,
-    ("com.microsoft:GatherBlockQuantized", 1): _rows(0),
-    ("com.microsoft:EmbedLayerNormalization", 0): _rows(2),
-    ("com.microsoft:EmbedLayerNormalization", 1): _rows(4),
-    ("com.microsoft:EmbedLayerNormalization", 8): _rows(3),
+    ("com.microsoft:GatherBlockQuantized", 1): _axis_size(0),
+    ("com.microsoft:EmbedLayerNormalization", 0): _axis_size(2),
+    ("com.microsoft:EmbedLayerNormalization", 1): _axis_size(4),
+    ("com.microsoft:EmbedLayerNormalization", 8): _axis_size(3),
 }
-"""The ports that take indices, and how many there may be."""
+"""Node inputs that are indices, and their bounds."""
 
 
-def _length(wanted: Wanted) -> Array | None:
-    """Lengths are those of the data: nothing is cut off."""
-    for port in wanted.ports:
-        axis = _LENGTHS.get(port.place)
-        shape = wanted.size(port.other(0)) if axis is not None else None
+def _length(spec: InputSpec) -> Array | None:
+    """The full length of the data."""
+    for use in spec.uses:
+        axis = _LENGTHS.get(use.key)
+        shape = spec.shape_of(use.input_at(0)) if axis is not None else None
         if axis is not None and shape:
-            return wanted.full(shape[axis(port)])
-    lengths = wanted.words & {"len", "lens", "length", "lengths"}
-    other = next((s for v, s in wanted.shapes.items() if v is not wanted.given.value and len(s) > 1), None)
-    return wanted.full(other[1]) if lengths and other else None
+            return spec.full(shape[axis(use)])
+    shapes = (s for v, s in spec.all_shapes.items() if v is not spec.input.value and len(s) > 1)
+    other = next(shapes, None)
+    is_length = spec.words & {"len", "lens", "length", "lengths"}
+    return spec.full(other[1]) if is_length and other else None
 
 
-def _time_axis(port: Port) -> int:
-    said = port.node.attributes.get("time_axis")
-    return said.as_int() if said is not None else 0
-
-
-_LENGTHS: dict[tuple[str, int], Callable[[Port], int]] = {
+_LENGTHS: dict[tuple[str, int], Callable[[NodeInput], int]] = {
     **{(operator, 4): lambda _: 0 for operator in ("LSTM", "GRU", "RNN")},
-    ("ReverseSequence", 1): _time_axis,
+    ("ReverseSequence", 1): lambda use: use.attribute("time_axis"),
 }
+"""Node inputs that are lengths, and the axis of the data that they are for."""
 
 
-def _compared(wanted: Wanted) -> Array | None:
-    """What is compared with a stored number, such as a sampling rate, is that; 0 and 1 are truths."""
-    others = (port.other(1 - port.index) for port in wanted.ports if port.operator == "Equal")
+def _compared(spec: InputSpec) -> Array | None:
+    """The constant that the input is compared with, such as a sampling rate; 0 and 1 are truth values."""
+    others = (use.input_at(1 - use.index) for use in spec.uses if use.operator == "Equal")
     stored = (stored_as(value) for value in others)
     scalars = (int(np.ravel(t.numpy())[0]) for t in stored if t is not None and t.size == 1)
     number = next((scalar for scalar in scalars if scalar not in (0, 1)), None)
-    return None if number is None else wanted.full(number)
+    return None if number is None else spec.full(number)
 
 
-def _mask_by_use(wanted: Wanted) -> Array | None:
-    return wanted.full(1) if wanted.goes_to(_MASKED) and len(wanted.shape) > 1 else None
+def _mask_by_use(spec: InputSpec) -> Array | None:
+    return spec.full(1) if spec.reaches(_MASKED) and len(spec.shape) > 1 else None
 
 
-_MASKED = ports("Sub", 1) | ports("Equal", 0, 1) | ports("Where Not", 0)
+_MASKED = node_inputs("Sub", 1) | node_inputs("Equal", 0, 1) | node_inputs("Where Not", 0)
 
 
-def _trips(wanted: Wanted) -> Array | None:
-    """A count of iterations goes to a Loop, or is what its condition compares a counter with."""
-    single = all(size == 1 for size in wanted.shape)
-    return wanted.full(TRIPS) if single and wanted.goes_to(_COUNTS) else None
+def _trip_count(spec: InputSpec) -> Array | None:
+    """A trip count is an input of Loop, or of the comparison with a counter in the loop's condition."""
+    return spec.full(TRIP_COUNT) if spec.is_single and spec.reaches(_COUNTS) else None
 
 
-_COUNTS = ports("Loop", 0) | ports("Less LessOrEqual Greater GreaterOrEqual", 0, 1)
+_COUNTS = node_inputs("Loop", 0) | node_inputs("Less LessOrEqual Greater GreaterOrEqual", 0, 1)
 
 
-def _divisor(wanted: Wanted) -> Array | None:
-    return wanted.full(1) if wanted.goes_to(ports("Div Mod", 1)) else None
+def _divisor(spec: InputSpec) -> Array | None:
+    return spec.full(1) if spec.reaches(node_inputs("Div Mod", 1)) else None
 
 
-def _bytes(wanted: Wanted) -> Array | None:
-    wide = wanted.given.dtype in (ir.DataType.UINT8, ir.DataType.INT8) and len(wanted.shape) > 1
-    limits = np.iinfo(wanted.given.dtype.numpy()) if wanted.given.dtype and wide else None
-    return wanted.random.integers(limits.min, limits.max + 1, wanted.shape) if limits else None
+def _bytes(spec: InputSpec) -> Array | None:
+    if spec.dtype not in (ir.DataType.UINT8, ir.DataType.INT8) or len(spec.shape) <= 1:
+        return None
+    limits = np.iinfo(spec.dtype.numpy())
+    return spec.random.integers(limits.min, limits.max + 1, spec.shape)
 
 
-def _small(wanted: Wanted) -> Array:
-    return wanted.random.integers(0, 2, wanted.shape) if len(wanted.shape) > 1 else wanted.full(1)
+def _small(spec: InputSpec) -> Array:
+    return spec.random.integers(0, 2, spec.shape) if len(spec.shape) > 1 else spec.full(1)
 
 
 RULES: tuple[Rule, ...] = (
@@ -157,11 +152,11 @@ RULES: tuple[Rule, ...] = (
     _length,
     _compared,
     _mask_by_use,
-    _trips,
-    synthetic_layouts.by_port,
-    synthetic_layouts.by_name,
+    _trip_count,
+    synthetic_shape_inputs.by_use,
+    synthetic_shape_inputs.by_name,
     _divisor,
     _bytes,
     _small,
 )
-"""What an integer input may be; the last rule fits all."""
+"""The rules for integer inputs; the last one always applies."""

@@ -1,0 +1,43 @@
+"""Checks the types of the arguments of `rewrite` and `analyze`."""
+
+from __future__ import annotations
+
+import os
+
+from amp_rewrite import arguments
+from amp_rewrite.analysis.observed import Magnitudes
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.policy.options import Options
+from amp_rewrite.rewriting.plan_files import SavedPlan
+
+
+def check_types(source: object, options: object, replay: object, seen: object) -> None:
+    """ModelError or OptionError, which names the argument, for a value of a wrong type."""
+    if isinstance(source, (str, os.PathLike)) and not _is_valid_path(source):
+        raise ModelError(
+            f"{arguments.shown(os.fspath(source))} is not a model", remedy="give the path of a file"
+        )
+    if options is not None:
+        arguments.instance("options", options, Options, "write Options(...)")
+    if replay is not None:
+        remedy = "read a saved plan with amp_rewrite.rewriting.plan_files.load"
+        arguments.instance("replay", replay, SavedPlan, remedy)
+    if seen is not None:
+        remedy = "give what amp_rewrite.observe returned"
+        for name, value in arguments.mapping(
+            "seen", seen, "seen=amp_rewrite.observe(model, samples)"
+        ).items():
+            arguments.instance(f'seen["{name}"]', value, Magnitudes, remedy)
+
+
+def _is_valid_path(path: object) -> bool:
+    return arguments.is_path(path) and bool(os.fspath(path)) and not arguments.flaw_of(path)
+
+
+def check_output(source: object, output: object, *, in_place: object) -> None:
+    """OptionError for an output that is not a path, and for `in_place` where no file is given."""
+    is_path = isinstance(source, (str, os.PathLike))
+    if arguments.flag("in_place", in_place) and not is_path:
+        raise OptionError("in_place is for a path; other models are returned")
+    if output is not None and is_path:
+        arguments.path("output", output)

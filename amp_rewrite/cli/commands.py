@@ -1,0 +1,111 @@
+"""The command `amp-rewrite`: its subcommands, each imported only when it is called.
+
+A first argument that is not a subcommand means `rewrite`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amp_rewrite import version
+from amp_rewrite.cli.exit_codes import OneLineError, errors_as_one_line, sigterm_as_exit
+from amp_rewrite.process import startup
+
+_DEFAULT = "rewrite"
+_GROUP_FLAGS = ("--help", "-h", "--version")
+
+
+class _DefaultGroup(click.Group):
+    """`amp-rewrite model.onnx` is `amp-rewrite rewrite model.onnx`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Inserts the default subcommand where none is named."""
+        _refuse_empty(args)
+        if args and args[0] not in self.commands and args[0] not in _GROUP_FLAGS:
+            self._refuse_misspelt(args[0])
+            args = [_DEFAULT, *args]
+        with errors_as_one_line():  # --help is printed here
+            return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Imports the subcommand that was named."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and loaded(listed), rest
+
+    def _refuse_misspelt(self, word: str) -> None:
+        """OneLineError for a bare word that is close to a subcommand's name and is not a file."""
+        if word.startswith("-") or Path(word).suffix:
+            return
+        near = difflib.get_close_matches(word, self.commands, n=1)
+        if near and not Path(word).exists():  # in this order: `exists` refuses some words, none of them near
+            raise OneLineError(f"no command or file '{word}'; did you mean {near[0]}?")
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the subcommand; third-party warnings and logs are silenced, as messages of ours cover them."""
+        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")  # for names that its encoding cannot represent
+        with sigterm_as_exit(), warnings.catch_warnings(action="ignore"), errors_as_one_line():
+            return super().invoke(ctx)
+
+
+def _refuse_empty(args: Sequence[str]) -> None:
+    """OneLineError for an empty argument: an unset shell variable, which as a path would be the folder."""
+    for before, arg in zip(("", *args), args, strict=False):
+        empty = before if arg == "" else arg[:-1] if arg.startswith("--") and arg.endswith("=") else None
+        if empty is not None:
+            what = empty if empty.startswith("-") else "an argument"
+            raise OneLineError(f"{what} is empty; give it a value, or leave it out")
+
+
+def loaded(listed: click.Command) -> click.Command:
+    """The implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME`."""
+    return getattr(startup.load(f"amp_rewrite.cli.{listed.name}"), str(listed.name))
+
+
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"amp-rewrite, version {version.installed()}")
+        context.exit()
+
+
+@click.group(cls=_DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def main() -> None:
+    """Rewrite ONNX models from float32 to mixed precision.
+
+    A first argument that is not a command means rewrite: amp-rewrite model.onnx -o model_fp16.onnx
+    """
+
+
+_SUMMARIES = {
+    "rewrite": "Rewrite MODEL to mixed precision, and compare the result with it.",
+    "verify": "Compare REWRITTEN with ORIGINAL on given or synthetic inputs.",
+    "bench": "Time models on the same inputs, with interleaved runs, and compare each with the first.",
+    "explain": "Say what keeps parts of MODEL in float32; for one NODE, with the chain of causes.",
+    "coverage": "Count what of MODEL runs in half: nodes, FLOPs, weights, Casts.",
+    "placement": "Show what onnxruntime executes of each MODEL on a provider, after its own optimisation.",
+    "demo": "Build a small network (convolutions, attention, norms, a loop), rewrite it and compare the two.",
+}
+"""For the list of commands: the first sentence of each command's own help."""
+
+for name, summary in _SUMMARIES.items():
+    main.add_command(click.Command(name, help=summary))

@@ -1,0 +1,70 @@
+"""The flags `--tolerance` and `--per-node`, and the comparison of two models under them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import click
+
+from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.flag_builders import grouped, repeatable
+from amp_rewrite.cli.input_flags import naming_sizes
+from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.running import metrics, verification
+from amp_rewrite.running.blame import blame
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.running.sessions import Runnable
+from amp_rewrite.running.verification import Verdict
+
+_FLAGS = (
+    repeatable(
+        "--tolerance",
+        "NAME=BOUND",
+        "A bound of the verdict, such as relative_l2=0.02 or top1=0.99; NAME=none removes one.",
+    ),
+    click.option(
+        "--per-node", is_flag=True, help="Name the nodes that add most error, even if the verdict is good."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonFlags:
+    """The bounds of a verdict, and whether nodes are blamed even if it is good."""
+
+    bounds: Tolerances
+    per_node: bool
+
+    def verdict(
+        self, original: Runnable, rewritten: Runnable, data: Data, io: IOTypes = IOTypes.KEEP
+    ) -> Verdict:
+        """The verdict on all samples.
+
+        Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
+        """
+        with naming_sizes(original, data):
+            samples = feeds.feeds(original, data)
+            verdict = verification.verify(
+                original, rewritten, samples, self.bounds, io=io, inputs=feeds.input_source(data)
+            )
+        return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
+
+    def with_blame(self, verdict: Verdict, original: Runnable, rewritten: Runnable, data: Data) -> Verdict:
+        """The verdict with the blame of the first sample, if that is asked for or an output is too far off.
+
+        Raises as `verdict` does, and OutputError as `blame` does.
+        """
+        if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
+            return verdict
+        first = next(iter(feeds.feeds(original, data)))
+        return replace(verdict, blame=blame(original, rewritten, first))
+
+
+comparison_flags = grouped(
+    _FLAGS,
+    "comparing",
+    lambda flags: ComparisonFlags(metrics.parse_tolerances(tuple(flags["tolerance"])), flags["per_node"]),
+)
+"""Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""

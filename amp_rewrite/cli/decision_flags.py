@@ -1,0 +1,125 @@
+"""The flags that decide what becomes half, shared by all commands that rewrite or analyse a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amp_rewrite import pipeline
+from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, written
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.policy import operator_lists, targets
+from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
+from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.rewriting import plan_files
+
+_KINDS = ("allow", "infer", "clear", "deny")
+_REGEX = "Node names, or regular expressions that match a whole name."
+
+
+def _choice(name: str, values: Iterable[str], default: str, help_: str) -> Flag:
+    kind = click.Choice(list(values), case_sensitive=False)
+    return click.option(name, type=kind, default=default, show_default=True, help=help_)
+
+
+_FLAGS = (
+    _choice("--to", halves.BY_NAME, "float16", "The half type."),
+    _choice(
+        "--target", targets.BY_NAME, targets.ONNXRUNTIME_CUDA.name, "The runtime that will run the model."
+    ),
+    click.option(
+        "--list",
+        "list_",
+        metavar="NAME|FILE",
+        help="Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file.",
+    ),
+    *(repeatable(f"--{kind}", "OP", f"Put an operator on the {kind} list.") for kind in _KINDS),
+    repeatable("--keep-full", "REGEX", f"Keep these nodes in float32. {_REGEX}"),
+    repeatable("--force-half", "REGEX", f"Put these nodes in half. {_REGEX}"),
+    _choice("--level", (level.value for level in Level), "default", "How aggressive the rewrite is."),
+    click.option(
+        "--no-follow",
+        is_flag=True,
+        help="Leave what leads to matrix products, and what follows them, in float32.",
+    ),
+    _choice(
+        "--io", (io.value for io in IOTypes), "keep", "The type of the model's float32 inputs and outputs."
+    ),
+    repeatable("--keep-io", "NAME", "With --io half: an input or output that stays float32."),
+    click.option(
+        "--keep-functions",
+        is_flag=True,
+        help="Do not inline model-local functions; their calls stay float32.",
+    ),
+    click.option(
+        "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFlags:
+    """What the flags ask for; `decided` says whether any of them was written."""
+
+    options: Options
+    replay: plan_files.SavedPlan | None
+    decided: bool
+
+    def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
+        """The analysis of a model under these flags; raises as `pipeline.analyze`."""
+        return pipeline.analyze(model, self.options, replay=self.replay, progress=progress)
+
+
+def _read(flags: Mapping[str, Any]) -> DecisionFlags:
+    given = list(written(click.get_current_context(), flags).values())
+    _refuse_contradictions(flags, given)
+    if flags["plan"]:
+        replay = plan_files.load(str(flags["plan"]))
+        return DecisionFlags(replay.over(Options()), replay, decided=True)
+    half = halves.named(flags["to"])
+    chosen = operator_lists.load(flags["list_"] or SHIPPED_FOR[half.name])
+    for kind in _KINDS:
+        chosen = chosen.override(Kind(kind), flags[kind])
+    options = Options(
+        half=half,
+        lists=chosen,
+        target=targets.named(flags["target"]),
+        level=Level(flags["level"]),
+        follow=not flags["no_follow"],
+        pins=Pins(tuple(flags["keep_full"]), tuple(flags["force_half"])),
+        io=IOTypes(flags["io"]),
+        keep_io=tuple(flags["keep_io"]),
+        keep_functions=flags["keep_functions"],
+    )
+    return DecisionFlags(options, None, decided=bool(given))
+
+
+def _refuse_contradictions(flags: Mapping[str, Any], given: Iterable[str]) -> None:
+    others = [flag for flag in given if flag != "--plan"]
+    if flags["plan"] and others:
+        raise OptionError("--plan decides everything", remedy=f"leave out {' and '.join(others)}")
+    _refuse_two_lists(flags)
+    if flags["keep_io"] and flags["io"] != IOTypes.HALF.value:
+        raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
+
+
+def _refuse_two_lists(flags: Mapping[str, Any]) -> None:
+    seen: dict[str, str] = {}
+    for kind in _KINDS:
+        for operator in flags[kind]:
+            if seen.setdefault(operator, kind) != kind:
+                raise OptionError(
+                    f"{operator} is in both --{seen[operator]} and --{kind}",
+                    remedy="an operator can be on one list only",
+                )
+
+
+decision_flags = grouped(_FLAGS, "asked", _read)
+"""Adds these flags to a command, which gets them as `DecisionFlags` in `asked`."""

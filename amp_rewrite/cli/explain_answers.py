@@ -1,0 +1,146 @@
+"""The answers of `explain`: each is printed, and returned as plain data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from amp_rewrite.advice import advice_text
+from amp_rewrite.advice.compute_capability import of_this_machine, parse
+from amp_rewrite.console import Console, Styled
+from amp_rewrite.errors import OptionError
+from amp_rewrite.escaping import LONGEST_NAME
+from amp_rewrite.explaining import cast_explanations
+from amp_rewrite.explaining.sentences import chain, first_step
+from amp_rewrite.explanation import DecisionSource, Explanation
+from amp_rewrite.model.traversal import graphs
+from amp_rewrite.reporting import terminal_explain
+
+Answer = dict[str, Any]
+"""An answer as plain data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Asks for a node, a Cast, all units, or advice (for a compute capability); else for the causes."""
+
+    node: str | None
+    why_cast: str | None
+    all_: bool
+    advice: bool
+    capability: str | None
+
+    def refuse_contradictions(self) -> None:
+        """OptionError for two queries at once, and for a device without --advice."""
+        asked = [("NODE", self.node), ("--why-cast", self.why_cast)]
+        asked += [("--all", self.all_ or None), ("--advice", self.advice or None)]
+        given = [name for name, value in asked if value is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} cannot be combined", remedy="ask for one at a time")
+        if self.capability is not None and not self.advice:
+            raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
+
+    def answer(self, console: Console, found: Explanation) -> Answer:
+        """Prints and returns the answer; OptionError where there is none."""
+        if self.advice:
+            return _answer_advice(console, found, self.capability)
+        if self.all_:
+            return _answer_all(console, found)
+        if self.why_cast is not None:
+            return _answer_cast(console, found, self.why_cast)
+        if self.node is not None:
+            return _answer_node(console, found, self.node)
+        return _answer_causes(console, found)
+
+
+def _answer_all(console: Console, found: Explanation) -> Answer:
+    terminal_explain.print_units(console, found.decisions)
+    units = range(len(found.decisions.all))
+    return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
+
+
+def _answer_causes(console: Console, found: Explanation) -> Answer:
+    terminal_explain.print_causes(console, found.causes)
+    assumptions = list(found.assumptions)
+    untried = any(not cause.suggestion.is_tried for cause in found.causes)
+    about_flags = [_NO_FLAG_TRIED[found.source]] if untried else []
+    for line in (*assumptions, *about_flags) if found.causes else ():
+        console.print(Styled(line, "dim"))
+    causes = [cause.to_json() for cause in found.causes]
+    return {"causes": causes, "assumptions": assumptions, "about_flags": about_flags}
+
+
+_NO_FLAG_TRIED = {
+    DecisionSource.ANALYSIS: "",
+    DecisionSource.METADATA: "no flag was tried: that needs the original (amp-rewrite explain ORIGINAL)",
+    DecisionSource.PLAN: "no flag was tried: that needs the model (amp-rewrite explain MODEL)",
+}
+
+
+def _answer_advice(console: Console, found: Explanation, asked: str | None) -> Answer:
+    capability = parse(asked) if asked is not None else of_this_machine()
+    advice = found.advice(capability)
+    for line in advice_text.lines(advice):
+        console.print(line)
+    return {"advice": advice.to_json()}
+
+
+def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
+    explanations = cast_explanations.about(found.decisions, name)
+    if not explanations:
+        raise _no_cast(found, name)
+    for cast in explanations:
+        terminal_explain.print_cast(console, cast)
+    return {"casts": [cast.to_json() for cast in explanations]}
+
+
+def _no_cast(found: Explanation, name: str) -> OptionError:
+    if _units_of(found, name):
+        return OptionError(f"no Cast of '{name}'", remedy="its producer and its consumers have one type")
+    known = [known for site in found.decisions.cast_sites for known in site.names]
+    return OptionError(
+        f"no Cast of '{name}'", remedy=_near(name, known, "none is there, and none is inserted")
+    )
+
+
+def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
+    units = _units_of(found, name)
+    if not units and cast_explanations.about(found.decisions, name):
+        return _answer_cast(console, found, name)
+    if not units:
+        raise _no_node(found, name)
+    chains = [chain(found.decisions, unit) for unit in units]
+    for steps in chains:
+        terminal_explain.print_chain(console, steps)
+    units_ = [{"unit": steps[0].unit, "chain": [step.to_json() for step in steps]} for steps in chains]
+    return {"node": name, "units": units_}
+
+
+def _units_of(found: Explanation, name: str) -> list[int]:
+    """The units of the nodes that have this name, or an output of this name."""
+    nodes = {decision.node: decision for decision in found.decisions.all}
+    named = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
+    return [unit for unit, decision in enumerate(found.decisions.all) if decision.node in named]
+
+
+def _no_node(found: Explanation, name: str) -> OptionError:
+    if name in _without_units(found):
+        return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
+    nodes = {decision.node: decision for decision in found.decisions.all}.values()
+    known = (known for decision in nodes for known in (decision.name, *decision.defs))
+    offer = "leave NODE out to see what keeps nodes in float32, or say --all"
+    return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
+
+
+def _without_units(found: Explanation) -> Iterator[str | None]:
+    for graph in graphs(found.counted.model.graph) if found.counted is not None else ():
+        for node in graph:
+            yield node.name
+            yield from (value.name for value in node.outputs)
+
+
+def _near(name: str, known: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

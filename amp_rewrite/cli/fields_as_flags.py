@@ -1,0 +1,42 @@
+"""Messages of the library name fields and arguments in backticks (`Options.keep_io`); users read flags.
+
+The library does not know whether it is called from the command line.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+FLAGS = {
+    "Data.dims": "--dim",
+    "Data.paths": "--data FILE.npz",
+    **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "infer", "clear", "deny")},
+    "Options.io=HALF": "--io half",
+    "Options.external_data=NEVER": "--external-data never",
+    "Options.keep_functions": "--keep-functions",
+    "Options.keep_io": "--keep-io",
+    "Pins.force_half": "--force-half",
+    "Pins.keep_full": "--keep-full",
+    "baselines.save": "--update",
+    "dims": "--dim",
+    "in_place=True": "--in-place",
+    "output": "-o",
+    "plan_files.dump": "--save-plan",
+    "samples": "--data",
+}
+"""The flag for each field or argument of the library."""
+
+_IN_BACKTICKS = re.compile("`([^`]+)`")
+
+
+def in_flags(message: object) -> str:
+    """A message, or the line of an error, with its fields replaced by flags; other backticks stay."""
+    return _IN_BACKTICKS.sub(lambda match: FLAGS.get(match[1], match[0]), str(message))
+
+
+def as_argument(path: Path) -> str:
+    """A path quoted for a shell, and not mistaken for a flag."""
+    name = str(path)
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)

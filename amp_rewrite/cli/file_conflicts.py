@@ -1,0 +1,158 @@
+"""Refuses, before any work, files that a command cannot write, and files that conflict with each other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amp_rewrite.cli.flag_builders import WRITTEN
+from amp_rewrite.cli.ineffective_flags import refuse_ineffective_flags
+from amp_rewrite.coverage import rule_files
+from amp_rewrite.errors import AmpRewriteError, OptionError
+from amp_rewrite.files import destination
+from amp_rewrite.model import external_data_writing, obsolete_data_files, output_paths
+from amp_rewrite.model.output_paths import is_same
+from amp_rewrite.numerics import half
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.reporting.html_report import PICTURES
+
+_RESULT = "the result"
+_OUTPUT = "--output"
+_MODEL = "MODEL"
+
+
+class WritingCommand(click.Command):
+    """A command that refuses WRITTEN files which cannot be written, or are each other or what it reads.
+
+    It refuses ineffective flags as well.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Checks flags and files, then runs the command; raises OptionError and OutputError."""
+        refuse_ineffective_flags(ctx)
+        written = list(_written(self.params, ctx.params))
+        for file in written:
+            if file.path.parent.is_dir() or file.by != "--plots":  # which makes its folder
+                destination.resolve(file.path)
+        if written:
+            _refuse_conflicts(written, list(_read(self.params, ctx.params)))
+        return super().invoke(ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A path, and what names it: a flag, an argument, or a file that one of them names."""
+
+    by: str
+    path: Path
+    is_model: bool = False
+
+
+def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
+    results = [file for file in written if file.by in (_OUTPUT, _RESULT)]
+    replaced = [weights for result in results for weights in _weights(result)]
+    for at, file in enumerate(written):
+        others = (*read, *(replaced if file not in results else ()))
+        clash = next((other for other in others if is_same(file.path, other.path)), None)
+        clash = clash or next((other for other in written[at + 1 :] if _is_one_place(file, other)), None)
+        if clash is not None and (file.by, clash.by) != (_OUTPUT, _MODEL):  # `output_paths` refuses that
+            raise _conflict(file, clash.by)
+        for result in results:
+            beside = file.path.parent.resolve() == result.path.parent.resolve()
+            if (
+                beside
+                and file.by != result.by
+                and external_data_writing.is_file_name(file.path.name, result.path)
+            ):
+                raise _conflict(file, f"the weights of {result.by}")
+
+
+def _is_one_place(file: _File, other: _File) -> bool:
+    """Whether two files to write, existing or not, are one, also on systems that ignore case."""
+    if file.by == other.by:
+        return False
+    folded = (str(path.resolve()).casefold() for path in (file.path, other.path))
+    return is_same(file.path, other.path) or len(set(folded)) == 1
+
+
+def _conflict(file: _File, other: str) -> OptionError:
+    return OptionError(
+        f"{file.by} and {other} both name {file.path}", remedy=f"choose another place for {file.by}"
+    )
+
+
+def _read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
+    """What the command reads: files that its arguments name, and files that these name."""
+    for file in _named(params, values, written=False):
+        yield file
+        yield from _behind(file)
+    if values.get("list_"):
+        with contextlib.suppress(AmpRewriteError):  # reading the list raises it again
+            yield from (_File("--list", path) for path in operator_lists.load(values["list_"]).files)
+
+
+def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
+    """What the command writes, with default names; for plots, every file that there can be."""
+    yield from _named(params, values, written=True)
+    if values.get("update"):
+        yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["file"]))
+    if values.get("plots"):
+        places = (values["plots"] / f"{name}{kind}" for name in PICTURES for kind in (".svg", ".png"))
+        yield from (_File("--plots", place) for place in places)
+    if _has_default_name(values):
+        names = (output_paths.default(values["model"], to) for to in half.BY_NAME.values())
+        yield from (_File(_RESULT, name) for name in names)
+
+
+def _has_default_name(values: Mapping[str, Any]) -> bool:
+    """Whether the command is a rewrite that derives the name of its result from its existing model's."""
+    named = values.get("output") or values.get("in_place") or values.get("dry_run")
+    if "in_place" not in values or named:
+        return False
+    model: Path = values["model"]
+    return bool(model.name) and os.path.exists(model)  # noqa: PTH110 - False for what is not a valid path
+
+
+def _named(params: Sequence[click.Parameter], values: Mapping[str, Any], *, written: bool) -> Iterator[_File]:
+    for param in params:
+        value = values.get(param.name or "")
+        is_updated = param.name == "baseline" and values.get("update")
+        if (param.type is WRITTEN) != written or param.name == "plots" or is_updated:
+            continue
+        is_argument = isinstance(param, click.Argument)
+        by = (param.name or "").upper() if is_argument else max(param.opts, key=len)
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path):
+                yield _File(by, path, is_model=is_argument)
+
+
+def _behind(file: _File) -> Iterable[_File]:
+    """Further files: those in a folder, the weights of a model, the baseline of a rule file."""
+    if file.path.is_dir():
+        return [_File(file.by, path) for pattern in ("*", "*/*") for path in file.path.glob(pattern)]
+    if file.by == "--rules":
+        return [_File(file.by, path) for path in _baseline(None, file.path)]
+    return _weights(file) if file.is_model else ()
+
+
+def _weights(model: _File) -> Iterable[_File]:
+    """The files in which a model, if it is one, keeps weights."""
+    return (
+        _File(f"the weights of {model.by}", path) for path in obsolete_data_files.referenced_by(model.path)
+    )
+
+
+def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:
+    """The baseline that is named, or else that of a rule file."""
+    if named:
+        yield named
+    elif rules:
+        with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
+            baseline = rule_files.load(rules).baseline
+            yield from (baseline,) if baseline else ()

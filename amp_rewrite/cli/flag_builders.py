@@ -1,0 +1,67 @@
+"""What flags are built from: types of paths, repeatable flags, and groups that are passed as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from amp_rewrite.errors import OptionError
+
+Command = Callable[..., Any]
+Flag = Callable[[Command], Command]
+
+PATH = click.Path(path_type=Path)
+"""The type of arguments and flags that name a file or folder to read."""
+
+
+class _WrittenFile(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; raises OptionError for what names standard output, a folder, or nothing."""
+        problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if str(value).endswith("/") else "")
+        if problem:
+            by = max(param.opts, key=len) if param is not None else "the output"
+            raise OptionError(f"{by} {value}".strip() + f" {problem}", remedy="name a file")
+        return super().convert(value, param, ctx)
+
+
+_NOT_A_FILE = {"": "is empty", "-": "is not a file: nothing is written to standard output"}
+
+WRITTEN = _WrittenFile(path_type=Path)
+"""The type of flags that name a file to write."""
+
+
+def repeatable(name: str, metavar: str, help_: str, **settings: Any) -> Flag:
+    """A flag that may be given several times, as its help then says."""
+    return click.option(name, multiple=True, metavar=metavar, help=f"{help_} May be repeated.", **settings)
+
+
+def grouped(flags: Sequence[Flag], argument: str, build: Callable[[Mapping[str, Any]], Any]) -> Flag:
+    """A decorator that adds flags to a command, which gets what `build` makes of them as `argument`."""
+
+    def decorate(command: Command) -> Command:
+        def collected(**arguments: Any) -> Any:
+            own = {name: arguments.pop(name) for name in names}
+            return command(**{argument: build(own)}, **arguments)
+
+        collected.__name__, collected.__doc__ = command.__name__, command.__doc__
+        earlier: list[click.Parameter] = vars(command).get("__click_params__", [])
+        parameters = vars(collected)["__click_params__"] = list(earlier)
+        for flag in reversed(flags):
+            flag(collected)
+        names = [str(parameter.name) for parameter in reversed(parameters[len(earlier) :])]
+        return collected
+
+    return decorate
+
+
+def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
+    """The flags that were written on the command line, even with their default values, by argument name."""
+    return {
+        name: f"--{name.rstrip('_').replace('_', '-')}"
+        for name in names
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }

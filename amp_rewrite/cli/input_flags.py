@@ -1,0 +1,109 @@
+"""The flags that give or size the inputs of model runs, and limit their time."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable
+from amp_rewrite.errors import OptionError, RunError
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.sessions import Runnable
+
+_FLAGS = (
+    repeatable(
+        "--data",
+        "PATH",
+        "Inputs: an .npz file, a directory of them, or an ONNX test_data_set_* directory.",
+        type=PATH,
+    ),
+    repeatable(
+        "--dim", "NAME=SIZE", "The size of an open dimension of synthetic inputs, by symbol or as INPUT:AXIS."
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="The seed of synthetic inputs.",
+    ),
+    click.option(
+        "--samples",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="The number of synthetic samples.",
+    ),
+)
+
+
+def _data(flags: Mapping[str, Any]) -> Data:
+    return Data(tuple(flags["data"]), dims(flags["dim"]), flags["seed"], flags["samples"])
+
+
+input_flags = grouped(_FLAGS, "data", _data)
+"""Adds these flags to a command, which gets them as `Data` in `data`."""
+
+counted_dim_flag: Flag = repeatable(
+    "--dim",
+    "NAME=SIZE",
+    "The size of an open dimension, by symbol or as INPUT:AXIS; others count as 1.",
+)
+"""For commands that count FLOPs and run nothing; `dims` parses its values."""
+
+
+def dims(texts: Sequence[str]) -> dict[str, int]:
+    """Sizes by name, from the values of `--dim`; OptionError for what is not NAME=SIZE, and for two sizes."""
+    found: dict[str, int] = {}
+    for text in texts:
+        name, size = _dim(text)
+        if found.setdefault(name, size) != size:
+            raise OptionError(f"--dim gives {name} two sizes", remedy="give it once")
+    return found
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, _, size = text.rpartition("=")
+    if not name.strip() or not (size.isascii() and size.isdigit()):
+        raise OptionError(f"--dim {text} is not NAME=SIZE", remedy="write it as in --dim batch=4")
+    if len(size) > _DIGITS:
+        raise OptionError(
+            f"--dim {name.strip()} is larger than any dimension", remedy=f"give at most {_DIGITS} digits"
+        )
+    return name.strip(), int(size)
+
+
+_DIGITS = 18
+"""Every number of so many digits fits into the 64 bits that ONNX has for a dimension."""
+
+
+@contextlib.contextmanager
+def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
+    """Adds the sizes that `--dim` could change to the error of a run that fails on synthetic inputs."""
+    try:
+        yield
+    except RunError as error:
+        sizes = {} if data.paths else feeds.open_sizes(model, data)
+        if not sizes:
+            raise
+        chosen = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        flags = " ".join(f"--dim {shlex.quote(name)}=SIZE" for name in sizes)
+        remedy = f"its synthetic inputs have {chosen}: give other sizes with {flags}, or inputs with --data"
+        raise RunError(error.problem, where=error.where, remedy=remedy) from error
+
+
+_TIMEOUT = click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="The time limit for all runs of models together; none if not given.",
+)
+
+timeout_flag = grouped((_TIMEOUT,), "limit", lambda flags: TimeLimit(flags["timeout"], "--timeout"))
+"""Adds the flag to a command, which gets it as a `TimeLimit` in `limit`."""

@@ -1,0 +1,208 @@
+"""The main job on one file: rewrite, compare, and once more where observed values keep more in float32."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from amp_rewrite import pipeline
+from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.cli.comparison_flags import ComparisonFlags
+from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.input_flags import naming_sizes
+from amp_rewrite.cli.progress import tell
+from amp_rewrite.errors import (
+    AmpRewriteError,
+    FeedError,
+    MissingPackageError,
+    ModelError,
+    OutputError,
+    ThreadError,
+    TimeLimitError,
+)
+from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.model import loading, output_paths, writing
+from amp_rewrite.pipeline import Result
+from amp_rewrite.policy.options import ExternalData, Options
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.reporting.html_report import Evidence
+from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
+from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.running import latency
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.latency import Bench
+from amp_rewrite.running.observation import observe
+from amp_rewrite.running.prepared_runs import TimedModel
+from amp_rewrite.running.sessions import Runnable
+from amp_rewrite.running.verification import Verdict
+
+NOTHING_CHANGED = "nothing changed"
+
+_CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
+"""What can keep a model from being run here; it is reported, and the rewrite stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteJob:
+    """What to rewrite, how, and where to; what to compare it with, and on which inputs.
+
+    `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
+    asked for. With `required` a result that did not change is compared as well.
+    """
+
+    model: Path
+    original: Runnable | AmpRewriteError | None
+    options: Options
+    replay: SavedPlan | None
+    output: Path | None
+    in_place: bool
+    data: Data
+    comparing: ComparisonFlags
+    required: bool
+    limit: TimeLimit
+    on_plan: Callable[[Analysis], None]
+    progress: Progress | None
+
+    def run(self, policy: ObservePolicy) -> Outcome:
+        """Rewrites and compares; raises as `pipeline.rewrite`, and with ALWAYS as `observe`.
+
+        Raises as well, before anything is written, what keeps a required comparison from being made.
+        """
+        if self.required and isinstance(self.original, AmpRewriteError):
+            raise self.original
+        self._refuse_bad_data()
+        look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
+        outcome = rewrite_and_verify(Callbacks(self._rewrite, self._compare, look), self.options.half, policy)
+        return self._with_blame(outcome, self.comparing)
+
+    def _refuse_bad_data(self) -> None:
+        """FeedError, before anything is written, for inputs that were asked for and cannot be had.
+
+        Every sample in files is read once for that, and none is kept.
+        """
+        if not isinstance(self.original, Runnable):
+            return
+        samples = feeds.feeds(self.original, self.data) if self.data.paths or self.data.dims else iter(())
+        for _ in samples if self.data.paths else itertools.islice(samples, 1):
+            pass
+
+    def plan(self, policy: ObservePolicy) -> Analysis:
+        """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""
+        seen = self._observe() if policy is ObservePolicy.ALWAYS else {}
+        analysis = pipeline.analyze(
+            self.model, self.options, replay=self.replay, seen=seen, progress=self.progress
+        )
+        self.on_plan(analysis)
+        return analysis
+
+    def evidence(self, outcome: Outcome, *, timed: bool) -> Evidence:
+        """The verdict with its blame, observed magnitudes, and if `timed` latencies."""
+        bench = self._time(outcome.result) if timed else None
+        verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
+        if isinstance(verdict, Verdict):
+            return Evidence(verdict, observed=self._observe_if_possible(), bench=bench)
+        reason = self.not_verified(verdict)
+        told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
+        return Evidence(unverified=told, bench=bench)
+
+    def not_verified(self, verdict: Verification) -> str:
+        """Why the result is not known to compute what the model does; empty where it is."""
+        if isinstance(verdict, Verdict):
+            return "; ".join(verdict.faults)
+        if verdict is not None:
+            return in_flags(verdict)
+        return "--no-verify was given" if self.original is None else NOTHING_CHANGED
+
+    def _time(self, result: Result[Any]) -> Bench | None:
+        """The latencies of both models as `bench` measures them by default; None where they cannot be run."""
+        tell(self.progress, "measure")
+        subjects = [TimedModel(str(path), path) for path in (self.model, Path(result.model))]
+        try:
+            with self.limit.running():
+                samples = list(feeds.feeds(self.model, self.data))
+                return latency.measure(subjects, samples, latency.device_for(None))
+        except _CANNOT_RUN:
+            return None
+
+    def _observe(self) -> Observed:
+        tell(self.progress, "observe")
+        # with --in-place the file may hold the result by now
+        model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
+        with naming_sizes(model, self.data), self.limit.running():
+            return observe(model, feeds.feeds(model, self.data))
+
+    def _observe_if_possible(self) -> Observed:
+        try:
+            return self._observe()
+        except _CANNOT_RUN:
+            return {}
+
+    def _rewrite(self, seen: Observed) -> Result[Any]:
+        """The rewrite; the error for a result that cannot be written to its default path names -o."""
+        try:
+            return self._write(seen)
+        except OutputError as error:
+            default = output_paths.default(self.model, self.options.half)
+            if self.output or self.in_place or error.where != str(default):
+                raise
+            remedy = "choose another place with -o"
+            raise OutputError(error.problem, where=error.where, remedy=remedy) from error
+
+    def _write(self, seen: Observed) -> Result[Any]:
+        overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
+        result = pipeline.rewrite(
+            self.original if overwritten else self.model,
+            replace(self.options, external_data=ExternalData()) if overwritten else self.options,
+            output=self.output,
+            in_place=self.in_place and not overwritten,
+            replay=self.replay,
+            seen=seen,
+            on_plan=self.on_plan,
+            progress=self.progress,
+        )
+        if not overwritten:
+            return result
+        writing.save(loading.load(result.model), self.model, self.options.external_data)
+        return replace(result, model=self.model)
+
+    def _compare(self, result: Result[Any]) -> Verification:
+        if self.original is None or not (result.report.changed or self.required):
+            return None
+        if isinstance(self.original, AmpRewriteError):
+            return self.original
+        tell(self.progress, "verify")
+        try:
+            with self.limit.running():
+                return self.comparing.verdict(self.original, result.model, self.data, self.options.io)
+        except _CANNOT_RUN as error:
+            return error
+
+    def _with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
+        verdict = outcome.verification
+        if not isinstance(verdict, Verdict) or not isinstance(self.original, Runnable):
+            return outcome
+        try:
+            with self.limit.running():
+                blamed = comparing.with_blame(verdict, self.original, outcome.result.model, self.data)
+        except _CANNOT_RUN:
+            return outcome
+        return replace(outcome, verification=blamed)
+
+
+def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
+    """What to compare the result with: a model that will be overwritten is read beforehand."""
+    if not in_place:
+        return model
+    if loading.load(model).external:
+        return ModelError(
+            "--in-place replaces a model with external data",
+            remedy="write the result to another file with -o, and compare the two",
+        )
+    return loading.load_proto(model)

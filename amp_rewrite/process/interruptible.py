@@ -1,0 +1,134 @@
+"""Makes native calls, such as a run of onnxruntime, interruptible by signals and time limits.
+
+Signal handlers run on the main thread, and only while it runs Python. So a native call gets a thread of its
+own, and the caller waits in Python: an error that a handler raises, or the end of a time limit, tells the
+call to stop and propagates. A call that does not stop, in the middle of one long kernel, is left behind: the
+process has to end without waiting for it (`is_left_behind`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import Any, TypeVar
+
+from amp_rewrite.errors import OptionError, ThreadError, TimeLimitError
+
+T = TypeVar("T")
+
+GRACE = 1.0
+"""The seconds that a call has to stop."""
+
+
+def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
+    """What `work` returns; `stop` is called from another thread to make it end early.
+
+    Raises what `work` raises, TimeLimitError when a `TimeLimit` is reached, and ThreadError when no thread
+    can be started.
+    """
+    end, done = _END.get(), Future[T]()
+    if end is not None:
+        end.slice()  # so that nothing starts after the limit
+    try:
+        _start(partial(copy_context().run, partial(_settle, done, work)))
+        while not done.done():
+            wait((done,), _SLICE if end is None else end.slice())
+    except BaseException:
+        stop()
+        _LEFT.append(done)
+        wait((done,), GRACE)
+        raise
+    return done.result()
+
+
+def _start(work: Callable[[], object]) -> None:
+    try:
+        threading.Thread(target=work, daemon=True).start()
+    except RuntimeError as error:
+        raise ThreadError(
+            f"the system starts no further thread ({error})",
+            remedy="allow this process more memory and more threads (ulimit -v, ulimit -u)",
+        ) from error
+
+
+_SLICE = 1.0
+"""The longest wait in seconds: not all systems run signal handlers during one."""
+
+
+def _settle(done: Future[T], work: Callable[[], T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:  # raised again where the caller waits
+        done.set_exception(error)
+
+
+_LEFT: list[Future[Any]] = []
+
+
+def is_left_behind() -> bool:
+    """Whether a call that was told to stop still runs in the background."""
+    return not all(done.done() for done in _LEFT)
+
+
+class TimeLimit:
+    """The seconds that all runs of models may take together; None for no limit. Errors call it `name`.
+
+    Raises OptionError for what is not a number above zero.
+    """
+
+    def __init__(self, seconds: float | None, name: str = "timeout") -> None:
+        self.seconds = seconds
+        self.name = name
+        self._left = None if seconds is None else _checked(seconds, name)
+
+    @contextlib.contextmanager
+    def running(self) -> Generator[None]:
+        """Counts the time inside; once none is left, every `call` raises TimeLimitError."""
+        if self._left is None:
+            yield
+            return
+        began, outer = time.monotonic(), _END.get()
+        own = _End(began + self._left, self)
+        token = _END.set(own if outer is None or own.at < outer.at else outer)
+        try:
+            yield
+        finally:
+            _END.reset(token)
+            self._left -= time.monotonic() - began
+
+
+def _checked(seconds: Any, name: str) -> float:
+    with contextlib.suppress(OverflowError):  # an integer that is too large for a float
+        if isinstance(seconds, Real) and seconds is not True and 0 < float(seconds) < math.inf:
+            return float(seconds)
+    raise OptionError(f"{name} is not a number of seconds above 0", remedy="leave it out for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """When a limit is reached."""
+
+    at: float
+    limit: TimeLimit
+
+    def slice(self) -> float:
+        """How long to wait at most now; TimeLimitError when no time is left."""
+        left = self.at - time.monotonic()
+        if left > 0:
+            return min(left, _SLICE)
+        name = self.limit.name
+        raise TimeLimitError(
+            f"running the models took longer than {name} allows ({self.limit.seconds:g} s)",
+            remedy=f"give {name} more seconds",
+        )
+
+
+_END: ContextVar[_End | None] = ContextVar("_END", default=None)

@@ -1,0 +1,234 @@
+"""Builds the drawn graph of a model and the decisions about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.units import UnitGraph, Use, value_of
+from amp_rewrite.colouring.patterns import pinned_as
+from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.onnx_types.element_types import Types, element_type_name
+from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, Frame, Shade, Wire
+from amp_rewrite.rewriting.cast_insertion import graph_of
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChanges:
+    """What a plan will change: the values and the uses that become half, and the added Casts."""
+
+    values: frozenset[ir.Value] = frozenset()
+    uses: frozenset[Use] = frozenset()
+    casts: tuple[PlannedCast, ...] = ()
+
+
+def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChanges:
+    """The changes that a plan will make to a model that has not been edited yet."""
+    stored = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
+    halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
+    uses = frozenset(use for unit in halves for use in unit.uses)
+    return PlannedChanges(frozenset((*plan.values, *stored)), uses, plan.casts)
+
+
+def build(
+    root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
+) -> DrawnGraph:
+    """The drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
+    return _Drawer(root, types, decisions, planned, flops).drawn()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GraphOutput:
+    """An output of a graph, by its position."""
+
+    graph: ir.Graph
+    port: int
+
+
+_Thing = ir.Node | ir.Value | PlannedCast | _GraphOutput
+"""What a box stands for: a node, an input, an added Cast, or an output."""
+
+
+class _Drawer:
+    def __init__(
+        self, root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
+    ) -> None:
+        self._types = types
+        self._flops = flops
+        self._decisions = decisions
+        self._units: dict[object, list[int]] = {}
+        for unit, decision in enumerate(decisions.all):
+            self._units.setdefault(decision.node, []).append(unit)
+        self._added = {site.node for site in decisions.cast_sites if site.added}
+        self._planned = planned
+        self._casts = {use: cast for cast in planned.casts for use in cast.uses}
+        self._graphs = dict(_with_titles(root, ""))
+        self._things = [thing for held in self._graphs for thing in self._in_order(held)]
+        self._at: dict[object, int] = {_key(thing): i for i, thing in enumerate(self._things)}
+        self._position = {held: i for i, held in enumerate(self._graphs)}
+
+    def drawn(self) -> DrawnGraph:
+        nodes = [node for held in self._graphs for node in held]
+        owners = {body: self._at.get(node) for node in nodes for body in control_flow.bodies(node)}
+        return DrawnGraph(
+            frames=tuple(Frame(title, owners.get(held)) for held, title in self._graphs.items()),
+            boxes=tuple(map(self._box, self._things)),
+            wires=tuple(dict.fromkeys(self._wires())),
+            constants=sum(map(_is_constant, nodes)),
+        )
+
+    def _in_order(self, graph: ir.Graph) -> list[_Thing]:
+        """The contents of a graph: nodes in order, inputs before their first use, Casts and outputs after
+        their producer.
+        """
+        place = {node: i for i, node in enumerate(graph)}
+        first = _first_uses(place)
+        things: list[tuple[int, int, _Thing]] = []
+        things += ((i, 2, node) for node, i in place.items() if not _is_constant(node))
+        things += ((first.get(v, 0), 0, v) for v in graph.inputs if not v.is_initializer())
+        for cast in self._planned.casts:
+            if graph_of(cast.value) is graph:
+                producer = cast.value.producer()
+                at, rank = (first.get(cast.value, 0), 1) if producer is None else (place[producer], 3)
+                things.append((at, rank, cast))
+        for port, value in enumerate(graph.outputs):
+            producer = value.producer()
+            at = len(place) if producer is None else place.get(producer, len(place))
+            things.append((at, 4, _GraphOutput(graph, port)))
+        return [thing for *_, thing in sorted(things, key=lambda entry: entry[:2])]
+
+    def _box(self, thing: _Thing) -> Box:
+        if isinstance(thing, PlannedCast):
+            return self._cast(thing)
+        if isinstance(thing, _GraphOutput):
+            value = thing.graph.outputs[thing.port]
+            inputs = self._input(Use(thing.graph, thing.port))
+            return Box(self._position[thing.graph], "output", value.name or "", Shade.BORDER, inputs=inputs)
+        if isinstance(thing, ir.Value):
+            outputs = (self._value(thing, half=thing in self._planned.values),)
+            frame = self._position[graph_of(thing)]
+            return Box(frame, "input", thing.name or "", Shade.BORDER, outputs=outputs)
+        return self._node(thing)
+
+    def _node(self, node: ir.Node) -> Box:
+        units = tuple(self._units.get(node, ()))
+        held = node.graph
+        assert isinstance(held, ir.Graph), "every drawn node belongs to a graph"
+        return Box(
+            graph=self._position[held],
+            operator=schema.written(node.domain, node.op_type),
+            name=pinned_as(node),
+            shade=self._shade(node, units),
+            units=units,
+            inputs=tuple(port for i in range(len(node.inputs)) for port in self._input(Use(node, i))),
+            outputs=tuple(self._value(value, half=value in self._planned.values) for value in node.outputs),
+            bodies=tuple(self._position[body] for body in control_flow.bodies(node)),
+            flops=self._flops.get(node),
+        )
+
+    def _shade(self, node: ir.Node, units: tuple[int, ...]) -> Shade:
+        if node in self._added:
+            return Shade.CAST
+        return _SHADES[frozenset(self._decisions.all[unit].is_half for unit in units)]
+
+    def _cast(self, cast: PlannedCast) -> Box:
+        to_half = cast.dtype != ir.DataType.FLOAT
+        return Box(
+            graph=self._position[graph_of(cast.value)],
+            operator="Cast",
+            name=f"{cast.value.name or 'value'} to {element_type_name(cast.dtype)}",
+            shade=Shade.CAST,
+            inputs=(self._value(cast.value, half=not to_half),),
+            outputs=(self._value(cast.value, half=to_half),),
+        )
+
+    def _input(self, use: Use) -> tuple[BoxValue, ...]:
+        """The value at a use; empty for an omitted optional input."""
+        value = value_of(use)
+        return () if value is None else (self._value(value, half=self._is_half(use, value)),)
+
+    def _is_half(self, use: Use, value: ir.Value) -> bool:
+        """Whether a use gets half: the colour of its unit, or for graph outputs the type of the value."""
+        if use in self._planned.uses or type(use.holder) is ir.Node:
+            return use in self._planned.uses
+        cast = self._casts.get(use)
+        return value in self._planned.values if cast is None else cast.dtype != ir.DataType.FLOAT
+
+    def _value(self, value: ir.Value, *, half: bool) -> BoxValue:
+        stored = value.is_initializer() or _is_constant(value.producer())
+        return BoxValue(value.name or "", _type_text(value, self._types), half, stored)
+
+    def _wires(self) -> Iterator[Wire]:
+        for target, thing in enumerate(self._things):
+            for source in self._sources(thing):
+                if source in self._at:
+                    yield Wire(self._at[source], target)
+
+    def _sources(self, thing: _Thing) -> Iterator[object]:
+        """The keys of the boxes that a box gets its inputs from: Casts, else producers and inputs."""
+        uses: list[Use] = []
+        if isinstance(thing, PlannedCast):
+            yield _producer(thing.value)
+        elif isinstance(thing, _GraphOutput):
+            uses = [Use(thing.graph, thing.port)]
+        elif isinstance(thing, ir.Node):
+            uses = [Use(thing, port) for port in range(len(thing.inputs))]
+        for use in uses:
+            value = value_of(use)
+            if use in self._casts:
+                yield _key(self._casts[use])
+            elif value is not None:
+                yield _producer(value)
+
+
+_SHADES: Mapping[frozenset[bool], Shade] = {
+    frozenset(): Shade.OTHER,
+    frozenset((True,)): Shade.HALF,
+    frozenset((False,)): Shade.FULL,
+    frozenset((True, False)): Shade.MIXED,
+}
+
+
+def _key(thing: _Thing) -> object:
+    """A key that tells planned Casts apart by identity: they compare by content."""
+    return id(thing) if isinstance(thing, PlannedCast) else thing
+
+
+def _producer(value: ir.Value) -> object:
+    return value.producer() or value
+
+
+def _is_constant(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "Constant" and not node.domain
+
+
+def _first_uses(place: Mapping[ir.Node, int]) -> dict[ir.Value, int]:
+    first: dict[ir.Value, int] = {}
+    for node, position in place.items():
+        for value in filter(None, node.inputs):
+            first.setdefault(value, position)
+    return first
+
+
+def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
+    """A graph and its subgraphs, titled by attribute and node."""
+    yield graph, title
+    for node in graph:
+        for number, body in enumerate(control_flow.bodies(node)):
+            names = (a.name for a in node.attributes.values() if a.value is body)
+            attribute = next(names, f"body {number + 1}")
+            yield from _with_titles(body, f"{attribute} of {node.op_type} {pinned_as(node)}".strip())
+
+
+def _type_text(value: ir.Value, types: Types) -> str:
+    """The type and shape of a value as in `float32[batch, 3]`; unknown parts are omitted."""
+    kind = types.get(value) or value.type
+    if not isinstance(kind, ir.TensorType):
+        return "" if kind is None else str(kind)
+    sizes = (str(d) if isinstance(d, int) else d.value or "?" for d in value.shape or ())
+    return element_type_name(kind.dtype) + ("" if value.shape is None else f"[{', '.join(sizes)}]")

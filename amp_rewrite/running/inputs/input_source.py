@@ -1,0 +1,36 @@
+"""Where the inputs of a comparison come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class InputSource:
+    """Synthesised with `seed`, or read from `paths`, or else passed by the caller.
+
+    `files` has the file or folder of each sample that was read, in order.
+    """
+
+    seed: int | None = None
+    paths: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the inputs are synthetic."""
+        return self.seed is not None
+
+    def sample(self, index: int) -> str:
+        """The display name of a sample, counted from 0; empty for synthetic ones, which are all alike."""
+        if self.is_synthetic:
+            return ""
+        return self.files[index] if index < len(self.files) else f"sample {index + 1}"
+
+    def to_json(self) -> dict[str, Any]:
+        """This as JSON data, without the names of single samples."""
+        return {"synthetic": self.is_synthetic, "seed": self.seed, "paths": list(self.paths)}
+
+
+FROM_CALLER = InputSource()

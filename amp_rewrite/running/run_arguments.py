@@ -1,0 +1,81 @@
+"""Checks and conversion of what callers pass to be run: models, samples and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from amp_rewrite import arguments
+from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.model import loading, writing
+from amp_rewrite.running import sessions
+from amp_rewrite.running.sessions import Device, Feeds, Runnable
+
+Samples = Feeds | Iterable[Feeds]
+"""Mappings from input names to arrays; a single one need not be in a list."""
+
+_ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
+
+
+def model(name: str, given: loading.ModelSource) -> Runnable:
+    """A model of any kind that `rewrite` takes, in a form that can be run; ModelError if it is not valid."""
+    if isinstance(given, onnx.ModelProto):
+        return given
+    if arguments.is_path(given):
+        return _checked_path(Path(given))
+    if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
+        return writing.to_proto(loading.load(given))
+    raise ModelError(f"{arguments.shown(given)} is not a model", where=name, remedy=_MODELS)
+
+
+_MODELS = "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
+
+
+def _checked_path(path: Path) -> Path:
+    if flaw := arguments.flaw_of(path):
+        raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
+    with loading.open_file(path):
+        return path
+
+
+def samples(given: Samples) -> Iterator[Feeds]:
+    """The samples, each checked when it is requested; FeedError for an invalid one."""
+    several: Any = (given,) if isinstance(given, Mapping) else given
+    # arrays and strings are iterable, but do not hold samples
+    if not isinstance(several, Iterable) or isinstance(several, (str, bytes)) or hasattr(several, "dtype"):
+        raise FeedError(f"{arguments.shown(given)} is not a sample", where="samples", remedy=_ARRAYS)
+    return (_sample(at, sample) for at, sample in enumerate(several))
+
+
+def _sample(at: int, given: object) -> Feeds:
+    where = f"samples[{at}]"
+    if not isinstance(given, Mapping):
+        raise FeedError(f"{arguments.shown(given)} is not a sample", where=where, remedy=_ARRAYS)
+    arrays = dict(given)  # once: an npz file reads an array at each access
+    for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise FeedError(
+                f"{arguments.shown(name)} is not the name of an input", where=where, remedy=_ARRAYS
+            )
+        if _has_mask_or_fields(array):
+            raise FeedError(
+                "is an array with a mask or with fields, which are not supported",
+                where=f'{where}["{name}"]',
+                remedy="give a plain array",
+            )
+    return arrays
+
+
+def _has_mask_or_fields(array: Any) -> bool:
+    """Whether an array has more than plain numbers: a mask, or fields, which would be lost."""
+    return isinstance(array, np.ma.MaskedArray) or bool(getattr(getattr(array, "dtype", None), "names", None))
+
+
+def device(given: Device | str | None) -> Device:
+    """The device, the best one for None. Raises OptionError, and what `sessions.best_device` raises."""
+    return sessions.best_device() if given is None else arguments.choice("device", given, Device)

@@ -1,0 +1,18 @@
+"""The command line, run in the process of the tests."""
+
+from click.testing import CliRunner
+
+from amp_rewrite.cli import main
+
+
+def run(*arguments):
+    """The result of a command."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def failure(*arguments):
+    """The only line on standard error of a command that must end with exit code 2."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    return line

@@ -1,0 +1,217 @@
+"""The files that a command is to write are looked at before any work is done."""
+
+import json
+import os
+import stat
+
+import onnx
+import pytest
+
+from amp_rewrite import rewrite
+from amp_rewrite.errors import OptionError
+from tests import text
+from tests.commands import failure, run
+from tests.test_cli import model
+
+__all__ = ["model"]
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """The path of a model with its weights in `ext.onnx.data`."""
+    path = tmp_path / "ext.onnx"
+    proto = text.model("g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x, w) }")
+    onnx.save(proto, path, save_as_external_data=True, location="ext.onnx.data")
+    return path
+
+
+def content(folder):
+    """The bytes of every file below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--json and MODEL both name"),
+        (("-o", "out.onnx", "--html", "report"), "--json and --html both name"),
+    ],
+)
+def test_two_things_at_one_place_are_refused(model, monkeypatch, arguments, words):
+    """A report over the model or over another report is bad usage, and nothing is written or lost."""
+    monkeypatch.chdir(model.parent)
+    before = model.read_bytes()
+    place = "report" if arguments else "../" + model.parent.name + "/model.onnx"
+    assert words in failure("model.onnx", *arguments, "--json", place)
+    assert model.read_bytes() == before
+    assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rewrite", "--save-plan"),
+        ("rewrite", "--html"),
+        ("explain", "--json"),
+        ("explain", "--html"),
+        ("coverage", "--markdown"),
+        ("coverage", "--junit"),
+        ("bench", "--json"),
+    ],
+)
+def test_no_command_writes_over_its_model(model, command):
+    """Whatever the flag, the model stays as it was."""
+    before = model.read_bytes()
+    name, flag = command
+    assert f"choose another place for {flag}" in failure(name, model, flag, model)
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("flag", ["-o", "--json", "--html", "--save-plan"])
+def test_a_missing_folder_is_said_before_the_work(model, flag):
+    """A report that cannot be written is known before a result is."""
+    assert "there is no folder" in failure(model, flag, model.parent / "missing" / "file")
+    assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+def test_plots_go_to_a_folder(model):
+    """A file in the place of the folder is said before the work."""
+    assert "name a folder" in failure(model, "--plots", model)
+    assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("flag", ["-o", "--json"])
+def test_a_device_stays_what_it_is(model, flag):
+    """Who may write to /dev must not lose /dev/null to a report: what is no file is refused."""
+    pipe = model.with_name("pipe")
+    os.mkfifo(pipe)
+    assert "is a device, a pipe or a socket; name a file" in failure(model, flag, pipe)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+WRITERS = [
+    ("rewrite", "-o"),
+    ("rewrite", "--json"),
+    ("rewrite", "--html"),
+    ("rewrite", "--save-plan"),
+    ("explain", "--json"),
+    ("explain", "--html"),
+    ("coverage", "--json"),
+    ("coverage", "--markdown"),
+    ("coverage", "--junit"),
+    ("coverage", "--update", "--baseline"),
+    ("bench", "--json"),
+    ("bench", "--chart"),
+]
+
+
+@pytest.mark.parametrize("command", WRITERS, ids=" ".join)
+def test_no_command_writes_over_weights(stored, command):
+    """The data files of a model are as safe as the model, whatever the flag."""
+    before = content(stored.parent)
+    name, *flags = command
+    assert "the weights of MODEL" in failure(name, stored, *flags, stored.with_name("ext.onnx.data"))
+    assert content(stored.parent) == before
+
+
+@pytest.mark.parametrize("spelling", ["relative", "link", "hard link", "folder link"])
+def test_no_spelling_of_a_name_helps(stored, monkeypatch, spelling):
+    """A file is the same file by whatever path it is reached."""
+    data, folder = stored.with_name("ext.onnx.data"), stored.parent
+    places = {
+        "relative": f"../{folder.name}/./ext.onnx.data",
+        "link": folder / "link",
+        "hard link": folder / "hard",
+        "folder link": folder / "here" / "ext.onnx.data",
+    }
+    (folder / "link").symlink_to(data)
+    os.link(data, folder / "hard")
+    (folder / "here").symlink_to(".")
+    monkeypatch.chdir(folder)
+    before = data.read_bytes()
+    for flag in ("-o", "--json", "--save-plan"):
+        assert "choose another place" in failure(stored, flag, places[spelling])
+    assert data.read_bytes() == before
+
+
+def test_no_other_input_is_written_over(stored, monkeypatch):
+    """Plans, lists and what they extend, rules and their baseline, and inputs are read, and not written."""
+    folder = stored.parent
+    monkeypatch.chdir(folder)
+    (folder / "list.yaml").write_text("extends: base.yaml\n")
+    (folder / "base.yaml").write_text("allow: {Relu: fast}\n")
+    (folder / "rules.yaml").write_text("baseline: baseline.json\n")
+    (folder / "inputs").mkdir()
+    assert run(stored, "--dry-run", "--save-plan", "plan.json").exit_code == 0
+    assert run("coverage", stored, "--baseline", "baseline.json", "--update").exit_code == 0
+    (folder / "inputs" / "a.npz").write_bytes(b"numbers")
+    before = content(folder)
+    for read, written in [
+        (("--list", "list.yaml"), "list.yaml"),
+        (("--list", "list.yaml"), "base.yaml"),
+        (("--plan", "plan.json"), "plan.json"),
+        (("--data", "inputs"), "inputs/a.npz"),
+        (("--data", "inputs/a.npz"), "inputs/a.npz"),
+    ]:
+        said = failure(stored, *read, "--json", written)
+        assert f"--json and {read[0]} both name {written}" in said
+    for read, written in [("rules.yaml", "rules.yaml"), ("rules.yaml", "baseline.json")]:
+        said = failure("coverage", stored, "--rules", read, "--junit", written)
+        assert f"--junit and --rules both name {written}" in said
+    assert "--baseline and MODEL" in failure("coverage", stored, "--baseline", stored, "--update")
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--json", "model_fp16.onnx"), "--json and the result both name"),
+        (("--to", "bfloat16", "--html", "model_bf16.onnx"), "--html and the result both name"),
+        (("-o", "z.onnx", "--json", "z.onnx.data"), "--json and the weights of --output both name"),
+        (("-o", "z.onnx", "--json", "Z.ONNX.1.DATA"), "the weights of --output both name"),
+        (("-o", "z.onnx", "--json", "z.onnx.00001-of-00002.data"), "the weights of --output both name"),
+        (("--save-plan", "model_fp16.onnx.data"), "--save-plan and the weights of the result both name"),
+        (("-o", "z.onnx", "--json", "Z.onnx"), "--output and --json both name"),
+        (("--plots", ".", "--json", "ranges.svg"), "--json and --plots both name"),
+    ],
+)
+def test_what_is_written_differs(model, monkeypatch, flags, words):
+    """Default names, data files and pictures are planned with the rest, before anything is written."""
+    monkeypatch.chdir(model.parent)
+    assert words in failure(model, *flags, "--external-data", "always")
+    assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+def test_weights_of_the_old_result_are_no_place_for_a_report(stored):
+    """What the result that is replaced refers to is not taken for a report, and then removed."""
+    out = stored.with_name("out.onnx")
+    assert run(stored, "-o", out, "--no-verify").exit_code == 0
+    said = failure(stored, "-o", out, "--json", out.with_name("out.onnx.data"), "--no-verify")
+    assert "--json and the weights of --output" in said
+    assert onnx.load(out).graph.initializer
+
+
+def test_the_library_does_not_write_over_weights(stored):
+    """From Python, too, a result does not take the place of the data that it is made from."""
+    before = content(stored.parent)
+    with pytest.raises(OptionError, match="holds weights of the input"):
+        rewrite(stored, output=stored.with_name("ext.onnx.data"))
+    assert content(stored.parent) == before
+
+
+def test_a_baseline_is_updated(model):
+    """What is to be written anew is no clash with itself."""
+    baseline = model.with_name("baseline.json")
+    for _ in range(2):
+        assert run("coverage", model, "--baseline", baseline, "--update").exit_code == 0
+    assert json.loads(baseline.read_text())["nodes"]
+
+
+def test_the_demo_leaves_another_model_alone(tmp_path):
+    """A model of the user's own that is called as the demo's is stays."""
+    model = tmp_path / "demo.onnx"
+    onnx.save(text.model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), model)
+    before = content(tmp_path)
+    assert "is not the demo's own file" in failure("demo", "-o", tmp_path)
+    assert content(tmp_path) == before

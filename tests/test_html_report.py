@@ -1,0 +1,197 @@
+"""The content of the HTML report, and how it is embedded."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import amp_rewrite
+from amp_rewrite import demo, explanation
+from amp_rewrite.coverage import measuring
+from amp_rewrite.explaining.sentences import chain, of_cause
+from amp_rewrite.model import constants
+from amp_rewrite.pipeline import analyze, rewrite
+from amp_rewrite.reporting import (
+    graph_drawing,
+    html_file,
+    html_json,
+    html_report,
+    plots,
+    summary,
+    verdict_text,
+)
+from amp_rewrite.reporting.html_report import Evidence, HtmlReport
+from tests.text import RUNS, model
+
+needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
+HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
+
+
+def made(proto, evidence=None):
+    """The page of a model."""
+    analysis = analyze(proto)
+    found = explanation.of_analysis(analysis, {})
+    planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
+    drawn = graph_drawing.build(
+        analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
+    )
+    binades = plots.binades_of_stored(constants.find(analysis.loaded.model).values())
+    decided = html_report.decision_view(drawn, found.decisions, found.causes, binades, analysis.plan.half)
+    result = rewrite(proto)
+    return HtmlReport(
+        "model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model)
+    )
+
+
+def data_of(html):
+    """The data that the page's scripts read."""
+    (held,) = re.findall(rb'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    return json.loads(held)
+
+
+def compared(proto):
+    """Results of runs of the demo."""
+    from amp_rewrite.running import blame, observation, verification  # noqa: PLC0415 - needs onnxruntime
+
+    after, feeds = rewrite(proto).model, demo.feeds()
+    verdict = verification.verify(proto, after, [feeds])
+    verdict = replace(verdict, blame=blame.blame(proto, after, feeds))
+    return Evidence(verdict, observed=observation.observe(proto, [feeds]))
+
+
+def test_the_summary_and_the_coverage_are_those_of_the_report():
+    """The page has the lines that the terminal prints, and the numbers of the frozen coverage."""
+    shown = made(demo.network())
+    data = html_json.plain(shown)
+    assert data["summary"] == [[line.name, line.text] for line in summary.lines(shown.report)]
+    assert data["coverage"]["flops"] == shown.coverage.flops.to_json()
+    assert data["coverage"]["operators"]["MatMul"] == shown.coverage.row("MatMul").to_json()
+
+
+def test_the_chain_of_causes_is_the_one_that_explain_prints():
+    """Following the causes of a unit through the page's data gives the steps of `sentences.chain`."""
+    proto = demo.network()
+    analysis, data = analyze(proto), html_json.plain(made(proto))
+    unit = next(unit for unit in analysis.graph.units if unit.node.name == "rms_sqrt")
+    (box,) = [box for box in data["boxes"] if box["name"] == "rms_sqrt"]
+    assert box["units"] == (unit.index,)
+    found, at = [], unit.index
+    while at is not None:
+        found.append((data["reasons"][at]["unit"], data["reasons"][at]["reason"]))
+        at = data["reasons"][at]["cause"]
+    steps = chain(analysis.decisions(), unit.index)
+    assert found == [(step.unit, step.reason) for step in steps]
+    assert len(found) == 4
+
+
+def test_what_holds_nodes_back_is_what_explain_says():
+    """The causes have the same order and text, each with the boxes of its nodes."""
+    proto = demo.network()
+    data = html_json.plain(made(proto))
+    causes = explanation.of_analysis(analyze(proto), {}).causes
+    assert [(cause["weight"], cause["suggestion"]) for cause in data["causes"]] == [
+        (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
+    ]
+    names = [data["boxes"][box]["name"] for box in data["causes"][0]["boxes"]]
+    assert {"rms_square", "rms_mean", "rms_epsilon", "rms_sqrt"} <= set(names)
+
+
+@needs_runs
+def test_errors_stand_at_the_boxes_that_make_the_values():
+    """Every node that was compared has its error; the verdict has the cells of the terminal's table."""
+    proto = demo.network()
+    evidence = compared(proto)
+    shown = made(proto, evidence)
+    data = html_json.plain(shown)
+    assert len(data["errors"]) == len(evidence.verdict.blame.nodes) > 40
+    for error in data["errors"]:
+        assert error["value"] in [value["name"] for value in data["boxes"][error["box"]]["outputs"]]
+    assert [row["cells"] for row in data["verification"]["rows"]] == [
+        verdict_text.cells(output) for output in evidence.verdict.outputs
+    ]
+    assert data["verification"]["ok"] is True
+    assert set(shown.pictures) == {"errors", "ranges"}
+
+
+def test_without_a_run_the_page_says_so():
+    """Without a verdict, the page shows none."""
+    data = html_json.plain(made(demo.network(), Evidence(unverified="nobody asked")))
+    assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
+    assert data["errors"] == []
+
+
+@needs_runs
+def test_an_output_that_holds_nothing_to_compare_is_neither_good_nor_bad():
+    """A mask of -inf in both models has no numbers and no colour; an inconclusive comparison is a fault."""
+    proto = model("""g (float[2] x) => (float[2] y, float[2] mask) {
+        s = Sub (x, x) mask = Log (s) y = Relu (x) }""")
+    fine = amp_rewrite.verify(proto, proto, [{"x": np.float32([1, 2])}])
+    shown = html_json.plain(made(demo.network(), Evidence(fine)))["verification"]
+    assert (shown["ok"], [row["ok"] for row in shown["rows"]]) == (True, [True, None])
+    assert [cell for cell in shown["rows"][1]["cells"] if cell] == ["mask", "not compared"]
+    odd = amp_rewrite.verify(proto, proto, [{"x": np.float32([np.nan, np.nan])}])
+    shown = html_json.plain(made(demo.network(), Evidence(odd)))["verification"]
+    assert shown["ok"] is False
+    assert len(shown["faults"]) == 2
+
+
+def test_nothing_of_a_model_ends_the_script():
+    """Names with markup in them survive as data, and no byte of them is markup in the file."""
+    proto = model("g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { [name] y = MatMul (x, w) }")
+    proto.graph.node[0].name = HOSTILE
+    html = html_file.render(made(proto))
+    assert HOSTILE.encode() not in html
+    assert b"window.pwned" in html  # as data
+    scripts = re.findall(rb"<script[^>]*>", html)
+    assert scripts == [b'<script type="application/json" id="data">', b"<script>", b"<script>"]
+    assert html.count(b"<!--") == 1  # the licences
+    assert HOSTILE in [box["name"] for box in data_of(html)["boxes"]]
+
+
+@pytest.mark.parametrize(
+    "text", [HOSTILE, "\ud800", "\x00\x07", "{{data}}", "\\u003c", "]]>", "ünïcode 名前"]
+)
+def test_what_is_embedded_comes_out_again(text):
+    """Any text is ASCII without `<`, `>`, `&` inside the file, and itself again when it is parsed."""
+    held = html_file.embedded({text: [text]})
+    assert held.isascii()
+    assert not set("<>&\u2028") & set(held)
+    assert json.loads(held) == {text: [text]}
+
+
+def test_the_file_needs_nothing_but_itself():
+    """The policy forbids loading and other scripts, and nothing in the file requests any."""
+    html = html_file.render(made(demo.network())).decode()
+    assert "default-src 'none'" in html
+    assert "unsafe" not in re.search(r'content="(default-src[^"]*)"', html)[1]
+    assert not re.search(r"<(link|img|iframe|base)\b|<script[^>]+src|@import|url\(|sourceMappingURL", html)
+    assert "{{" not in html.split("<script>")[0].replace("{{}}", "")
+
+
+def test_the_licences_of_the_libraries_are_in_the_file():
+    """The report contains the required notices."""
+    html = html_file.render(made(demo.network())).decode()
+    assert "Copyright 2010-2026 Mike Bostock" in html
+    assert "Copyright (c) 2012-2014 Chris Pettitt" in html
+
+
+def test_one_page_gives_the_same_bytes_twice():
+    """Equal reports have equal bytes."""
+    shown = made(demo.network())
+    assert html_file.render(shown) == html_file.render(shown)
+
+
+@needs_runs
+def test_an_infinite_error_is_still_json():
+    """JSON has no infinity: scripts read a large number, and the text is `inf`."""
+    proto = demo.network()
+    evidence = compared(proto)
+    blame = evidence.verdict.blame
+    lost = replace(blame.nodes[0], error=float("inf"), added=float("inf"), non_finite=3, low=None)
+    verdict = replace(evidence.verdict, blame=replace(blame, nodes=(lost, *blame.nodes[1:])))
+    html = html_file.render(made(proto, replace(evidence, verdict=verdict)))
+    error = data_of(html)["errors"][0]
+    assert (error["error"], error["non_finite"], error["reads"]) == ("inf", 3, None)
+    assert error["size"] > 1
