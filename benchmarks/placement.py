@@ -34,11 +34,11 @@ PACKAGES = ("onnxruntime-gpu", "onnx", "onnx-ir")
 HEADING = """# What onnxruntime's CUDA provider executes
 
 Each of {all} models is opened in float32 and as our result in float16 and in bfloat16, at the defaults, as
-`amp-rewrite placement` does; {known} of them load in float32. Numbers are of the graph that onnxruntime executes
-after its own optimisation, subgraphs included: all nodes; of these, those that handle half, and those that
-handle float32 but not half (Casts and copies count for neither); Casts between float32 and half. "Worse" names
-what the result has more of than the model: Casts that onnxruntime inserts, copies between devices (Memcpy),
-nodes on the CPU.
+`amp-rewrite placement` does; {known} of them load in float32. Numbers are of the graph that onnxruntime
+executes after its own optimisation, subgraphs included: all nodes; of these, those that handle half, and
+those with float32 but no half (Casts and copies count for neither); Casts between float32 and half. "Worse"
+names what the result has more of than the model: Casts that onnxruntime inserts, copies between devices
+(Memcpy), nodes on the CPU.
 
 {where}
 

@@ -231,7 +231,7 @@ def test_the_command_prints_and_writes(files, tmp_path):
 def test_a_message_is_one_line_without_places_in_c():
     """What is wrong comes behind the file and signature of onnxruntime's own source."""
     said = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
-    /onnxruntime_src/onnxruntime/core/x.cc:467 bool onnxruntime::X::Y(const Z<T>&) found was false. No kernel"""
+    /onnxruntime_src/onnxruntime/core/x.cc:467 bool X::Y(const Z<T>&) found was false. No kernel"""
     plain = "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: No kernel"
     assert session_process.message(said) == plain
     assert len(session_process.message("word " * 1000)) < 500

@@ -135,6 +135,26 @@ KNOWN = {
 """Nodes and float Casts of shared models, as onnxruntime-gpu 1.31.1 executes them."""
 
 
+REFUSED = {
+    "onnx_dequantizelinear_float4e2m1",
+    "osf_face_detection",
+    "osf_landmarks0",
+    "pcb_aoi_opset1",
+    "silero_v6_ort_extended",
+    "trt_nested_local_function",
+    "trt_toy_subgraph",
+}
+"""The shared models that onnxruntime-gpu 1.31.1 does not load on CUDA."""
+
+
+@pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
+def test_all_types_of_shared_models_are_known(place):
+    """Every model but the refused ones loads, and the precision of each of its nodes can be told."""
+    found = {path.parent.name: place(path, None) for path in sorted(MODELS.glob("*/model.onnx"))}
+    assert {name for name, one in found.items() if one.refused} == REFUSED
+    assert {name: one.untyped for name, one in found.items() if one.untyped} == {}
+
+
 @pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
 @pytest.mark.parametrize("name", KNOWN)
 def test_shared_models_have_their_numbers(place, name):

@@ -19,6 +19,7 @@ from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.table import print_placements
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Device, Feeds
@@ -55,7 +56,8 @@ def placement(
     """Show what onnxruntime executes of each MODEL on a provider, after its own optimisation.
 
     Nodes by precision, Casts, copies between devices, nodes on the CPU and why. Exit code 1 when a model does
-    not load, or does not run with --run.
+    not load, or does not run with --run. Stub libraries compute nothing: with them, a model whose shapes
+    depend on values may fail to run.
     """
     if not run:
         _refuse_inputs()
@@ -94,7 +96,12 @@ def _json(found: Mapping[str, Placement], original: Placement | None, device: De
     models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in found.items()]
     stubs = opening.needs_stubs(device)
     before = {} if original is None else {"original": original.to_json()}
-    return {"provider": device.value.lower(), "stubs": stubs, **before, "models": models}
+    head = {
+        "onnxruntime": sessions.onnxruntime().__version__,
+        "provider": device.value.lower(),
+        "stubs": stubs,
+    }
+    return {**head, **before, "models": models}
 
 
 def _against(found: Placement, original: Placement | None) -> dict[str, object]:

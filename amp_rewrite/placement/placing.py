@@ -49,8 +49,14 @@ def _placed(process: SessionProcess, device: Device, model: Path, feeds: Feeds |
     with tempfile.TemporaryDirectory(prefix="amp-rewrite-placement-") as folder:
         request = Request(model, device, Path(folder), feeds)
         answer = process.opened(request)
+        if answer.refused and feeds is not None:  # a run that crashes says nothing of the load
+            return _without_run(_placed(process, device, model), answer.refused)
         if answer.refused:
             return Placement(refused=answer.refused)
         log, nodes = placement_log.read(request.log), saved_graph.read(request.optimised)
     found = placement.of(nodes, log, given, cpu_asked=device is Device.CPU)
     return replace(found, failed=answer.failed, profile=answer.profile)
+
+
+def _without_run(found: Placement, failed: str) -> Placement:
+    return found if found.refused else replace(found, failed=failed)
