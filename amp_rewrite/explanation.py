@@ -56,9 +56,7 @@ class Explanation:
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
         if self.counted is None:
-            raise OptionError(
-                "a plan alone says nothing of shapes", remedy="ask for advice on the model, with --plan"
-            )
+            raise OptionError("a plan alone has no shapes", remedy="ask for advice on the model, with --plan")
         return advice.give(self.counted, self.decisions, self.half, capability)
 
 
