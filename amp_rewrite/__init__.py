@@ -17,8 +17,8 @@ from amp_rewrite.process import fork_safe
 if TYPE_CHECKING:
     from amp_rewrite.coverage.counts import Coverage
     from amp_rewrite.coverage.measuring import measure as measure_coverage
-    from amp_rewrite.explaining.analysis import Analysis
-    from amp_rewrite.passes import AmpPass
+    from amp_rewrite.explaining.frozen_analysis import Analysis
+    from amp_rewrite.onnx_ir_pass import AmpPass
     from amp_rewrite.pipeline import Result, analyze, rewrite
     from amp_rewrite.placement.placement import Placement
     from amp_rewrite.placement.placing import place as measure_placement
@@ -50,8 +50,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    "AmpPass": "passes:AmpPass",
-    "Analysis": "explaining.analysis:Analysis",
+    "AmpPass": "onnx_ir_pass:AmpPass",
+    "Analysis": "explaining.frozen_analysis:Analysis",
     "Coverage": "coverage.counts:Coverage",
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",

@@ -22,14 +22,14 @@ from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.colouring import classification, rules
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.explaining.analysis import Analysis, Decided, freeze
+from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rewriting import annotations, checking, editing, plan, plan_files, preparing, tidy
+from amp_rewrite.rewriting import annotations, editing, plan, plan_files, preparing, result_checks, tidy
 from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
@@ -65,7 +65,7 @@ def analyze(
     """
     argument_checks.check_types(source, options, replay, seen)
     arguments.function("progress", progress)
-    with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
         return _decide(source, _settled(options, replay), replay, seen or {}, Stopwatch(progress))
 
 
@@ -139,7 +139,7 @@ def rewrite(
     stages = Stopwatch(progress)
     if options.check:
         worker.start()
-    with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
         analysis = _decide(source, options, replay, seen or {}, stages)
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
@@ -232,15 +232,17 @@ def _write(analysis: Analysis, source: loading.ModelSource, target: Path | None)
     )
 
 
-def _check(analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult) -> checking.Validity:
+def _check(
+    analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult
+) -> result_checks.Validity:
     """What is wrong with a result that changed."""
     if not analysis.plan:
-        return checking.Validity()
+        return result_checks.Validity()
     model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
     keeps_io = options.io is IOTypes.KEEP
-    broken = checking.broken_io(analysis.io, checking.io_types(model, types)) if keeps_io else ()
+    broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()
     if not options.check:
-        return checking.Validity(broken=broken)
+        return result_checks.Validity(broken=broken)
     nodes = inlined_size.node_count(model) if model.functions else analysis.report().nodes.total
-    found = checking.validate(made.checkable, lambda: writing.checkable(source), nodes)
+    found = result_checks.validate(made.checkable, lambda: writing.checkable(source), nodes)
     return replace(found, broken=(*broken, *found.broken))

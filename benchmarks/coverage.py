@@ -33,7 +33,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import of_cause, plural
-from amp_rewrite.explanation import of_analysis
+from amp_rewrite.explanation_sources import of_analysis
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 BOUND = 0.9

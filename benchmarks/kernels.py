@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.placement import opening, stub_libraries
+from amp_rewrite.running.sessions import Device
 
 _CHILD = """
 import json
@@ -36,11 +41,22 @@ _OPEN = (1 << 31) - 1
 
 def kernels() -> list[dict[str, object]]:
     """All kernels, sorted; RuntimeError if onnxruntime crashes on listing them."""
-    child = subprocess.run([sys.executable, "-c", _CHILD], capture_output=True, text=True, check=False)
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD], env=_environment(), capture_output=True, text=True, check=False
+    )
     if child.returncode != 0:
         raise RuntimeError(f"onnxruntime cannot list its kernels (exit code {child.returncode})")
     rows = json.loads(child.stdout.splitlines()[-1])
     return sorted((_kernel(*row) for row in rows), key=lambda kernel: json.dumps(kernel, sort_keys=True))
+
+
+def _environment() -> dict[str, str]:
+    """That of the child: for an onnxruntime-gpu on a machine without CUDA, with stub CUDA libraries."""
+    try:
+        is_stubbed = opening.needs_stubs(Device.CUDA)
+    except MissingPackageError:
+        return dict(os.environ)
+    return {**os.environ, "LD_LIBRARY_PATH": str(stub_libraries.folder())} if is_stubbed else dict(os.environ)
 
 
 def _kernel(

@@ -5,7 +5,7 @@ import json
 import onnx
 import pytest
 
-from amp_rewrite import analyze, explanation, rewrite
+from amp_rewrite import analyze, explanation_sources, rewrite
 from amp_rewrite.advice import advice, advice_text, compute_capability
 from amp_rewrite.advice.compute_capability import Capability, parse, shortfall
 from amp_rewrite.errors import OptionError
@@ -232,7 +232,7 @@ SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = M
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     """A model in a folder, on a machine without a device."""
-    monkeypatch.setattr(explanation, "of_this_machine", lambda: None)
+    monkeypatch.setattr(explanation_sources, "of_this_machine", lambda: None)
     monkeypatch.setattr("amp_rewrite.cli.explain_answers.of_this_machine", lambda: None)
     onnx.save(text.model(SOURCE), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"

@@ -12,10 +12,10 @@ import pytest
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.colouring import patterns
+from amp_rewrite.colouring import pin_patterns
 from amp_rewrite.explaining import suggestions
-from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.explaining.causes import Change, Suggestion
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import of_cause
 from amp_rewrite.flops import flop_count
 from amp_rewrite.numerics.half import BFLOAT16
@@ -241,7 +241,7 @@ def test_a_large_model_gets_fewer_tries(monkeypatch):
 )
 def test_a_name_as_a_pin(name, others, pattern):
     """A pin names its node and no other, whatever the name has in it."""
-    assert patterns.pattern_for(name, others) == pattern
+    assert pin_patterns.pattern_for(name, others) == pattern
     assert re.fullmatch(pattern, name)
 
 

@@ -10,7 +10,7 @@ import pytest
 import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.evidence import Authority

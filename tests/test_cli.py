@@ -298,7 +298,7 @@ def test_a_fault_of_our_own_is_no_traceback(model, monkeypatch):
 
 def test_a_result_that_is_not_valid_ends_with_1(model, monkeypatch):
     """When the check fails, the file is written, the summary says what broke, and the exit code is 1."""
-    monkeypatch.setattr("amp_rewrite.rewriting.checking.broken_io", lambda *_: ("the output is gone",))
+    monkeypatch.setattr("amp_rewrite.rewriting.result_checks.broken_io", lambda *_: ("the output is gone",))
     result = run(model)
     assert result.exit_code == 1
     assert "BROKEN" in result.output

@@ -108,7 +108,7 @@ def test_a_baseline_is_written_and_then_held(model, tmp_path):
         (["--require", "MatMul=x"], "--require MatMul=x is not OP=SHARE"),
         (["--forbid-half", "Sofmax"], "no operator is called Sofmax; did you mean Softmax?"),
         (["--dim", "n"], "--dim n is not NAME=SIZE"),
-        (["--dim", "m=3"], "no open dimension 'm'; it has n"),
+        (["--dim", "m=3"], "no open dimension 'm'; it leaves open n"),
         (["--update"], "--update has nothing to write; say where with --baseline FILE"),
         (["--baseline", "none.json"], "there is no such baseline; write it with --update"),
         (["--rules", "none.yaml"], "cannot be read"),

@@ -34,7 +34,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import amp_rewrite
-from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind, OpLists

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import amp_rewrite
-from amp_rewrite import demo, explanation
+from amp_rewrite import demo, explanation_sources
 from amp_rewrite.coverage import measuring
 from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants
@@ -32,7 +32,7 @@ HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 def made(proto, evidence=None):
     """The page of a model."""
     analysis = analyze(proto)
-    found = explanation.of_analysis(analysis, {})
+    found = explanation_sources.of_analysis(analysis, {})
     planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
     drawn = graph_drawing.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
@@ -90,7 +90,7 @@ def test_what_holds_nodes_back_is_what_explain_says():
     """The causes have the same order and text, each with the boxes of its nodes."""
     proto = demo.network()
     data = html_json.plain(made(proto))
-    causes = explanation.of_analysis(analyze(proto), {}).causes
+    causes = explanation_sources.of_analysis(analyze(proto), {}).causes
     assert [(cause["weight"], cause["suggestion"]) for cause in data["causes"]] == [
         (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
     ]

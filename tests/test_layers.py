@@ -13,8 +13,8 @@ ORDER = """
     numerics onnx_types policy model flops
     analysis colouring rewriting explaining
     running placement coverage advice reporting
-    argument_checks pipeline explanation rewrite_and_verify
-    testing passes demo options half cli __init__ __main__
+    argument_checks pipeline explanation_sources rewrite_and_verify
+    testing onnx_ir_pass demo options half cli __init__ __main__
 """.split()
 ASKING = {"onnx_types/contrib_schemas.py", "numerics/rounding.py"}
 """What imports onnxruntime besides `running`, in functions."""

@@ -10,7 +10,7 @@ from amp_rewrite import analyze, demo, rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Options
-from amp_rewrite.rewriting import checking
+from amp_rewrite.rewriting import result_checks
 from tests import text
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""
@@ -283,7 +283,7 @@ def test_numbers(model):
 def test_a_very_large_model_is_checked_for_its_structure_and_says_so(model, monkeypatch):
     """Beyond the limit onnx infers no types again: the report warns of it; below, nothing is said."""
     assert rewrite(model).report.warnings == ()
-    monkeypatch.setattr(checking, "FULL_UP_TO", 1)
+    monkeypatch.setattr(result_checks, "FULL_UP_TO", 1)
     (warning,) = rewrite(model).report.warnings
     assert "structure only" in warning
 

@@ -1,6 +1,9 @@
 """Sessions on CUDA: as it is where it works, else against the stub libraries; slow, as onnxruntime-gpu is."""
 
+import importlib
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import onnx
@@ -14,7 +17,8 @@ from amp_rewrite.placement.placement_log import Why
 from amp_rewrite.running.sessions import Device
 from tests import text
 
-MODELS = Path(__file__).parents[2] / "shared" / "models"
+ROOT = Path(__file__).parents[1]
+MODELS = ROOT.parent / "shared" / "models"
 
 
 def reason():
@@ -162,3 +166,17 @@ def test_shared_models_have_their_numbers(place, name):
     found = place(MODELS / name / "model.onnx", None)
     assert (found.refused, found.nodes, found.float_casts) == ("", *KNOWN[name])
     assert found.untyped == {}
+
+
+def test_the_registry_is_the_committed_table(monkeypatch):
+    """What decides where half can run is what onnxruntime-gpu registers, if it is the table's version."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    kernels = importlib.import_module("kernels")
+    monkeypatch.delitem(sys.modules, "kernels")
+    committed = json.loads(
+        (ROOT / "amp_rewrite" / "policy" / "kernel_tables" / "onnxruntime_cuda.json").read_text()
+    )
+    found = kernels.table()
+    if found["onnxruntime"] != committed["onnxruntime"]:
+        pytest.skip(f"the table is of {committed['onnxruntime']}, and {found['onnxruntime']} is installed")
+    assert kernels.condensed(found) == committed

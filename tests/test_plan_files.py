@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from onnx import parser
 
-from amp_rewrite import analyze, explanation, rewrite
+from amp_rewrite import analyze, explanation_sources, rewrite
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Options
@@ -290,7 +290,7 @@ def test_whatever_stands_in_a_plan(model, tmp_path):
     for edited in edits(json.loads(dumped(model))):
         path.write_text(json.dumps(edited))
         try:
-            explanation.of_plan(path)
+            explanation_sources.of_plan(path)
             rewrite(model, Options(check=False), replay=load(path))
         except (PlanError, OptionError) as error:  # keep_io may name what the model lacks
             refusals.add(str(error).partition("is not a valid plan ")[2])

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_rewrite.advice import product_dimensions
 from amp_rewrite.advice.product_dimensions import KnownShape, ShapeOf, Size
-from amp_rewrite.colouring.patterns import pinned_as
+from amp_rewrite.colouring.pin_patterns import pinned_as
 from amp_rewrite.flops import shapes
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model.traversal import graphs

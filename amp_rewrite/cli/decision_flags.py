@@ -12,7 +12,7 @@ import click
 from amp_rewrite import pipeline
 from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, written
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind

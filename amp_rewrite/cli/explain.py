@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import explanation
+from amp_rewrite import explanation_sources
 from amp_rewrite.cli import html_and_plots, input_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explain_answers import Query
@@ -18,13 +18,13 @@ from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explanation import DecisionSource, Explanation
+from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.terminal_rewrite import print_lines
-from amp_rewrite.rewriting import checking
+from amp_rewrite.rewriting import result_checks
 
 PLAN = ".json"
 """How the name of a saved plan ends."""
@@ -65,7 +65,7 @@ def explain(
     query = Query(node=node, why_cast=why_cast, all_=all_, advice=advice, capability=device_capability)
     query.refuse_contradictions()
     dims = input_flags.dims(dim)
-    with contextlib.nullcontext() if model.suffix == PLAN else checking.blaming(lambda: str(model)):
+    with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
         found = _explanation(model, asked, dims)
         if report_files.asked:
             report_files.write(_page(model, asked, found, dims))
@@ -87,10 +87,10 @@ def _explanation(model: Path, asked: DecisionFlags, dims: Dims) -> Explanation:
                 where=model,
                 remedy="leave the other flags out, or explain the model with --plan",
             )
-        return explanation.of_plan(model)
+        return explanation_sources.of_plan(model)
     if asked.decided:
-        return explanation.of_analysis(asked.analyze(model), dims)
-    return explanation.of_model(model, dims, lambda: asked.analyze(model))
+        return explanation_sources.of_analysis(asked.analyze(model), dims)
+    return explanation_sources.of_model(model, dims, lambda: asked.analyze(model))
 
 
 def _page(model: Path, asked: DecisionFlags, found: Explanation, dims: Dims) -> HtmlReport:

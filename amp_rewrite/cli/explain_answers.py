@@ -14,7 +14,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
 from amp_rewrite.explaining import cast_explanations
 from amp_rewrite.explaining.sentences import chain, first_step
-from amp_rewrite.explanation import DecisionSource, Explanation
+from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.reporting import terminal_explain
 

@@ -11,13 +11,13 @@ from typing import Any
 import click
 import onnx_ir as ir
 
-from amp_rewrite import explanation, pipeline
+from amp_rewrite import explanation_sources, pipeline
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining.analysis import Analysis
-from amp_rewrite.explanation import Explanation
+from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.explanation_sources import Explanation
 from amp_rewrite.files import destination, staging
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.flops.open_dimensions import Dims
@@ -89,7 +89,7 @@ class PageMaker:
 
     def record(self, analysis: Analysis) -> None:
         """Records what the page shows of an analysis, before its model is changed."""
-        found = explanation.of_analysis(analysis, self.dims)
+        found = explanation_sources.of_analysis(analysis, self.dims)
         planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
         self._decided = _decided(found, analysis.loaded.model, planned, analysis.plan.half)
 

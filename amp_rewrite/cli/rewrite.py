@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from amp_rewrite import explanation
-from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
-from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, of_plan, report_flags
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob, original
+from amp_rewrite.cli.rewrite_job import RewriteJob, original
 from amp_rewrite.console import Console
 from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.assumptions import assumptions
-from amp_rewrite.errors import AmpRewriteError, OptionError
-from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.open_dimensions import Dims
-from amp_rewrite.model import writing
-from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import summary, terminal_rewrite
-from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome, Verification
-from amp_rewrite.rewriting import checking, plan_files
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome
+from amp_rewrite.rewriting import plan_files, result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.verification import Verdict
 
 
 @click.command(cls=WritingCommand)
@@ -113,7 +103,7 @@ def rewrite(
     console = Console(quiet=quiet)
     policy = _policy(asked, observe)
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
-    with checking.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+    with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         counts = report_files.asked or save_plan is not None
         pages = PageMaker(feeds.known_sizes(model, data) if counts else {})
 
@@ -143,9 +133,9 @@ def rewrite(
         if report_files.asked:
             _write_page(report_files, job, done, pages, latency=latency)
     if isinstance(done, Analysis):
-        _tell_plan(console, done, json_)
+        rewrite_output.print_plan(console, done, json_)
     else:
-        _tell(console, job, done, json_)
+        rewrite_output.print_result(console, job, done, json_)
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:
@@ -197,60 +187,3 @@ def _write_page(
     evidence = job.evidence(done, timed=latency)
     coverage = measuring.measure(done.result.model, pages.dims)
     report_files.write(pages.page(job.model, done.result.report, evidence, coverage))
-
-
-def _tell(console: Console, job: RewriteJob, outcome: Outcome, json_: Path | None) -> None:
-    """Reports on a result, and sets the exit code."""
-    report, verdict = outcome.result.report, outcome.verification
-    reason = job.not_verified(verdict)
-    if json_ is not None:
-        _write_json(json_, report, verdict, reason, explanation.advise(outcome.result.model, report.half))
-    terminal_rewrite.print_summary(console, report, str(outcome.result.model))
-    if reason == NOTHING_CHANGED:
-        console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
-        console.print(f"not compared with the original: {reason}")
-    _print_verdict(console, verdict, per_node=job.comparing.per_node)
-    if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
-        terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
-    passed = verdict.ok if isinstance(verdict, Verdict) else None
-    exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
-
-
-def _write_json(path: Path, report: Report, judged: Verification, reason: str, advice: Advice) -> None:
-    verdict = judged.to_json() if isinstance(judged, Verdict) else None
-    if isinstance(judged, AmpRewriteError):
-        verdict = {"not_compared": in_flags(judged)}
-    verified = {"verified": not reason, "not_verified": reason or None}
-    told = {"verification": verdict, "advice": advice.to_json()}
-    writing.write_json({**report.to_json(), **verified, **told}, path)
-
-
-def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
-    """Prints a verdict; a bad one, or why there is none, on standard error if all else is quiet."""
-    loud = Console(stderr=console.quiet)
-    if isinstance(verdict, AmpRewriteError):
-        loud.print(f"not compared with the original: {in_flags(verdict)}")
-    elif verdict is not None:
-        terminal_rewrite.print_verdict(console if verdict.ok else loud, verdict, per_node=per_node)
-
-
-def _tell_plan(console: Console, analysis: Analysis, json_: Path | None) -> None:
-    """Reports on a plan that is not carried out."""
-    if json_ is not None:
-        advice = explanation.advise_planned(analysis)
-        _write_json(json_, analysis.report(), None, "--dry-run was given", advice)
-    terminal_rewrite.print_plan(console, analysis.plan)
-    terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
-    halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))
-    console.print(
-        f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
-        f"{len(analysis.plan.casts):,} Casts; no model was written"
-    )
-
-
-def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
-    """Commands to run next, ready to paste; only the result records what was observed."""
-    report = result.report
-    name = as_argument(Path(result.model) if report.observed else model)
-    if report.nodes.full or report.nodes.mixed:
-        yield f"amp-rewrite explain {name}   # why nodes stay float32"

@@ -25,7 +25,7 @@ from amp_rewrite.errors import (
     ThreadError,
     TimeLimitError,
 )
-from amp_rewrite.explaining.analysis import Analysis
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Options

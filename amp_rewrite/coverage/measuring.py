@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.colouring.patterns import pinned_as
+from amp_rewrite.colouring.pin_patterns import pinned_as
 from amp_rewrite.coverage import node_precision
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.coverage.counts import (
@@ -27,7 +27,7 @@ from amp_rewrite.model import constants, inlining, loading, traversal, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.process import garbage_collection
-from amp_rewrite.rewriting import checking
+from amp_rewrite.rewriting import result_checks
 
 
 def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
@@ -37,7 +37,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
     ModelError, and OptionError for a dimension that is not open or an invalid size.
     """
     sizes = arguments.sizes("dims", dims)
-    with garbage_collection.paused(), checking.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
-from amp_rewrite.colouring import patterns as naming
+from amp_rewrite.colouring import pin_patterns as naming
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion

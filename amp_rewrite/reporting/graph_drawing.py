@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use, value_of
-from amp_rewrite.colouring.patterns import pinned_as
+from amp_rewrite.colouring.pin_patterns import pinned_as
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name

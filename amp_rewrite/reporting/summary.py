@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.report import Report

@@ -28,12 +28,12 @@ from amp_rewrite.colouring.painting import Paint, Painting
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.operator_lists import Entry
-from amp_rewrite.rewriting import cast_sites, decisions, json_fields, records
+from amp_rewrite.rewriting import cast_sites, decision_records, decisions, json_fields
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
+from amp_rewrite.rewriting.decision_records import Record
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 from amp_rewrite.rewriting.json_fields import COUNT, FLAG, LIST, OBJECT, TEXT, JsonFields, optional
 from amp_rewrite.rewriting.plan import Plan
-from amp_rewrite.rewriting.records import Record
 
 KEY = "amp_rewrite"
 """Under which the metadata of models and nodes holds what is ours."""
@@ -44,18 +44,15 @@ FORMAT = 2
 UNIT: JsonFields = {
     "unit": COUNT,
     "variable": TEXT,
-    **records.paint_fields(COUNT),
+    **decision_records.paint_fields(COUNT),
     "entry": COUNT,
 }
 """A row of a unit: its number, its type variable, its paint, and the position of its entry."""
 
-CAST: JsonFields = {"added": FLAG, **records.cast_site_fields(COUNT)}
+CAST: JsonFields = {"added": FLAG, **decision_records.cast_site_fields(COUNT)}
 """A row of a Cast: whether it was added, and why it stands, with units by number."""
 
 _NODE: JsonFields = {"units": optional(LIST), "cast": optional(LIST)}
-
-
-# ---- write
 
 
 def update(
@@ -149,7 +146,7 @@ class _Entries:
             told = replace(entry, unheld=None)  # a record does not have it
             number = self._known[id(entry)] = self._numbers.setdefault(told, len(self.table))
             if number == len(self.table):
-                self.table.append(records.of_entry(told))
+                self.table.append(decision_records.of_entry(told))
         return number
 
 
@@ -159,9 +156,6 @@ def remove(model: ir.Model) -> None:
     for graph in graphs(model.graph):
         for node in graph:
             node.metadata_props.pop(KEY, None)
-
-
-# ---- read
 
 
 def read(model: ir.Model) -> Decisions | None:
@@ -188,8 +182,8 @@ def _entries(text: str) -> Sequence[Entry]:
     if found != FORMAT:
         raise ValueError(f"format {found}, and {FORMAT} is read here")
     json_fields.check("", content, {"entries": LIST})
-    json_fields.check_rows("entries", content["entries"], records.ENTRY_FIELDS)
-    return [records.entry(record) for record in content["entries"]]
+    json_fields.check_rows("entries", content["entries"], decision_records.ENTRY_FIELDS)
+    return [decision_records.entry(record) for record in content["entries"]]
 
 
 def _rows(node: ir.Node) -> Record:
@@ -231,7 +225,7 @@ class _Reader:
     def _decision(self, node: ir.Node, record: Record) -> Decision:
         if record["entry"] >= len(self._entries):
             raise ValueError(f"there is no entry {record['entry']}")
-        paint = records.paint({**record, "cause": self._positions.get(record["cause"])})
+        paint = decision_records.paint({**record, "cause": self._positions.get(record["cause"])})
         entry = self._entries[record["entry"]]
         return decisions.about(node, self._defs[node], record["variable"], paint, entry)
 

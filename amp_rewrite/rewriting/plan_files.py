@@ -28,7 +28,7 @@ from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.rewriting import cast_sites, plan_schema, records
+from amp_rewrite.rewriting import cast_sites, decision_records, plan_schema
 from amp_rewrite.rewriting.plan import Plan, PlannedCast
 
 
@@ -72,7 +72,7 @@ def dump(
 
 
 def _cast(graph: UnitGraph, cast: PlannedCast) -> dict[str, Any]:
-    why = records.of_cast_site(cast_sites.planned(graph, cast))
+    why = decision_records.of_cast_site(cast_sites.planned(graph, cast))
     return {"value": cast.value.name, "to": element_type_name(cast.dtype), "uses": len(cast.uses), **why}
 
 
@@ -82,8 +82,8 @@ def _unit(unit: Unit, painting: Painting, flops: int | None) -> dict[str, Any]:
         "node": unit.node.name,
         "operator": _operator(unit.node),
         "variable": str(unit.var),
-        **records.of_paint(paint),
-        **records.of_entry(entry),
+        **decision_records.of_paint(paint),
+        **decision_records.of_entry(entry),
         "why": in_words(entry.evidence),
         "defs": [value.name for value in unit.node.outputs if value.name],
         "flops": flops,
@@ -154,11 +154,11 @@ class SavedPlan:
                 where=self.where,
                 remedy="make a new one with `plan_files.dump`",
             )
-        return tuple(map(records.entry, rows))
+        return tuple(map(decision_records.entry, rows))
 
     def painting(self, graph: UnitGraph, entries: tuple[Entry, ...]) -> Painting:
         """The saved colours of this model's units; PlanError when they cannot be."""
-        painting = Painting(tuple(map(records.paint, self.units)), entries)
+        painting = Painting(tuple(map(decision_records.paint, self.units)), entries)
         self._refuse_impossible(graph, painting)
         return painting
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.rewriting import json_fields, records
+from amp_rewrite.rewriting import decision_records, json_fields
 from amp_rewrite.rewriting.json_fields import COUNT, FLAG, LIST, TEXT, TEXTS, JsonFields, one_of, or_null
 from amp_rewrite.rewriting.plan import Storage
 
@@ -22,8 +22,8 @@ def check(content: object) -> None:
         raise ValueError(f"format {version}, and {FORMAT} is read here")
     json_fields.check("", content, _TOP)
     unit = json_fields.position(len(content["units"]))
-    json_fields.check_rows("units", content["units"], {**_UNIT, **records.paint_fields(unit)})
-    json_fields.check_rows("casts", content["casts"], {**_CAST, **records.cast_site_fields(unit)})
+    json_fields.check_rows("units", content["units"], {**_UNIT, **decision_records.paint_fields(unit)})
+    json_fields.check_rows("casts", content["casts"], {**_CAST, **decision_records.cast_site_fields(unit)})
     json_fields.check_rows("stored", content["stored"], _STORED)
 
 
@@ -45,7 +45,7 @@ _UNIT: JsonFields = {
     "variable": TEXT,
     "defs": TEXTS,
     "flops": or_null(COUNT),
-    **records.ENTRY_FIELDS,
+    **decision_records.ENTRY_FIELDS,
 }
 _CAST: JsonFields = {"value": or_null(TEXT), "to": TEXT, "uses": COUNT}
 _STORED: JsonFields = {"value": or_null(TEXT), "form": one_of(Storage), "saturates": COUNT, "flushes": COUNT}

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.rewriting.plan import Plan, Storage
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
-from amp_rewrite.rewriting import records
+from amp_rewrite.rewriting import decision_records
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
+from amp_rewrite.rewriting.decision_records import Record
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.rewriting.records import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def _decision(node: int, row: Record) -> Decision:
         name=row["node"] or "",
         defs=tuple(row["defs"]),
         variable=row["variable"],
-        paint=records.paint(row),
-        entry=records.entry(row),
+        paint=decision_records.paint(row),
+        entry=decision_records.entry(row),
     )
 
 

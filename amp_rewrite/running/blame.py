@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from amp_rewrite.analysis import unit_building
-from amp_rewrite.colouring import patterns
+from amp_rewrite.colouring import pin_patterns
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_types import schema, shape_inference
@@ -98,9 +98,9 @@ def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
     inlining.inline(model)
     types = shape_inference.types(model)
     tidy.bypass(model, types)
-    names = patterns.pinnable(unit_building.build(model, types))
+    names = pin_patterns.pinnable(unit_building.build(model, types))
     for name in worst.to_keep(names):
-        yield patterns.pattern_for(name, names)
+        yield pin_patterns.pattern_for(name, names)
 
 
 def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:

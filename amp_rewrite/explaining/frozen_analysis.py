@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring import classification, matching, rules
-from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.colouring import classification, match_counts, rules
+from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
@@ -17,9 +17,9 @@ from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting import decisions, report
-from amp_rewrite.rewriting.checking import IOType, io_types
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.result_checks import IOType, io_types
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def freeze(loaded: Loaded, facts: Facts, decided: Decided, warnings: tuple[str, 
     The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
     """
     graph, painting, plan, options = facts.graph, decided.painting, decided.plan, decided.options
-    matched = () if decided.replayed else matching.find(graph, options.operator_lists(), options.pins)
+    matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
     observed = sum(entry.authority is Authority.OBSERVATION for entry in painting.entries)
     planned = replace(found, observed=observed, size_before=loaded.size, matched=matched, warnings=warnings)

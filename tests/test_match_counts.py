@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import amp_rewrite
 from amp_rewrite.cli import main
-from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Options, Pins

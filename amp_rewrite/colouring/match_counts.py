@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
-from amp_rewrite.colouring import patterns as naming
+from amp_rewrite.colouring import pin_patterns as naming
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority

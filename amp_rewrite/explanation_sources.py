@@ -10,12 +10,12 @@ from pathlib import Path
 from amp_rewrite.advice import advice
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.advice.compute_capability import Capability, of_this_machine
-from amp_rewrite.colouring.matching import Matched
+from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import causes, suggestions
-from amp_rewrite.explaining.analysis import Analysis
 from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import reading
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
@@ -24,7 +24,7 @@ from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.rewriting import annotations, checking, plan_files, saved_decisions
+from amp_rewrite.rewriting import annotations, plan_files, result_checks, saved_decisions
 from amp_rewrite.rewriting.decisions import Decisions
 
 
@@ -56,9 +56,7 @@ class Explanation:
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
         if self.counted is None:
-            raise OptionError(
-                "a plan alone says nothing of shapes", remedy="ask for advice on the model, with --plan"
-            )
+            raise OptionError("a plan alone has no shapes", remedy="ask for advice on the model, with --plan")
         return advice.give(self.counted, self.decisions, self.half, capability)
 
 
@@ -106,7 +104,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
 
 def advise(path: Path, half: str) -> Advice:
     """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
-    with checking.blaming(lambda: str(path)):
+    with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
         counted = flop_count.count(model, shape_inference.types(model), {})
         return advice.give(counted, Decisions(()), half, of_this_machine())

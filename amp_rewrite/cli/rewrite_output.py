@@ -1,0 +1,81 @@
+"""What `amp-rewrite rewrite` prints of a result or a plan, and writes of it as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from amp_rewrite import explanation_sources
+from amp_rewrite.advice.advice import Advice
+from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
+from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
+from amp_rewrite.console import Console
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.model import writing
+from amp_rewrite.pipeline import Result
+from amp_rewrite.reporting import summary, terminal_rewrite
+from amp_rewrite.rewrite_and_verify import Outcome, Verification
+from amp_rewrite.rewriting.report import Report
+from amp_rewrite.running.verification import Verdict
+
+
+def print_result(console: Console, job: RewriteJob, outcome: Outcome, json_: Path | None) -> None:
+    """Reports on a result, and sets the exit code."""
+    report, verdict = outcome.result.report, outcome.verification
+    reason = job.not_verified(verdict)
+    if json_ is not None:
+        _write_json(
+            json_, report, verdict, reason, explanation_sources.advise(outcome.result.model, report.half)
+        )
+    terminal_rewrite.print_summary(console, report, str(outcome.result.model))
+    if reason == NOTHING_CHANGED:
+        console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
+        console.print(f"not compared with the original: {reason}")
+    _print_verdict(console, verdict, per_node=job.comparing.per_node)
+    if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
+        terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
+    passed = verdict.ok if isinstance(verdict, Verdict) else None
+    exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
+
+
+def _write_json(path: Path, report: Report, judged: Verification, reason: str, advice: Advice) -> None:
+    verdict = judged.to_json() if isinstance(judged, Verdict) else None
+    if isinstance(judged, AmpRewriteError):
+        verdict = {"not_compared": in_flags(judged)}
+    verified = {"verified": not reason, "not_verified": reason or None}
+    told = {"verification": verdict, "advice": advice.to_json()}
+    writing.write_json({**report.to_json(), **verified, **told}, path)
+
+
+def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
+    """Prints a verdict; a bad one, or why there is none, on standard error if all else is quiet."""
+    loud = Console(stderr=console.quiet)
+    if isinstance(verdict, AmpRewriteError):
+        loud.print(f"not compared with the original: {in_flags(verdict)}")
+    elif verdict is not None:
+        terminal_rewrite.print_verdict(console if verdict.ok else loud, verdict, per_node=per_node)
+
+
+def print_plan(console: Console, analysis: Analysis, json_: Path | None) -> None:
+    """Reports on a plan that is not carried out."""
+    if json_ is not None:
+        advice = explanation_sources.advise_planned(analysis)
+        _write_json(json_, analysis.report(), None, "--dry-run was given", advice)
+    terminal_rewrite.print_plan(console, analysis.plan)
+    terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
+    halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))
+    console.print(
+        f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
+        f"{len(analysis.plan.casts):,} Casts; no model was written"
+    )
+
+
+def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
+    """Commands to run next, ready to paste; only the result records what was observed."""
+    report = result.report
+    name = as_argument(Path(result.model) if report.observed else model)
+    if report.nodes.full or report.nodes.mixed:
+        yield f"amp-rewrite explain {name}   # why nodes stay float32"
