@@ -136,10 +136,13 @@ def markdown(rows: Sequence[Row], *, stubs: bool) -> str:
 
 def _total(name: str, pairs: Sequence[tuple[Placement, Placement]]) -> str:
     loaded = [(before, after) for before, after in pairs if not after.refused]
-    nodes, *others = map(sum, zip(*(_numbers(after) for _, after in loaded), strict=True))
+    nodes, *others = map(sum, zip(*(_numbers(after) for _, after in loaded), _numbers(NOTHING), strict=True))
     sums = [nodes, sum(before.nodes for before, _ in loaded), *others]
     cells = [name, f"{len(loaded)} of {len(pairs)}", *(f"{number:,}" for number in sums)]
     return f"| {' | '.join(cells)} |\n"
+
+
+NOTHING = Placement()
 
 
 def _numbers(one: Placement) -> tuple[int, ...]:
@@ -149,6 +152,8 @@ def _numbers(one: Placement) -> tuple[int, ...]:
 
 def _ratios(half: str, rows: Sequence[Row]) -> str:
     found = {row.name: ratio for row in rows if (ratio := row.ratio(half)) is not None}
+    if not found:
+        return f"| {half} | | | |\n"
     largest = max(found, key=lambda name: found[name])
     ordered = sorted(found.values())
     ninth = ordered[int(0.9 * (len(ordered) - 1))]

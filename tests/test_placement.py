@@ -10,7 +10,7 @@ from amp_rewrite import measure_placement
 from amp_rewrite.placement import placement, placement_log, saved_graph, session_process
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import OnCpu, Placement
-from amp_rewrite.placement.placement_log import Why
+from amp_rewrite.placement.placement_log import CpuReason
 from amp_rewrite.running.profiles import CPU
 from amp_rewrite.running.sessions import Device
 from tests import text
@@ -72,9 +72,9 @@ def test_the_log_says_where_nodes_are_and_why(log):
     assert log.counts == {CPU: 3, CUDA: 2}
     assert set(log.nodes[CPU]) == {("Concat", "join"), ("STFT", "s t (1)"), ("LSTM", "")}
     assert log.why == {
-        ("Concat", "join"): Why.PREFERRED,
-        ("STFT", "s t (1)"): Why.NO_KERNEL,
-        ("LSTM", ""): Why.REFUSED,
+        ("Concat", "join"): CpuReason.PREFERRED,
+        ("STFT", "s t (1)"): CpuReason.NO_KERNEL,
+        ("LSTM", ""): CpuReason.REFUSED,
     }
 
 
@@ -112,7 +112,7 @@ def test_nodes_of_subgraphs_count(tmp_path):
 @pytest.fixture
 def placed(tmp_path, log):
     """The placement of MODEL, of which onnxruntime made SAVED and LOG."""
-    given = placement.given(parser.parse_model(MODEL))
+    given = placement.own_nodes(parser.parse_model(MODEL))
     return placement.of(saved(tmp_path, SAVED), log, given, cpu_asked=False)
 
 
@@ -123,12 +123,12 @@ def test_a_placement_counts(placed):
     assert placed.casts == {"float16>float32": 2, "float32>float16": 1}
     assert (placed.float_casts, placed.inserted_casts) == (3, 1)
     assert placed.fused == {"com.microsoft:FusedMatMul": 1}
-    assert OnCpu("Concat", "other", Why.PREFERRED, 1) in placed.on_cpu
+    assert OnCpu("Concat", "other", CpuReason.PREFERRED, 1) in placed.on_cpu
 
 
 def test_a_model_that_onnxruntime_saved_inserts_its_own_casts(tmp_path, log):
     """A Cast by such a name that the model already has is the model's."""
-    given = placement.given(parser.parse_model(SAVED))
+    given = placement.own_nodes(parser.parse_model(SAVED))
     found = placement.of(saved(tmp_path, SAVED), log, given, cpu_asked=False)
     assert (found.inserted_casts, found.fused) == (0, {})
 
@@ -147,10 +147,10 @@ def test_a_node_that_onnxruntime_moved_keeps_its_reason():
         saved_graph.Executed("com.microsoft:QLinearConv", "conv_token_7", ("float32",), ("uint8",)),
         saved_graph.Executed("Transpose", "Transpose_token_8", ("uint8",), ("uint8",)),
     ]
-    found = placement.of(nodes, log, placement.Given({}, {"conv"}), cpu_asked=False)
+    found = placement.of(nodes, log, placement.OwnNodes({}, {"conv"}), cpu_asked=False)
     assert {group.operator: group.why for group in found.on_cpu} == {
-        "com.microsoft:QLinearConv": Why.NO_KERNEL,
-        "Transpose": Why.INSERTED,
+        "com.microsoft:QLinearConv": CpuReason.NO_KERNEL,
+        "Transpose": CpuReason.INSERTED,
     }
 
 
@@ -158,8 +158,8 @@ def test_where_all_is_on_the_cpu_the_log_lists_nothing():
     """Then every node is on the CPU."""
     log = placement_log.parse([f"{VERIFY} All nodes placed on [{CPU}]. Number of nodes: 1"])
     node = saved_graph.Executed("STFT", "s", ("float32",), ("float32",))
-    found = placement.of([node], log, placement.Given({}, {"s"}), cpu_asked=False)
-    assert found.on_cpu == (OnCpu("STFT", "float32", Why.UNSAID, 1),)
+    found = placement.of([node], log, placement.OwnNodes({}, {"s"}), cpu_asked=False)
+    assert found.on_cpu == (OnCpu("STFT", "float32", CpuReason.UNSAID, 1),)
 
 
 def test_a_placement_is_json(placed):

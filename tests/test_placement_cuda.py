@@ -13,7 +13,7 @@ from amp_rewrite import demo, rewrite
 from amp_rewrite.errors import MissingPackageError
 from amp_rewrite.placement import opening, placing, stub_libraries
 from amp_rewrite.placement.differences import between
-from amp_rewrite.placement.placement_log import Why
+from amp_rewrite.placement.placement_log import CpuReason
 from amp_rewrite.running.sessions import Device
 from tests import text
 
@@ -100,14 +100,14 @@ def test_fusions_and_their_loss_show(place, written):
         (
             "g (float[2, 2] x) => (float y) { y = Det (x) }",
             "Det",
-            Why.NO_KERNEL,
+            CpuReason.NO_KERNEL,
         ),
         (
             """g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] w) => (float[1, 1, 4, 4] y) {
               y = ConvTranspose <pads = [1, 1, 0, 0]> (x, w)
             }""",
             "ConvTranspose",
-            Why.REFUSED,
+            CpuReason.REFUSED,
         ),
     ],
 )

@@ -17,7 +17,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.placement import opening, placing
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Placement
-from amp_rewrite.placement.table import print_placements
+from amp_rewrite.placement.terminal_table import print_placements
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds

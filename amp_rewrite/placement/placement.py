@@ -11,7 +11,7 @@ import onnx
 
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.placement.placement_log import Log, NodeKey, Why
+from amp_rewrite.placement.placement_log import CpuReason, NodeKey, PlacementLog
 from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
 from amp_rewrite.running.profiles import CPU, Profile
 
@@ -25,7 +25,7 @@ class OnCpu:
 
     operator: str
     precision: str
-    why: Why
+    why: CpuReason
     count: int
 
 
@@ -34,10 +34,10 @@ class Placement:
     """What onnxruntime executes of a model on a provider, after its own optimisation; subgraphs included.
 
     `operators` counts all nodes; `half`, `full` and `untyped` those of them that are neither Casts nor copies
-    and that handle half, else float32, or whose types cannot be told. `casts` counts all Casts by their types
-    (`float32>float16`), `inserted_casts` those that onnxruntime put in. `copies` are nodes that copy between
-    devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was asked for. `fused` counts
-    operators that stand for several of the model's.
+    and that read or make half, else float32, or whose types are unknown. `casts` counts all Casts by their
+    types (`float32>float16`), `inserted_casts` those that onnxruntime put in. `copies` are nodes that copy
+    between devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was asked for. `fused` counts
+    operators that onnxruntime puts in place of the model's: fusions, and kernels of another memory layout.
 
     `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
     `profile` what a run executed; both are empty where none was asked for.
@@ -87,27 +87,27 @@ _MIXED = [{FULL, half} for half in HALVES]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a model has of its own: how many nodes of each operator, functions included, and their names."""
+class OwnNodes:
+    """The nodes of a model: how many of each operator, functions included, and their names."""
 
     operators: Counts
     names: Collection[str]
 
 
-def given(model: onnx.ModelProto) -> Given:
-    """What of a model tells its own nodes from those that onnxruntime makes."""
+def own_nodes(model: onnx.ModelProto) -> OwnNodes:
+    """The nodes of a model, to tell them from those that onnxruntime makes."""
     inside = (*proto_traversal.graphs(model.graph), *proto_traversal.in_functions(model))
     own = [node for graph in inside for node in graph.node]
     own += [node for function in model.functions for node in function.node]
     operators = Counter(schema.written(_domain(node.domain), node.op_type) for node in own)
-    return Given(operators, frozenset(node.name for node in own))
+    return OwnNodes(operators, frozenset(node.name for node in own))
 
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def of(nodes: Sequence[Executed], log: Log, model: Given, *, cpu_asked: bool) -> Placement:
+def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_asked: bool) -> Placement:
     """The placement of a model from the graph that onnxruntime saved and its log."""
     casts = [node for node in nodes if node.operator == "Cast"]
     work = [node for node in nodes if node.operator not in ("Cast", *COPIES)]
@@ -129,13 +129,13 @@ def _counted(names: Iterable[str]) -> Counts:
     return dict(sorted(Counter(names).items(), key=lambda entry: (-entry[1], entry[0])))
 
 
-def _is_inserted(cast: Executed, model: Given) -> bool:
-    """Whether onnxruntime put in a Cast; a model that it saved before has some by the same names."""
+def _is_inserted(cast: Executed, model: OwnNodes) -> bool:
+    """Whether onnxruntime inserted a Cast; a model that it saved earlier has Casts of the same names."""
     return cast.name.startswith("Inserted") and cast.name not in model.names
 
 
-def _fused(operators: Counts, model: Given) -> Counts:
-    """How many more there are than the model has, of the operators that fusions make."""
+def _fused(operators: Counts, model: OwnNodes) -> Counts:
+    """The operators that fusions make: how many more are executed than the model has."""
     more = {name: count - model.operators.get(name, 0) for name, count in operators.items()}
     return {name: count for name, count in more.items() if count > 0 and _is_fusion(name)}
 
@@ -151,9 +151,9 @@ _FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization"
 """Operators without a domain that onnxruntime makes of several; its other fused ones have a domain."""
 
 
-def _on_cpu(nodes: Sequence[Executed], log: Log, model: Given) -> tuple[OnCpu, ...]:
+def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[OnCpu, ...]:
     placed = Counter(log.nodes.get(CPU, {}))
-    found: Counter[tuple[str, str, Why]] = Counter()
+    found: Counter[tuple[str, str, CpuReason]] = Counter()
     is_all = len(log.counts) == 1 and CPU in log.counts  # then the log lists none
     for node in nodes:
         key = (node.operator.rpartition(":")[2], node.name)
@@ -162,15 +162,15 @@ def _on_cpu(nodes: Sequence[Executed], log: Log, model: Given) -> tuple[OnCpu, .
             found[node.operator, node.precision, _why(key, log, model)] += 1
     for (operator, _), count in placed.items():
         if count > 0:  # what the saved graph does not show
-            found[operator, "unknown", Why.UNSAID] += count
+            found[operator, "unknown", CpuReason.UNSAID] += count
     groups = [OnCpu(*key, count) for key, count in found.items()]
     return tuple(sorted(groups, key=lambda group: (-group.count, group.operator, group.precision)))
 
 
-def _why(node: NodeKey, log: Log, model: Given) -> Why:
+def _why(node: NodeKey, log: PlacementLog, model: OwnNodes) -> CpuReason:
     operator, name = node[0], _RENAMED.sub("", node[1])
     is_own = name in model.names
-    return log.why.get((operator, name), Why.UNSAID if is_own else Why.INSERTED)
+    return log.why.get((operator, name), CpuReason.UNSAID if is_own else CpuReason.INSERTED)
 
 
 _RENAMED = re.compile(r"_token_\d+$")

@@ -13,7 +13,7 @@ NodeKey = tuple[str, str]
 """A node as the log names it: operator without domain, and name, which may be empty."""
 
 
-class Why(enum.Enum):
+class CpuReason(enum.Enum):
     """Why a node is on the CPU although another provider was asked for."""
 
     NO_KERNEL = "no kernel"
@@ -24,7 +24,7 @@ class Why(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class PlacementLog:
     """What a log says: how many nodes each provider has, and which, where there is more than one provider.
 
     `why` has the reason that the log gives for nodes that did not go to the provider that was asked for.
@@ -32,20 +32,20 @@ class Log:
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     nodes: Mapping[str, Counter[NodeKey]] = field(default_factory=dict[str, Counter[NodeKey]])
-    why: Mapping[NodeKey, Why] = field(default_factory=dict[NodeKey, Why])
+    why: Mapping[NodeKey, CpuReason] = field(default_factory=dict[NodeKey, CpuReason])
 
 
-def read(path: Path) -> Log:
+def read(path: Path) -> PlacementLog:
     """The log of one session."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         return parse(lines)
 
 
-def parse(lines: Iterable[str]) -> Log:
+def parse(lines: Iterable[str]) -> PlacementLog:
     """The same from its lines; the last word on a node counts."""
     counts: dict[str, int] = {}
     nodes: dict[str, Counter[NodeKey]] = {}
-    why: dict[NodeKey, Why] = {}
+    why: dict[NodeKey, CpuReason] = {}
     preferred: set[str] = set()
     provider = ""
     for line in map(_plain, lines):
@@ -61,10 +61,12 @@ def parse(lines: Iterable[str]) -> Log:
             why.update(_reason(line))
     # a node without a kernel may be named by both; what is preferred has one
     keys = (key for placed in nodes.values() for key in placed)
-    return Log(counts, nodes, {key: Why.PREFERRED for key in keys if key[1] in preferred} | why)
+    return PlacementLog(
+        counts, nodes, {key: CpuReason.PREFERRED for key in keys if key[1] in preferred} | why
+    )
 
 
-def _reason(line: str) -> Iterator[tuple[NodeKey, Why]]:
+def _reason(line: str) -> Iterator[tuple[NodeKey, CpuReason]]:
     for pattern, why in _REASONS:
         if found := pattern.search(line):
             yield (found["operator"], found["name"]), why
@@ -84,6 +86,6 @@ _PLACED = re.compile(_VERIFY + r"(?P<operator>\S+) \((?P<name>.*)\)\s*$")
 _PREFERRED = re.compile(r"Force fallback to CPU execution for node: (?P<name>.*?) because ")
 _NODE = r"Op type: (?P<operator>\S+) node name: ?(?P<name>.*?)\s*$"
 _REASONS = (
-    (re.compile(r"kernel not found in registries for " + _NODE), Why.NO_KERNEL),
-    (re.compile(r"Fallback to CPU execution provider for " + _NODE), Why.REFUSED),
+    (re.compile(r"kernel not found in registries for " + _NODE), CpuReason.NO_KERNEL),
+    (re.compile(r"Fallback to CPU execution provider for " + _NODE), CpuReason.REFUSED),
 )

@@ -45,7 +45,7 @@ def place(
 
 
 def _placed(process: SessionProcess, device: Device, model: Path, feeds: Feeds | None = None) -> Placement:
-    given = placement.given(loading.load_graph(model))
+    given = placement.own_nodes(loading.load_graph(model))
     with tempfile.TemporaryDirectory(prefix="amp-rewrite-placement-") as folder:
         request = Request(model, device, Path(folder), feeds)
         answer = process.opened(request)
