@@ -203,7 +203,9 @@ def _colour(
 
 def _edit(analysis: Analysis) -> tuple[ir.Node, ...]:
     """Carries out the plan; returns a node for each of its Casts."""
-    analysis.state.is_edited = bool(analysis.plan)
+    if not analysis.plan:
+        return ()
+    analysis.state.is_edited = True
     graph = analysis.graph
     return editing.apply(analysis.plan, analysis.loaded.model, graph.nodes, graph.types)
 

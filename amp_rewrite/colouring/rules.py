@@ -17,7 +17,7 @@ but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
 
 Keeping more in float32 never makes a unit HALF: `deny` goes by the kinds that the lists give, so a pin or a
 finding changes nothing of what it paints (Entry.unheld), and all other rules paint less where less is HALF.
-What the lists themselves say is no holding, nor is what no schema and no kernel of the target allows: a FIXED
+Lists themselves hold nothing, nor do schemas and the kernels of the target that allow no half: a FIXED
 unit ends the paths of `deny`, as in Grappler, and an override to FIXED may make what feeds a unit HALF.
 """
 
