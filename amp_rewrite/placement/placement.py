@@ -36,8 +36,8 @@ class Placement:
     `operators` counts all nodes; `half`, `full` and `untyped` those of them that are neither Casts nor copies
     and that read or make half, else float32, or whose types are unknown. `casts` counts all Casts by their
     types (`float32>float16`), `inserted_casts` those that onnxruntime put in. `copies` are nodes that copy
-    between devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was asked for. `fused` counts
-    operators that onnxruntime puts in place of the model's: fusions, and kernels of another memory layout.
+    between devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was asked for. `fused`
+    counts operators that onnxruntime puts in place of the model's: fusions, and kernels of another layout.
 
     `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
     `profile` what a run executed; both are empty where none was asked for.
