@@ -22,12 +22,24 @@ def check_types(source: object, options: object, replay: object, seen: object) -
     if replay is not None:
         remedy = "read a saved plan with amp_rewrite.rewriting.plan_files.load"
         arguments.instance("replay", replay, SavedPlan, remedy)
+        _refuse_overruled(options)
     if seen is not None:
         remedy = "give what amp_rewrite.observe returned"
         for name, value in arguments.mapping(
             "seen", seen, "seen=amp_rewrite.observe(model, samples)"
         ).items():
             arguments.instance(f'seen["{name}"]', value, Magnitudes, remedy)
+
+
+def _refuse_overruled(options: object) -> None:
+    """OptionError for options that decide, beside a saved plan that has decided."""
+    plain = Options()
+    for name in ("lists", "level", "follow", "pins"):
+        if options is not None and getattr(options, name) != getattr(plain, name):
+            raise OptionError(
+                f"`Options.{name}` has no effect beside a saved plan: the plan has decided",
+                remedy="leave one of them out, or edit the plan",
+            )
 
 
 def _is_valid_path(path: object) -> bool:

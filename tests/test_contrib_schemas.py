@@ -9,7 +9,7 @@ import pytest
 
 from amp_rewrite.onnx_types import contrib_schemas, schema
 
-MADE_WITH = "1.31.1"
+MADE_WITH = "1.32.0"
 """The onnxruntime that contrib_schemas.json was written with."""
 
 

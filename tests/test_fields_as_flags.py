@@ -25,7 +25,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z]|(?<![\w-])-o\b")
 
 # What the command line prints under a result: suggestions of flags, by nature.
 SUGGESTS = {
-    "explanation.py",
+    "explanation_sources.py",
     "explaining/suggestions.py",
     "explaining/causes.py",
     "reporting/terminal_explain.py",

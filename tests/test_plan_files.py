@@ -7,8 +7,9 @@ from onnx import parser
 from amp_rewrite import analyze, explanation_sources, rewrite
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.options import IOTypes, Options, Pins
 from amp_rewrite.policy.targets import ANY
+from amp_rewrite.rewriting.annotations import KEY
 from amp_rewrite.rewriting.plan_files import dump, fingerprint, load
 from tests import text
 from tests.edits import edits
@@ -96,6 +97,24 @@ def test_a_plan_goes_over_the_options(model, saved):
     made = Options(half=BFLOAT16, target=ANY, io=IOTypes.HALF, keep_io=("x",), keep_functions=True)
     plan = load(saved(model, options=made))
     assert plan.over(Options(check=False)) == replace(made, check=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(lists="tensorflow"),
+        Options(level="unsafe-force-all"),
+        Options(follow=False),
+        Options(pins=Pins(keep_full="exp")),
+    ],
+)
+def test_options_that_a_plan_would_overrule(model, saved, options):
+    """Options that decide are refused beside a plan, which has decided; others go with it."""
+    plan = load(saved(model))
+    for call in (rewrite, analyze):
+        with pytest.raises(OptionError, match="the plan has decided"):
+            call(model, options, replay=plan)
+    assert KEY not in str(rewrite(model, Options(metadata=False), replay=plan).model)
 
 
 def test_a_plan_that_kept_the_functions(saved):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting import graph_drawing, html_file, html_report, picture_files, plots
 from amp_rewrite.reporting.graph_drawing import PlannedChanges
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
@@ -109,7 +110,7 @@ def of_plan(model: Path, analysis: Analysis, dims: Dims) -> HtmlReport:
 def _coverage(model: Path, analysis: Analysis, dims: Dims) -> Coverage:
     """How much is half once the decisions of an analysis are carried out."""
     plan = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
-    options = replace(analysis.options, check=False, metadata=False)
+    options = Options(check=False, metadata=False)
     with tempfile.TemporaryDirectory() as scratch:
         saved, result = (Path(scratch) / name for name in ("plan.json", "result.onnx"))
         staging.write(plan.encode(), saved)
