@@ -74,7 +74,8 @@ def stopped(folder, number, *arguments, seconds=1.0):
 
 def left_in(folder):
     """Temporary files that are there after a run; onnxruntime keeps a file of its own."""
-    return {path.name for path in (folder / "temporary").iterdir()} - {".ses"}
+    names = {path.name for path in (folder / "temporary").iterdir()}
+    return {name for name in names if name != ".ses" and not name.startswith("mat-debug-")}
 
 
 STOPPED = """
