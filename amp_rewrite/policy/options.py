@@ -145,6 +145,11 @@ class Options:
         hold("metadata", arguments.flag("Options.metadata", metadata))
         hold("external_data", _external_data(external_data))
 
+    @property
+    def only_grappler(self) -> bool:
+        """Whether colours are exactly Grappler's: its list, and no `follow`."""
+        return not self.follow and self.lists is not None and self.lists.name == "tensorflow"
+
     def operator_lists(self) -> OpLists:
         """The lists to go by; ListError when a shipped one is damaged."""
         return self.lists or load(SHIPPED_FOR[self.half.name])
