@@ -48,7 +48,7 @@ def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> F
     """
     observed.refuse_foreign(model.graph, seen)
     graph = unit_building.build(model, types, options.target, options.half)
-    if not options.only_grappler:
+    if options.form.idioms:
         graph = marking.mark(graph, options.half)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
