@@ -293,7 +293,7 @@ def test_an_odd_cause(model, saved, cause):
     refused(model, saved(model, lambda content: content["units"][0].update(cause=cause)))
 
 
-@pytest.mark.parametrize("number", [10**400, -(1 << 63), "7"])
+@pytest.mark.parametrize("number", [10**400, -(1 << 63), "7"], ids=["huge", "low", "text"])
 def test_an_odd_number(model, saved, number):
     """A number of the evidence is one that a float holds: JSON has integers of any length."""
     said = refused(model, saved(model, lambda content: content["units"][0].update(number=number)))
