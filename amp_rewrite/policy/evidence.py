@@ -39,7 +39,7 @@ class Authority(enum.Enum):
 _RANK = {authority: rank for rank, authority in enumerate(Authority)}
 
 FOUND = frozenset((Authority.RUNTIME_BUG, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
-"""The authorities of findings: what analyses know of single units."""
+"""The authorities that only findings have: what analyses know of single units."""
 
 
 class Reason(enum.Enum):
@@ -81,6 +81,7 @@ class Reason(enum.Enum):
     INFER_AS_DENY = "infer as deny"
     EVERYTHING_FORCED = "everything forced"
     NO_KERNEL = "no kernel"
+    REFUSED_ATTRIBUTE = "refused attribute"
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"
@@ -92,7 +93,7 @@ class Evidence:
 
     `subject` names what it is about: a value, a pattern, an attribute, a list or a target. `number` is the
     number that was found and `limit` the one it is held against. `half` names the half type, and `text` is
-    the sentence of a list.
+    the sentence of a list, or the attribute that a target refuses.
     """
 
     authority: Authority
