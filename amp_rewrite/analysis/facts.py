@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import integer_values, observed, quantised, ranges, runtime_bugs, unit_building
+from amp_rewrite.analysis import (
+    integer_values,
+    observed,
+    quantised,
+    ranges,
+    refused,
+    runtime_bugs,
+    unit_building,
+)
 from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.analysis.units import UnitGraph
@@ -80,6 +88,7 @@ def _findings(
         integer_values.check(graph, found.fits, options.half),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
+        refused.check(graph, options.target),
     ):
         for unit, evidence in findings.items():
             if unit not in merged or evidence.authority.outranks(merged[unit].authority):

@@ -41,7 +41,7 @@ class Authority(enum.Enum):
 _RANK = {authority: rank for rank, authority in enumerate(Authority)}
 
 FOUND = frozenset((Authority.RUNTIME_BUG, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
-"""The authorities of findings: what analyses know of single units."""
+"""The authorities that only findings have: what analyses know of single units."""
 
 
 class Reason(enum.Enum):
@@ -84,6 +84,7 @@ class Reason(enum.Enum):
     EVERYTHING_FORCED = "everything forced"
     NO_KERNEL = "no kernel"
     WRITTEN_OUT = "written out"
+    REFUSED_ATTRIBUTE = "refused attribute"
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"
@@ -95,7 +96,7 @@ class Evidence:
 
     `subject` names what it is about: a value, a pattern, an attribute, a list or a target. `number` is the
     number that was found and `limit` the one it is held against. `half` names the half type, and `text` is
-    the sentence of a list.
+    the sentence of a list, or the attribute that a target refuses.
     """
 
     authority: Authority
