@@ -57,7 +57,7 @@ def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> F
     observed.refuse_foreign(model.graph, seen)
     graph = unit_building.build(model, types, options.target, options.half)
     if options.form.idioms:
-        graph = marking.mark(graph, options.half)
+        graph = marking.mark(graph, options)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
     old = _old_opset(model.graph, options.half)
