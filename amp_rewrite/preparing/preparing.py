@@ -1,4 +1,6 @@
-"""The form in which a model is analysed: functions inlined, fused operators split, idle Casts bypassed."""
+"""The form in which a model is analysed: functions inlined, fused operators split, idle Casts bypassed, ranks
+of weights behind a Transpose raised.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
-from amp_rewrite.preparing import idle_casts, kept_nodes, norm_reciprocals
+from amp_rewrite.preparing import idle_casts, kept_nodes, norm_reciprocals, transposed_weights
 from amp_rewrite.preparing.form_changes import FormChange
 
 
@@ -40,6 +42,8 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     types = shape_inference.types(model)
     if "Cast" in operators:
         idle_casts.bypass(model, types)
+    if "Transpose" in operators and form.target.has_faults:
+        changes += transposed_weights.raise_ranks(model, types)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 
