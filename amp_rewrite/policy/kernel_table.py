@@ -100,6 +100,11 @@ def support(table: Table, domain: str, operator: str, signature: Signature, half
     return None
 
 
+def serves(table: Table, domain: str, operator: str, version: int) -> bool:
+    """Whether there are kernels, of whatever types, for a version of an operator."""
+    return any(span.serve(version) for span in table.get(schema.written(domain, operator), ()))
+
+
 def _expands(table: Table, signature: Signature, half: str) -> bool:
     if signature.depends_on_node:
         return True
