@@ -125,9 +125,7 @@ CHANGES: Mapping[str, tuple[Change, ...]] = {
     "DequantizeLinear": (Change(19, _never), Change(21, _never), Change(23, _never)),  # q_dq_21_20.h
     "QuantizeLinear": (Change(19, _never), Change(21, _never), Change(23, _never)),
     "GridSample": (Change(20, _never),),  # modes have other names: gridsample_19_20.h
-    "GroupNormalization": (
-        Change(21, _never),
-    ),  # a scale a channel: group_normalization_20_21.h
+    "GroupNormalization": (Change(21, _never),),  # a scale a channel: group_normalization_20_21.h
     "Hardmax": (Change(13, _normalises_last_axis),),
     "LogSoftmax": (Change(13, _normalises_last_axis),),
     "Softmax": (Change(13, _normalises_last_axis),),

@@ -18,58 +18,49 @@ from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.preparing import half_ports
+from amp_rewrite.preparing import half_outlook, kept_nodes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import Call, HalfPorts
 
 
-
-def rewrite(model: ir.Model, form: Form, kept: Collection[ir.Node]) -> tuple[FormChange, ...]:
-    """Rewrites the float32 Clips beside what can be half, but for those that are kept.
+def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
+    """Rewrites the float32 Clips between what will likely be half (half_outlook), but for those that keep
+    their form (kept_nodes).
 
     The Min takes the node's name. Bounds that are computed stay what they are; one that is not known to be a
     scalar keeps its Clip.
     """
-    nodes = [node for held in traversal.nodes(model.graph).values() for node in held if not node.domain]
-    clips = [node for node in nodes if node.op_type == "Clip" and node not in kept]
-    half = _HalfNodes(form, element_types.default_opset(model.graph.opset_imports))
-    if not form.raise_opset or not clips or not half.prefers_max_and_min() or not any(map(half.starts, nodes)):
+    nodes = [node for held in traversal.nodes(model.graph).values() for node in held]
+    clips = [node for node in nodes if node.op_type == "Clip" and not node.domain]
+    version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
+    if not form.raise_opset or not clips or not _prefers_max_and_min(ports, version_of("")):
         return ()
-    types = element_types.infer(model)
-    chosen = [node for node in clips if half.is_beside(node) and _is_known(node, types)]
+    types, kept = element_types.infer(model), kept_nodes.find(model, form)
+    clips = [node for node in clips if node not in kept and _is_known(node, types)]
+    half = half_outlook.of(nodes, types, ports, version_of).half
+    clips = [node for node in clips if _is_between(node, half)]
+    changes = [
+        FormChange(FormChangeKind.MAX_AND_MIN, pinned_as(node), into=node.name or "") for node in clips
+    ]
     stored = _Constants(UniqueNames(traversal.graphs(model.graph)))
-    for node in chosen:
+    for node in clips:
         _replace(node, stored)
-    return tuple(FormChange(FormChangeKind.MAX_AND_MIN, node=pinned_as(node)) for node in chosen)
+    return tuple(changes)
 
 
-class _HalfNodes:
-    """Which nodes of a model can be half, at its opset."""
-
-    def __init__(self, form: Form, version: int) -> None:
-        self._ports, self._version = HalfPorts(form), version
-
-    def prefers_max_and_min(self) -> bool:
-        """Whether Max and Min can be half, and Clip cannot."""
-        most = [self._ports.of(call, self._version) for call in (_CLIP, _MAX, _MIN)]
-        return not most[0] and bool(most[1] and most[2])
-
-    def starts(self, node: ir.Node) -> bool:
-        """Whether a node can be half, and makes others so."""
-        return self._ports.starts(node.op_type) and self._can(node)
-
-    def is_beside(self, node: ir.Node) -> bool:
-        """Whether what makes a node's data, or reads its result, can be half."""
-        data, result = node.inputs[0], node.outputs[0]
-        maker = data.producer() if data is not None else None
-        return any(map(self._can, (*([maker] if maker else ()), *result.consumers())))
-
-    def _can(self, node: ir.Node) -> bool:
-        """An operator of another domain counts: whether it can depends on its kernels alone."""
-        return bool(node.domain or self._ports.of(half_ports.call(node), self._version))
+def _prefers_max_and_min(ports: HalfPorts, version: int) -> bool:
+    """Whether Max and Min can be half, and Clip cannot."""
+    clip, *others = (
+        ports.of(Call("", name, version, n, 1)) for name, n in (("Clip", 1), ("Max", 2), ("Min", 2))
+    )
+    return not clip and all(others)
 
 
-_CLIP, _MAX, _MIN = Call("Clip", 1, 1), Call("Max", 2, 1), Call("Min", 2, 1)
+def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
+    """Whether what makes a Clip's data will be half, and what reads its result, or nothing reads it."""
+    data, result = node.inputs[0], node.outputs[0]
+    readers = result.consumers()
+    return data is not None and data.producer() in half and (not readers or any(r in half for r in readers))
 
 
 def _is_known(node: ir.Node, types: Types) -> bool:
@@ -119,11 +110,15 @@ def _replace(node: ir.Node, stored: _Constants) -> None:
     output = node.outputs[0]
     low = _bound(node, 1, "min", -_LARGEST, stored)
     high = _bound(node, 2, "max", _LARGEST, stored)
-    above = ir.Node("", "Max", [node.inputs[0], low], name=stored.names.of_node(f"{node.name or 'Clip'}__Max"))
+    above = ir.Node(
+        "", "Max", [node.inputs[0], low], name=stored.names.of_node(f"{node.name or 'Clip'}__Max")
+    )
     value = above.outputs[0]
     value.name, value.type, value.shape = stored.names.of_value(output, "max"), output.type, output.shape
     below = ir.Node("", "Min", [value, high], name=node.name, metadata_props=node.metadata_props)
-    ir.convenience.replace_nodes_and_values(_graph(node), node, [node], [above, below], [output], below.outputs)
+    ir.convenience.replace_nodes_and_values(
+        _graph(node), node, [node], [above, below], [output], below.outputs
+    )
 
 
 def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Constants) -> ir.Value:

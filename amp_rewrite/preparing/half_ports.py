@@ -1,11 +1,12 @@
-"""Which ports of a node could be half at an opset, by schema, kernels and the shipped list: before anything is
-decided, and for any number of nodes of a kind at once.
+"""Which ports of a node could be half at an opset, by schema, kernels and the shipped list.
+
+That is known before anything is decided, and for all nodes of an operator with as many ports at once.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -13,22 +14,24 @@ import onnx_ir as ir
 from amp_rewrite.onnx_types import attribute_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.policy.entries import Kind
+from amp_rewrite.policy.entries import Kind, Operator
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.options import SHIPPED_FOR
 
 
 class Call(NamedTuple):
-    """What kernels go by: an operator of the default domain, and how many ports a node has."""
+    """What kernels go by: an operator, the version of its domain, and how many ports a node has."""
 
+    domain: str
     operator: str
+    version: int
     inputs: int
     outputs: int
 
 
-def call(node: ir.Node) -> Call:
+def call(node: ir.Node, version: int) -> Call:
     """The call that a node is."""
-    return Call(node.op_type, len(node.inputs), len(node.outputs))
+    return Call(node.domain, node.op_type, version, len(node.inputs), len(node.outputs))
 
 
 Ports = frozenset[int]
@@ -43,19 +46,19 @@ class HalfPorts:
         self._kinds = _kinds(form.half.name)
         self.of = functools.cache(self._of)
 
-    def starts(self, operator: str) -> bool:
-        """Whether an operator is on the list `allow`: without one of these nothing becomes half."""
-        return self._kinds.get(operator) is Kind.ALLOW
+    def starts(self, node: ir.Node) -> bool:
+        """Whether the operator of a node is on the list `allow`: without one, nothing becomes half."""
+        return self._kinds.get((node.domain, node.op_type)) is Kind.ALLOW
 
-    def _of(self, call: Call, version: int) -> Ports:
-        """The ports that can be half at an opset; none of an operator that the shipped list keeps float32."""
-        signature = schema.find("", call.operator, version)
-        layout = schema.layout("", call.operator, version, call.inputs, call.outputs)
-        if signature is None or layout is None or call.operator not in self._kinds:
+    def _of(self, call: Call) -> Ports:
+        """The ports of a call that can be half; none of an operator that the shipped list keeps float32."""
+        signature = schema.find(call.domain, call.operator, call.version)
+        layout = schema.layout(call.domain, call.operator, call.version, call.inputs, call.outputs)
+        if signature is None or layout is None or (call.domain, call.operator) not in self._kinds:
             return frozenset()
-        if version < attribute_types.first_opset_with(self._half):
+        if not call.domain and call.version < attribute_types.first_opset_with(self._half):
             return frozenset()
-        support = self._target.support("", call.operator, signature, self._half.name)
+        support = self._target.support(call.domain, call.operator, signature, self._half.name)
         groups = (
             group
             for group in layout
@@ -66,16 +69,18 @@ class HalfPorts:
 
 
 @functools.cache
-def _kinds(half: str) -> dict[str, Kind]:
+def _kinds(half: str) -> Mapping[Operator, Kind]:
     lists = operator_lists.load(SHIPPED_FOR[half])
     can = (Kind.ALLOW, Kind.INFER, Kind.CLEAR)
-    return {name: e.kind for (domain, name), e in lists.entries.items() if domain == "" and e.kind in can}
+    return {operator: entry.kind for operator, entry in lists.entries.items() if entry.kind in can}
 
 
-def has_float32(node: ir.Node, ports: Iterable[int], types: Types) -> bool:
-    """Whether any of these ports of a node is float32."""
-    values = (node.inputs[port] if port >= 0 else node.outputs[~port] for port in ports)
-    return any(value is not None and types.get(value) == _FLOAT32 for value in values)
+def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir.Value]:
+    """The float32 values at these ports of a node."""
+    for port in ports:
+        value = node.inputs[port] if port >= 0 else node.outputs[~port]
+        if value is not None and types.get(value) == _FLOAT32:
+            yield value
 
 
 _FLOAT32 = ir.TensorType(ir.DataType.FLOAT)

@@ -16,7 +16,7 @@ from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.preparing import half_ports
+from amp_rewrite.preparing import half_outlook, half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import Call, HalfPorts
 
@@ -25,10 +25,10 @@ NEWEST = 24
 
 
 def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
-    """Raises the opset to that at which most float32 nodes can be half, and of those to the lowest.
+    """Raises the opset to the one with the best outlook (half_outlook), and of those to the lowest.
 
-    It stays where nothing gains, where nothing could be half all the same (no node that can is on the list
-    `allow`), where a node would mean something else, and where one would lose its kernel on the target.
+    It stays where none is better, where a node would mean something else, and where one would lose its
+    kernels on the target.
     """
     imports = model.graph.opset_imports
     domain = "" if "" in imports else "ai.onnx"
@@ -57,47 +57,49 @@ class _Raising:
     def __init__(self, model: ir.Model, old: int, form: Form) -> None:
         self._model, self._old, self._target = model, old, form.target
         self._half = HalfPorts(form)
-        held = [node for nodes in traversal.nodes(model.graph).values() for node in nodes]
-        held += [node for function in model.functions.values() for node in function.all_nodes()]
-        self._calls: dict[Call, list[ir.Node]] = {}
-        for node in (node for node in held if not node.domain):
-            self._calls.setdefault(half_ports.call(node), []).append(node)
+        self._main = [node for nodes in traversal.nodes(model.graph).values() for node in nodes]
+        inner = (node for function in model.functions.values() for node in function.all_nodes())
+        self._nodes = [node for node in (*self._main, *inner) if not node.domain]
+        self._calls = {half_ports.call(node, old) for node in self._nodes}
 
     def best(self) -> Iterator[int]:
         """The versions to which the opset can be raised, the best first."""
-        versions = range(self._old + 1, NEWEST + 1)
-        gaining = [v for v in versions if any(self._gained(call, v) for call in self._calls)]
-        if not gaining:
+        versions = [v for v in range(self._old + 1, NEWEST + 1) if self._frees(v) and self._keeps_kernels(v)]
+        if not versions:
             return
         types = element_types.infer(self._model)
-        gains = {version: self._gain(version, types) for version in gaining}
-        for version in sorted(gains, key=lambda version: (-gains[version], version)):
-            if gains[version] and self._keeps_kernels(version) and self._is_free(version, types):
+        gains = {version: self._gain(version, types) for version in (self._old, *versions)}
+        for version in sorted(versions, key=lambda version: (-gains[version], version)):
+            if gains[version] > max(gains[self._old], 0) and self._is_free(version, types):
                 yield version
 
-    def _gained(self, call: Call, version: int) -> frozenset[int]:
-        return self._half.of(call, version) - self._half.of(call, self._old)
-
-    def _gain(self, version: int, types: Types) -> int:
-        """How many float32 nodes can be half that could not; 0 where none that can would start anything."""
-        if not any(self._half.starts(call.operator) and self._half.of(call, version) for call in self._calls):
-            return 0
-        gained = ((nodes, self._gained(call, version)) for call, nodes in self._calls.items())
-        return sum(
-            half_ports.has_float32(node, ports, types) for nodes, ports in gained if ports for node in nodes
+    def _frees(self, version: int) -> bool:
+        """Whether a node can be half at a version that cannot at the one before."""
+        return any(
+            self._ports(call, version) - self._ports(call, version - 1) - self._ports(call, self._old)
+            for call in self._calls
         )
+
+    def _ports(self, call: Call, version: int) -> frozenset[int]:
+        return self._half.of(call._replace(version=version))
 
     def _keeps_kernels(self, version: int) -> bool:
         """Whether no operator loses its kernels, and no port the half that it can be."""
         return not any(
             _lost(call.operator, self._old, version, self._target)
-            or self._half.of(call, self._old) - self._half.of(call, version)
+            or self._ports(call, self._old) - self._ports(call, version)
             for call in self._calls
         )
 
+    def _gain(self, version: int, types: Types) -> int:
+        imported = element_types.versions(self._model.opset_imports)
+        outlook = half_outlook.of(
+            self._main, types, self._half, lambda domain: imported(domain) if domain else version
+        )
+        return outlook.gain
+
     def _is_free(self, version: int, types: Types) -> bool:
-        nodes = (node for nodes in self._calls.values() for node in nodes)
-        return all(version_changes.same(node, self._old, version, types, _rank) for node in nodes)
+        return all(version_changes.same(node, self._old, version, types, _rank) for node in self._nodes)
 
 
 def _lost(operator: str, old: int, new: int, target: Target) -> bool:
