@@ -113,12 +113,18 @@ def _has_parts(node: ir.Node, _: RankOf) -> bool:
     return len(node.inputs) > 1 and node.inputs[1] is not None
 
 
+def _is_inference(node: ir.Node, _: RankOf) -> bool:
+    """Before 14, a BatchNormalization with more than one output trained (batch_normalization_13_14.h)."""
+    return not any(value.name for value in node.outputs[1:])
+
+
 _NO_CEILING = _is("ceil_mode", 0)
 _EXPLICIT_PADS = _is("auto_pad", "NOTSET", "VALID")
 
 CHANGES: Mapping[str, tuple[Change, ...]] = {
     # which windows count where the size is rounded up: changelog AveragePool-11, -19, -22, MaxPool-12, -22
     "AveragePool": (Change(11, _NO_CEILING), Change(19, _NO_CEILING), Change(22, _NO_CEILING)),
+    "BatchNormalization": (Change(14, _is_inference),),
     "MaxPool": (Change(12, _NO_CEILING), Change(22, _NO_CEILING)),
     # on which side an odd number of padding goes was written the wrong way round: changelog ConvTranspose-11
     "ConvTranspose": (Change(11, _EXPLICIT_PADS),),
