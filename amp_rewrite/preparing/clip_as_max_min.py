@@ -18,9 +18,9 @@ from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.preparing import half_outlook, kept_nodes
+from amp_rewrite.preparing import half_outlook, half_ports, kept_nodes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.half_ports import Call, HalfPorts
+from amp_rewrite.preparing.half_ports import HalfPorts
 
 
 def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
@@ -31,14 +31,15 @@ def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     scalar keeps its Clip.
     """
     nodes = [node for held in traversal.nodes(model.graph).values() for node in held]
-    clips = [node for node in nodes if node.op_type == "Clip" and not node.domain]
+    clips = [node for node in nodes if half_ports.is_clip(node)]
     version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
-    if not form.raise_opset or not clips or not _prefers_max_and_min(ports, version_of("")):
+    if not form.raise_opset or not clips or not ports.prefers_max_and_min(version_of("")):
         return ()
     types, kept = element_types.infer(model), kept_nodes.find(model, form)
-    clips = [node for node in clips if node not in kept and _is_known(node, types)]
     half = half_outlook.of(nodes, types, ports, version_of).half
-    clips = [node for node in clips if _is_between(node, half)]
+    clips = [
+        node for node in clips if node not in kept and _is_known(node, types) and _is_between(node, half)
+    ]
     changes = [
         FormChange(FormChangeKind.MAX_AND_MIN, pinned_as(node), into=node.name or "") for node in clips
     ]
@@ -46,14 +47,6 @@ def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     for node in clips:
         _replace(node, stored)
     return tuple(changes)
-
-
-def _prefers_max_and_min(ports: HalfPorts, version: int) -> bool:
-    """Whether Max and Min can be half, and Clip cannot."""
-    clip, *others = (
-        ports.of(Call("", name, version, n, 1)) for name, n in (("Clip", 1), ("Max", 2), ("Min", 2))
-    )
-    return not clip and all(others)
 
 
 def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
@@ -65,8 +58,8 @@ def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
 
 def _is_known(node: ir.Node, types: Types) -> bool:
     """Whether a Clip has float32 data, and bounds that are absent, numbers, or scalars."""
-    data = node.inputs[0] if node.inputs else None
-    if data is None or types.get(data) != _FLOAT32 or len(node.outputs) != 1:
+    data = node.inputs[0]
+    if data is None or types.get(data) != _FLOAT32:
         return False
     stated = all(a.type == ir.AttributeType.FLOAT and not a.is_ref() for a in node.attributes.values())
     return stated and all(value is None or _is_scalar(value) for value in node.inputs[1:])

@@ -19,20 +19,30 @@ from amp_rewrite.preparing.half_ports import HalfPorts
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The nodes that will likely be half, and how many Casts stand between them and the others."""
+    """The nodes that will likely be half, how many Casts stand between them and the others, and how many of
+    them are a Clip that has to be written as two nodes for it (clip_as_max_min).
+    """
 
     half: frozenset[ir.Node]
     casts: int
+    doubled: int
 
     @property
     def gain(self) -> int:
-        """How many nodes more are half than there are Casts."""
-        return len(self.half) - self.casts
+        """How many nodes more are half than there are added."""
+        return len(self.half) - self.casts - self.doubled
 
 
 def of(nodes: Iterable[ir.Node], types: Types, ports: HalfPorts, version_of: Callable[[str], int]) -> Outlook:
     """The outlook of these nodes at the opsets that `version_of` gives by domain; linear in their ports."""
-    around = {node: _float32(node, types, ports, version_of) for node in nodes}
+    max_and_min = ports.prefers_max_and_min(version_of(""))
+
+    def float32(node: ir.Node) -> frozenset[ir.Value]:
+        clipped = max_and_min and half_ports.is_clip(node)
+        found = _CLIPPED if clipped else ports.of(half_ports.call(node, version_of(node.domain)))
+        return frozenset(half_ports.float32_at(node, found, types))
+
+    around = {node: float32(node) for node in nodes}
     waiting = [node for node, values in around.items() if values and ports.starts(node)]
     half = set(waiting)
     while waiting:
@@ -41,18 +51,17 @@ def of(nodes: Iterable[ir.Node], types: Types, ports: HalfPorts, version_of: Cal
             half.update(fresh)
             waiting.extend(fresh)
     touched = {value for node in half for value in around[node]}
-    return Outlook(frozenset(half), sum(_casts(value, half, around) for value in touched))
+    casts = sum(_casts(value, half, around) for value in touched)
+    doubled = sum(map(half_ports.is_clip, half)) if max_and_min else 0
+    return Outlook(frozenset(half), casts, doubled)
+
+
+_CLIPPED = (0, ~0)
+"""The ports of a Clip that are half once it is a Max and a Min; its bounds are stored, as a rule."""
 
 
 _Around = dict[ir.Node, frozenset[ir.Value]]
 """The float32 values at the ports of each node that can be half."""
-
-
-def _float32(
-    node: ir.Node, types: Types, ports: HalfPorts, version_of: Callable[[str], int]
-) -> frozenset[ir.Value]:
-    found = ports.of(half_ports.call(node, version_of(node.domain)))
-    return frozenset(half_ports.float32_at(node, found, types))
 
 
 def _beside(value: ir.Value) -> Iterator[ir.Node]:

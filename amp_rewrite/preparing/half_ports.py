@@ -50,6 +50,12 @@ class HalfPorts:
         """Whether the operator of a node is on the list `allow`: without one, nothing becomes half."""
         return self._kinds.get((node.domain, node.op_type)) is Kind.ALLOW
 
+    def prefers_max_and_min(self, version: int) -> bool:
+        """Whether Max and Min can be half at an opset, and Clip cannot."""
+        calls = (Call("", name, version, inputs, 1) for name, inputs in (("Clip", 1), ("Max", 2), ("Min", 2)))
+        clip, *others = map(self.of, calls)
+        return not clip and all(others)
+
     def _of(self, call: Call) -> Ports:
         """The ports of a call that can be half; none of an operator that the shipped list keeps float32."""
         signature = schema.find(call.domain, call.operator, call.version)
@@ -73,6 +79,11 @@ def _kinds(half: str) -> Mapping[Operator, Kind]:
     lists = operator_lists.load(SHIPPED_FOR[half])
     can = (Kind.ALLOW, Kind.INFER, Kind.CLEAR)
     return {operator: entry.kind for operator, entry in lists.entries.items() if entry.kind in can}
+
+
+def is_clip(node: ir.Node) -> bool:
+    """Whether a node is a Clip that has a place for data and one for its result."""
+    return node.op_type == "Clip" and not node.domain and bool(node.inputs) and len(node.outputs) == 1
 
 
 def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir.Value]:

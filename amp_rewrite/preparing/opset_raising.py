@@ -7,10 +7,12 @@ from 22 on. The number changes nothing that a model computes where every node me
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from amp_rewrite.flops import shapes
 from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
@@ -99,7 +101,26 @@ class _Raising:
         return outlook.gain
 
     def _is_free(self, version: int, types: Types) -> bool:
-        return all(version_changes.same(node, self._old, version, types, _rank) for node in self._nodes)
+        """Whether all nodes mean the same; those for which ranks have to be known come last."""
+        rank_of = _Ranks(self._model, types).of
+        ordered = sorted(self._nodes, key=lambda node: node.op_type in _BY_RANK)
+        return all(version_changes.same(node, self._old, version, types, rank_of) for node in ordered)
+
+
+_BY_RANK = ("Hardmax", "LogSoftmax", "Softmax")
+
+
+class _Ranks:
+    """The ranks of a model's values: as declared, else inferred once it is asked for."""
+
+    def __init__(self, model: ir.Model, types: Types) -> None:
+        self._inferred = functools.cache(functools.partial(shapes.infer, model, types))
+
+    def of(self, value: ir.Value) -> int | None:
+        if value.shape is not None:
+            return len(value.shape)
+        shape = self._inferred().of(value)
+        return None if shape is None else len(shape)
 
 
 def _lost(operator: str, old: int, new: int, target: Target) -> bool:
@@ -110,7 +131,3 @@ def _lost(operator: str, old: int, new: int, target: Target) -> bool:
         and target.serves("", operator, before.since)
         and not target.serves("", operator, after.since)
     )
-
-
-def _rank(value: ir.Value) -> int | None:
-    return None if value.shape is None else len(value.shape)
