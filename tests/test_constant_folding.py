@@ -149,8 +149,8 @@ def test_growth_is_limited(size):
         "t = Constant <value_ints=[1000000, 1000000]> ()  b = ConstantOfShape (t)  m = ReduceSum (b)",
         "a = Expand (w, s)  m = Exp (a)",
         "m = Tile (w, s)",
-        "n = Constant <value_float=1e12> ()  z = Constant <value_float=0.0> ()"
-        "  o = Constant <value_float=1.0> ()  m = Range (z, n, o)",
+        """n = Constant <value_float=1e12> ()  z = Constant <value_float=0.0> ()
+           o = Constant <value_float=1.0> ()  m = Range (z, n, o)""",
         'm = Einsum <equation="i,j,k,l,m,n,o->ijklmno"> (w, w, w, w, w, w, w)',
     ],
 )
@@ -189,7 +189,7 @@ def test_quantised_regions_stay():
 
 def test_without_onnxruntime(monkeypatch):
     """onnx's reference computes what is stored, to float32's rounding."""
-    monkeypatch.setattr(worker_process.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(worker_process.importlib.util, "find_spec", lambda _: None)
     data = text.model("g () => (float[4] y) <float[4] w> { a = Exp (w)  y = Mul (a, w) }")
     found = worker_process.evaluate(data.SerializeToString())
     array = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(found["y"]))

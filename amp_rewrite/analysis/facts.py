@@ -7,17 +7,26 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import integer_values, observed, quantised, ranges, runtime_bugs, unit_building
+from amp_rewrite.analysis import (
+    integer_values,
+    observed,
+    quantised,
+    ranges,
+    refused,
+    runtime_bugs,
+    unit_building,
+)
+from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types, element_types
-from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
+from amp_rewrite.preparing.preparing import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +49,16 @@ class Facts:
         return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
 
 
-def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> Facts:
+def gather(prepared: Prepared, options: Options, seen: Observed) -> Facts:
     """What is known of a prepared model; `seen` is what a run showed of its values.
 
     Raises OptionError when `seen` was seen of another model.
     """
+    model = prepared.model
     observed.refuse_foreign(model.graph, seen)
-    graph = unit_building.build(model, types, options.target, options.half)
+    graph = unit_building.build(model, prepared.types, options.target, options.half)
+    if prepared.form.idioms:
+        graph = marking.mark(graph, options.half)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
     old = _old_opset(model.graph, options.half)
@@ -77,6 +89,7 @@ def _findings(
         integer_values.check(graph, found.fits, options.half),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
+        refused.check(graph, options.target),
     ):
         for unit, evidence in findings.items():
             if unit not in merged or evidence.authority.outranks(merged[unit].authority):

@@ -16,7 +16,8 @@ class Authority(enum.Enum):
     RUNTIME_BUG: a runtime would refuse the result, or crash on it. FORCE_ALL: the level that forces whatever
     the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
     recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
-    lists differently. TARGET: the kernels of the target. LIST: an operator list.
+    lists differently. TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. LIST: an
+    operator list.
     """
 
     SCHEMA = "schema"
@@ -29,6 +30,7 @@ class Authority(enum.Enum):
     OBSERVATION = "observation"
     LEVEL = "level"
     TARGET = "target"
+    IDIOM = "idiom"
     LIST = "list"
 
     def outranks(self, other: Authority) -> bool:
@@ -39,7 +41,7 @@ class Authority(enum.Enum):
 _RANK = {authority: rank for rank, authority in enumerate(Authority)}
 
 FOUND = frozenset((Authority.RUNTIME_BUG, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
-"""The authorities of findings: what analyses know of single units."""
+"""The authorities that only findings have: what analyses know of single units."""
 
 
 class Reason(enum.Enum):
@@ -57,7 +59,7 @@ class Reason(enum.Enum):
     FORCED = "forced"
     ASKED = "asked for"
     # faults of runtimes
-    CRASHING_TRANSPOSE = "crashing transpose"
+    UNEQUAL_RANKS = "unequal ranks"
     HALF_REDUCTION = "half reduction"
     FLOAT32_FUNCTION = "float32 function"
     MASKED_SCORES = "masked scores"
@@ -81,6 +83,8 @@ class Reason(enum.Enum):
     INFER_AS_DENY = "infer as deny"
     EVERYTHING_FORCED = "everything forced"
     NO_KERNEL = "no kernel"
+    WRITTEN_OUT = "written out"
+    REFUSED_ATTRIBUTE = "refused attribute"
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"
@@ -92,7 +96,7 @@ class Evidence:
 
     `subject` names what it is about: a value, a pattern, an attribute, a list or a target. `number` is the
     number that was found and `limit` the one it is held against. `half` names the half type, and `text` is
-    the sentence of a list.
+    the sentence of a list, or the attribute that a target refuses.
     """
 
     authority: Authority

@@ -47,8 +47,9 @@ _WORDS: Mapping[Reason, str] = {
     Reason.KEPT: "kept by {subject!r}",
     Reason.FORCED: "forced by {subject!r}",
     Reason.ASKED: "asked for by the user",
-    Reason.CRASHING_TRANSPOSE: (
-        "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
+    Reason.UNEQUAL_RANKS: (
+        "onnxruntime fails on a Cast between a Transpose of the first axis and a MatMul of operands that are "
+        "not known to have the same rank"
     ),
     Reason.HALF_REDUCTION: "it sums into its data, for which onnxruntime's CPU provider has no half kernel",
     Reason.FLOAT32_FUNCTION: "onnxruntime runs it as a function with float32 constants, and refuses half",
@@ -75,6 +76,8 @@ _WORDS: Mapping[Reason, str] = {
     Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
     Reason.EVERYTHING_FORCED: "everything that the types allow is forced",
     Reason.NO_KERNEL: "{subject} has no {half} kernel",
+    Reason.WRITTEN_OUT: "a part of a {subject} that is written out, computed in float32 as its kernels do",
+    Reason.REFUSED_ATTRIBUTE: "{subject} refuses it for its {text}, and runs it on the CPU",
     Reason.CAST: "a Cast takes the types that are beside it",
     Reason.NOT_LISTED: "the operator is on no list of {subject}",
     Reason.LISTED: "{text}",
