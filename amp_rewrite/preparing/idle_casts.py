@@ -15,10 +15,9 @@ def bypass(model: ir.Model, types: Types) -> None:
     belong together. One that produces an output of the model or of a body stays.
     """
     for node in [*_idle(model, types)]:
-        value = node.inputs[0]  # that of now: it may have been the output of another
-        assert value is not None, "an idle Cast has an input"
-        node.outputs[0].replace_all_uses_with(value)
-        if node.graph is not None:
+        value = node.inputs[0]  # read only now: one of a row of Casts has moved on to what the first read
+        if value is not None and node.graph is not None:
+            node.outputs[0].replace_all_uses_with(value)
             node.graph.remove(node, safe=True)
 
 
