@@ -16,6 +16,7 @@ from amp_rewrite.analysis import (
     runtime_bugs,
     unit_building,
 )
+from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
@@ -55,6 +56,8 @@ def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> F
     """
     observed.refuse_foreign(model.graph, seen)
     graph = unit_building.build(model, types, options.target, options.half)
+    if options.form.idioms:
+        graph = marking.mark(graph, options.half)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
     old = _old_opset(model.graph, options.half)

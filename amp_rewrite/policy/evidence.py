@@ -16,7 +16,8 @@ class Authority(enum.Enum):
     RUNTIME_BUG: a runtime would refuse the result, or crash on it. FORCE_ALL: the level that forces whatever
     the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
     recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
-    lists differently. TARGET: the kernels of the target. LIST: an operator list.
+    lists differently. TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. LIST: an
+    operator list.
     """
 
     SCHEMA = "schema"
@@ -29,6 +30,7 @@ class Authority(enum.Enum):
     OBSERVATION = "observation"
     LEVEL = "level"
     TARGET = "target"
+    IDIOM = "idiom"
     LIST = "list"
 
     def outranks(self, other: Authority) -> bool:
@@ -81,6 +83,7 @@ class Reason(enum.Enum):
     INFER_AS_DENY = "infer as deny"
     EVERYTHING_FORCED = "everything forced"
     NO_KERNEL = "no kernel"
+    WRITTEN_OUT = "written out"
     REFUSED_ATTRIBUTE = "refused attribute"
     CAST = "cast"
     NOT_LISTED = "not listed"
