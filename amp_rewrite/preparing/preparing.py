@@ -18,11 +18,12 @@ from amp_rewrite.preparing.form_changes import FormChange
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model in the form in which it is analysed, the types of its values, what was changed for that, and
-    what a user should know.
+    """A model in the form in which it is analysed, and the form as it was asked for; the types of its values,
+    what was changed for that, and what a user should know.
     """
 
     model: ir.Model
+    form: Form
     types: Types
     changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
@@ -43,7 +44,7 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
         idle_casts.bypass(model, types)
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
-    return Prepared(model, types, tuple(changes), warnings)
+    return Prepared(model, form, types, tuple(changes), warnings)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import normalisation
+from amp_rewrite.analysis.idioms import activations, normalisation
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Half
@@ -17,7 +17,7 @@ Recognise = Callable[[UnitGraph, Half], Iterable[Idiom]]
 whatever the order of independent nodes.
 """
 
-RECOGNISED: tuple[Recognise, ...] = (normalisation.find,)
+RECOGNISED: tuple[Recognise, ...] = (normalisation.find, activations.find)
 
 
 def mark(graph: UnitGraph, half: Half) -> UnitGraph:
