@@ -95,15 +95,20 @@ def support(table: Table, domain: str, operator: str, signature: Signature, half
     """
     spans = table.get(schema.written(domain, operator), ())
     takes = tuple(kernel for span in spans if span.serve(signature.since) for kernel in span.takes)
-    if any(half in _any(kernel) for kernel in takes) or not _expands(table, signature, half):
+    body = _BODIES.get((domain, operator), signature.body)
+    if any(half in _any(kernel) for kernel in takes) or not _expands(table, signature, body, half):
         return Support(takes)
     return None
 
 
-def _expands(table: Table, signature: Signature, half: str) -> bool:
-    if signature.depends_on_node:
+_BODIES = {("", "Clip"): frozenset((("", "Less"), ("", "Where")))}
+"""What functions that depend on their node are made of: Clip's in onnx/defs/math/defs.cc, since opset 13."""
+
+
+def _expands(table: Table, signature: Signature, body: frozenset[tuple[str, str]], half: str) -> bool:
+    if signature.depends_on_node and not body:
         return True
-    parts = signature.body - _TYPED
+    parts = body - _TYPED
     return bool(parts) and all(_is_there(table, part, half) for part in parts)
 
 
