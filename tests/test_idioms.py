@@ -5,6 +5,7 @@ import pytest
 
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.idioms.idiom import Part
+from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import Options, Pins
 from tests import text
 
@@ -66,3 +67,30 @@ def test_what_is_asked_for_counts(options, half):
     for node in model.graph.node:
         node.name = node.output[0]
     assert halves(pipeline.analyze(model, options)) == half
+
+
+GROUPS = text.model(
+    """g (float[1,4,4,4] x) => (float[1,4,4,4] y)
+    <float[4,4,3,3] k, float[2] one, float[2] none, float[4,1,1] w, float[4,1,1] b> {
+      grouped = Constant <value_ints = [0, 2, -1]> ()
+      apart = Constant <value_ints = [1, 4, 4, 4]> ()
+      a = Conv <pads = [1, 1, 1, 1]> (x, k)
+      before = Reshape (a, grouped)
+      norm = InstanceNormalization (before, one, none)
+      after = Reshape (norm, apart)
+      scaled = Mul (after, w)
+      z = Add (scaled, b)
+      y = Conv <pads = [1, 1, 1, 1]> (z, k)
+    }"""
+)
+WHOLE = {"before", "norm", "after", "scaled", "z"}
+
+
+def test_groups_as_channels_have_one_colour():
+    """A GroupNormalization by way of an InstanceNormalization is half as a whole, or not at all."""
+    analysis = pipeline.analyze(GROUPS)
+    assert parts(analysis) == dict.fromkeys(WHOLE, Part.OUTER)
+    assert halves(analysis) == {"a", "y", *WHOLE}
+    denied = Options(lists=Options().operator_lists().override(Kind.DENY, ["InstanceNormalization"]))
+    assert halves(pipeline.analyze(GROUPS, denied)) == {"a", "y"}
+    text.agree(GROUPS, pipeline.rewrite(GROUPS).model)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import activations, normalisation, patterns, softmax
+from amp_rewrite.analysis.idioms import activations, group_normalisation, normalisation, patterns, softmax
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Half
@@ -18,7 +18,12 @@ Recognise = Callable[[UnitGraph, Half], Iterable[Idiom]]
 whatever the order of independent nodes.
 """
 
-RECOGNISED: tuple[Recognise, ...] = (normalisation.find, activations.find, softmax.find)
+RECOGNISED: tuple[Recognise, ...] = (
+    normalisation.find,
+    group_normalisation.find,
+    activations.find,
+    softmax.find,
+)
 
 
 def mark(graph: UnitGraph, options: Options) -> UnitGraph:

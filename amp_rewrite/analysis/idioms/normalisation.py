@@ -57,7 +57,7 @@ class _Norm:
         return (*self.centring, *self.statistics, self.result)
 
     def idiom(self, operator: Operator, opset: int, half: Half) -> Idiom:
-        outer = tuple(_weights(self.result.outputs[0]))
+        outer = tuple(weights(self.result.outputs[0]))
         typed_as = self._typed_as(operator, outer, opset, half)
         return Idiom(operator, self.data, self.inner, self.result, outer, typed_as)
 
@@ -107,7 +107,7 @@ def _of(reduction: ir.Node) -> _Norm | None:
     return norm if patterns.are_closed(norm.inner, chain.result) else None
 
 
-def _weights(value: ir.Value) -> Iterator[ir.Node]:
+def weights(value: ir.Value) -> Iterator[ir.Node]:
     """The multiplication by a weight and the addition of a bias behind a normalised value."""
     for operator in ("Mul", "Add"):
         node = patterns.only_reader(value)
