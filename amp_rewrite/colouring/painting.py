@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from amp_rewrite.costs.islands import Island
 from amp_rewrite.policy.operator_lists import Entry
 
 
@@ -26,15 +27,21 @@ class Rule(enum.Enum):
     SPREAD = "spread"
     SETTLE = "settle"
     LEFT = "left"
+    PRUNE = "prune"
+    GATE = "gate"
 
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """A colour, the rule that gave it, and the unit that caused it (None: its own kind did)."""
+    """A colour, the rule that gave it, and the unit that caused it (None: its own kind did).
+
+    `island` is that which rule `prune` took the unit with.
+    """
 
     colour: Colour
     rule: Rule
     cause: int | None = None
+    island: Island | None = None
 
 
 @dataclass(frozen=True, slots=True)
