@@ -27,9 +27,10 @@ from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rewriting import annotations, editing, plan, plan_files, preparing, result_checks, tidy
+from amp_rewrite.rewriting import annotations, editing, plan, plan_files, result_checks, tidy
 from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
@@ -171,14 +172,13 @@ def _decide(
 ) -> Analysis:
     """All that comes before the first edit."""
     loaded = stages.run("load", loading.load, source)
-    prepared = stages.run("prepare", preparing.prepare, loaded.model, options)
+    prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
     facts = stages.run("analyse", gather, prepared.model, prepared.types, options, seen)
     entries = stages.run("classify", _classify, facts, options, replay)
     painting = stages.run("colour", _colour, facts, entries, options, replay)
     planned = stages.run("plan", plan.make, facts, painting, options)
-    warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     decided = Decided(painting, planned, options, replayed=replay is not None)
-    return stages.run("freeze", freeze, loaded, facts, decided, warnings)
+    return stages.run("freeze", freeze, loaded, prepared, facts, decided)
 
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:

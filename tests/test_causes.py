@@ -12,7 +12,6 @@ import pytest
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.colouring import pin_patterns
 from amp_rewrite.explaining import suggestions
 from amp_rewrite.explaining.causes import Change, Suggestion
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -20,7 +19,7 @@ from amp_rewrite.explaining.sentences import of_cause
 from amp_rewrite.flops import flop_count
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy import node_patterns, operator_lists
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
@@ -241,7 +240,7 @@ def test_a_large_model_gets_fewer_tries(monkeypatch):
 )
 def test_a_name_as_a_pin(name, others, pattern):
     """A pin names its node and no other, whatever the name has in it."""
-    assert pin_patterns.pattern_for(name, others) == pattern
+    assert node_patterns.pattern_for(name, others) == pattern
     assert re.fullmatch(pattern, name)
 
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from amp_rewrite import pipeline
-from amp_rewrite.colouring import pin_patterns
 from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options, Pins
@@ -293,7 +293,7 @@ def test_more_in_float32_makes_nothing_half(model, asked, data):
     assume(units)
     unit = data.draw(st.sampled_from(units))
     before = halves(analysis.painting)
-    kept = Pins(keep_full=pin_patterns.pattern_for(pin_patterns.pinned_as(unit.node), ()))
+    kept = Pins(keep_full=node_patterns.pattern_for(node_patterns.pinned_as(unit.node), ()))
     assert halves(analysis.painted(replace(asked, pins=kept))) <= before
     drawn = Evidence(Authority.RANGE, Reason.OVERFLOW, number=1e6, limit=65504.0)
     found = {unit.index: drawn, **analysis.findings}

@@ -79,6 +79,9 @@ def refused(proto, path):
         Options(io=IOTypes.HALF, keep_io=("x",)),
         Options(target=ANY),
         Options(keep_functions=True),
+        Options(fold=False),
+        Options(keep_opset=True),
+        Options(lists="tensorflow", follow=False),
     ],
 )
 def test_there_and_back(model, saved, options):
@@ -94,7 +97,15 @@ def test_there_and_back(model, saved, options):
 
 def test_a_plan_goes_over_the_options(model, saved):
     """What a plan decides comes from it; what it does not know of stays as the options say."""
-    made = Options(half=BFLOAT16, target=ANY, io=IOTypes.HALF, keep_io=("x",), keep_functions=True)
+    made = Options(
+        half=BFLOAT16,
+        target=ANY,
+        io=IOTypes.HALF,
+        keep_io=("x",),
+        keep_functions=True,
+        fold=False,
+        keep_opset=True,
+    )
     plan = load(saved(model, options=made))
     assert plan.over(Options(check=False)) == replace(made, check=False)
 
@@ -249,6 +260,7 @@ def test_unreadable_plans(model, tmp_path):
         "io",
         "keep_io",
         "keep_functions",
+        "form",
         "units",
         "casts",
         "stored",
@@ -281,12 +293,12 @@ def test_an_odd_cause(model, saved, cause):
     refused(model, saved(model, lambda content: content["units"][0].update(cause=cause)))
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, "3", None])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, "4", None])
 def test_another_format(model, saved, version):
     """A plan of another format version says which one it is and which is read."""
     path = saved(model, lambda content: content.update(format=version))
     shown = version if isinstance(version, int) else "another"
-    assert f"format {shown}, and 3 is read here" in refused(model, path)
+    assert f"format {shown}, and 4 is read here" in refused(model, path)
 
 
 def test_another_half(model, saved):

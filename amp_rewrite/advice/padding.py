@@ -16,11 +16,11 @@ import onnx_ir as ir
 
 from amp_rewrite.advice import product_dimensions
 from amp_rewrite.advice.product_dimensions import KnownShape, ShapeOf, Size
-from amp_rewrite.colouring.pin_patterns import pinned_as
 from amp_rewrite.flops import shapes
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.node_patterns import pinned_as
 
 STEP = 8
 """Dimensions are best in multiples of this many elements of two bytes: 16 bytes (see above)."""

@@ -59,6 +59,12 @@ _FLAGS = (
         help="Do not inline model-local functions; their calls stay float32.",
     ),
     click.option(
+        "--no-fold",
+        is_flag=True,
+        help="Do not compute what depends on stored values alone, nor merge BatchNormalizations, beforehand.",
+    ),
+    click.option("--keep-opset", is_flag=True, help="Do not raise the opset to one that has more kernels."),
+    click.option(
         "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
     ),
 )
@@ -97,6 +103,8 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         io=IOTypes(flags["io"]),
         keep_io=tuple(flags["keep_io"]),
         keep_functions=flags["keep_functions"],
+        fold=not flags["no_fold"],
+        keep_opset=flags["keep_opset"],
     )
     return DecisionFlags(options, None, decided=bool(given))
 

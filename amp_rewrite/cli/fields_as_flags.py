@@ -15,6 +15,8 @@ FLAGS = {
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "infer", "clear", "deny")},
     "Options.io=HALF": "--io half",
     "Options.external_data=NEVER": "--external-data never",
+    "Options.fold": "--no-fold",
+    "Options.keep_opset": "--keep-opset",
     "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",
     "Pins.force_half": "--force-half",

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.pin_patterns import Around, around, matching, pinned_as, with_units
+from amp_rewrite.colouring.pin_patterns import Around, around, matching, with_units
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.entries import Entry
+from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Pins
 from amp_rewrite.policy.reasons import in_words
 

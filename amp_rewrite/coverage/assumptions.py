@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.colouring.pin_patterns import pinned_as
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.node_patterns import pinned_as
 
 NAMED = 5
 """How many nodes or dimensions are named in one line; the others are only counted."""

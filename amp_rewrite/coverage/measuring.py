@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.colouring.pin_patterns import pinned_as
 from amp_rewrite.coverage import node_precision
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.coverage.counts import (
@@ -26,6 +25,7 @@ from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import constants, inlining, loading, traversal, writing
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
+from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.rewriting import result_checks
 

@@ -16,6 +16,7 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence
 from amp_rewrite.policy.options import Options
+from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
@@ -106,16 +107,24 @@ class Decided:
     replayed: bool
 
 
-def freeze(loaded: Loaded, facts: Facts, decided: Decided, warnings: tuple[str, ...]) -> Analysis:
+def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -> Analysis:
     """The analysis, with what a later edit of the model would change taken from it now.
 
     The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
     """
     graph, painting, plan, options = facts.graph, decided.painting, decided.plan, decided.options
+    warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
     observed = sum(entry.authority is Authority.OBSERVATION for entry in painting.entries)
-    planned = replace(found, observed=observed, size_before=loaded.size, matched=matched, warnings=warnings)
+    planned = replace(
+        found,
+        observed=observed,
+        form_changes=prepared.changes,
+        size_before=loaded.size,
+        matched=matched,
+        warnings=warnings,
+    )
     return Analysis(
         loaded,
         graph,

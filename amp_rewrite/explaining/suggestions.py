@@ -15,6 +15,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
@@ -191,11 +192,11 @@ class _Trials:
 
     def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
         """A pin for each node; nothing where there are too many, or one has no name to go by."""
-        names = list(dict.fromkeys(map(naming.pinned_as, nodes)))
+        names = list(dict.fromkeys(map(node_patterns.pinned_as, nodes)))
         if len(names) > MOST_PINNED or not all(names):
             return
         options = self._subject.options
-        patterns = tuple(naming.pattern_for(name, self._names) for name in names)
+        patterns = tuple(node_patterns.pattern_for(name, self._names) for name in names)
         pins = replace(options.pins, force_half=(*options.pins.force_half, *patterns))
         yield _Trial(replace(options, pins=pins), tuple(Change("force_half", p) for p in patterns))
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from amp_rewrite.model import proto_traversal
-from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.onnx_types import control_flow, schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _clean_attribute(attribute: onnx.AttributeProto, preserved: PreservedFields)
 
 def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
     """Leaves the last import of each domain; the default domain has two names."""
-    last = {"" if opset.domain == "ai.onnx" else opset.domain: opset for opset in proto.opset_import}
+    last = {schema.canonical(opset.domain): opset for opset in proto.opset_import}
     if len(last) < len(proto.opset_import):
         kept = [onnx.OperatorSetIdProto.FromString(opset.SerializeToString()) for opset in last.values()]
         del proto.opset_import[:]

@@ -156,6 +156,17 @@ def written(domain: str, op_type: str) -> str:
     return f"{domain}:{op_type}" if domain else op_type
 
 
+def parse(text: str) -> tuple[str, str]:
+    """The domain and the name of an operator as `written` has it."""
+    domain, _, name = text.rpartition(":")
+    return canonical(domain), name
+
+
+def canonical(domain: str) -> str:
+    """A domain with ONNX's own, which has two names, as the empty text."""
+    return "" if domain == "ai.onnx" else domain
+
+
 @functools.cache
 def known_operators(domain: str) -> frozenset[str]:
     """The names of all operators known in a domain, at any version; empty for an unknown domain."""

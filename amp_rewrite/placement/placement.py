@@ -99,12 +99,8 @@ def own_nodes(model: onnx.ModelProto) -> OwnNodes:
     inside = (*proto_traversal.graphs(model.graph), *proto_traversal.in_functions(model))
     own = [node for graph in inside for node in graph.node]
     own += [node for function in model.functions for node in function.node]
-    operators = Counter(schema.written(_domain(node.domain), node.op_type) for node in own)
+    operators = Counter(schema.written(schema.canonical(node.domain), node.op_type) for node in own)
     return OwnNodes(operators, frozenset(node.name for node in own))
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_asked: bool) -> Placement:

@@ -53,7 +53,7 @@ class OpLists:
 
     def find(self, domain: str, op_type: str) -> Entry | None:
         """What is said of an operator; None when it is on no list."""
-        return self.entries.get((_domain(domain), op_type))
+        return self.entries.get((schema.canonical(domain), op_type))
 
     def override(self, kind: Kind, operators: Iterable[str]) -> OpLists:
         """These lists with the operators moved to `kind`, as the user asks for.
@@ -176,15 +176,11 @@ def _near_lists(name: str) -> str:
 # ---- names of operators
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
 def _split(text: str) -> Operator | None:
     domain, colon, name = text.rpartition(":")
     if not name or any(map(str.isspace, text)) or (colon and not domain):
         return None
-    return _domain(domain), name
+    return schema.canonical(domain), name
 
 
 def _operator(field: Field) -> Operator:

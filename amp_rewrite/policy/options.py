@@ -12,6 +12,7 @@ from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy import targets
+from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.operator_lists import OpLists, load, shipped
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
 
@@ -94,8 +95,10 @@ class Options:
     type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
     and what follows it in one piece. `io` types the inputs and outputs, save those in `keep_io`.
     `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
-    them. `check` has onnx check the result, `metadata` leaves the decisions in the metadata of the result.
-    `external_data` says where a result that is a file keeps its weights.
+    them. `fold` computes what depends on stored values alone, and merges BatchNormalizations, before anything
+    is decided; `keep_opset` leaves the opset as it is. `check` has onnx check the result, `metadata` leaves
+    the decisions in the metadata of the result. `external_data` says where a result that is a file keeps its
+    weights.
 
     `half`, `target`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -112,6 +115,8 @@ class Options:
     io: IOTypes
     keep_io: tuple[str, ...]
     keep_functions: bool
+    fold: bool
+    keep_opset: bool
     check: bool
     metadata: bool
     external_data: ExternalData
@@ -127,6 +132,8 @@ class Options:
         io: IOTypes | str = IOTypes.KEEP,
         keep_io: Texts = (),
         keep_functions: bool = False,
+        fold: bool = True,
+        keep_opset: bool = False,
         check: bool = True,
         metadata: bool = True,
         external_data: ExternalData | Beside | str = _AS_IT_WAS,
@@ -141,9 +148,33 @@ class Options:
         hold("io", arguments.choice("Options.io", io, IOTypes))
         hold("keep_io", arguments.texts("Options.keep_io", keep_io))
         hold("keep_functions", arguments.flag("Options.keep_functions", keep_functions))
+        hold("fold", arguments.flag("Options.fold", fold))
+        hold("keep_opset", arguments.flag("Options.keep_opset", keep_opset))
         hold("check", arguments.flag("Options.check", check))
         hold("metadata", arguments.flag("Options.metadata", metadata))
         hold("external_data", _external_data(external_data))
+
+    @property
+    def only_grappler(self) -> bool:
+        """Whether TensorFlow's lists and rules decide, and nothing else: colours are Grappler's."""
+        return not self.follow and self.operator_lists().name == GRAPPLERS
+
+    @property
+    def form(self) -> Form:
+        """How a model is prepared. What a user pins, or moves to another list, keeps its form; Grappler's
+        rules get the model as it is. Raises ListError when a shipped list is damaged.
+        """
+        ours = not self.only_grappler
+        return Form(
+            half=self.half,
+            target=self.target,
+            keep_functions=self.keep_functions,
+            fold=self.fold and ours,
+            raise_opset=not self.keep_opset and ours,
+            idioms=ours,
+            kept_nodes=(*self.pins.keep_full, *self.pins.force_half),
+            kept_operators=tuple(self.operator_lists().moved),
+        )
 
     def operator_lists(self) -> OpLists:
         """The lists to go by; ListError when a shipped one is damaged."""
@@ -168,3 +199,5 @@ def _external_data(given: ExternalData | Beside | str) -> ExternalData:
 
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 """The shipped list that goes with each half type."""
+GRAPPLERS = "tensorflow"
+"""The shipped list that holds TensorFlow's."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use, value_of
-from amp_rewrite.colouring.pin_patterns import pinned_as
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
+from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, Frame, Shade, Wire
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.explaining import form_sentences
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.report import Report
 
@@ -37,6 +38,8 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     if report.observed:
         beyond = f"in float32 because a run showed values too large for {report.half}"
         yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
+    for text in form_sentences.summary(report.form_changes):
+        yield SummaryLine("form", text)
     yield from match_lines(report.matched)
     for warning in report.warnings:
         yield SummaryLine("warning", warning)

@@ -25,10 +25,11 @@ from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.evidence import Authority
+from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.rewriting import cast_sites, decision_records, plan_schema
+from amp_rewrite.rewriting import cast_sites, decision_records, form_records, plan_schema
 from amp_rewrite.rewriting.plan import Plan, PlannedCast
 
 
@@ -55,6 +56,7 @@ def dump(
         "io": options.io.value,
         "keep_io": list(options.keep_io),
         "keep_functions": options.keep_functions,
+        "form": form_records.of(options.form),
         "assumptions": list(assumptions),
         "units": [_unit(unit, painting, (flops or {}).get(unit.node)) for unit in graph.units],
         "casts": [_cast(graph, cast) for cast in plan.casts],
@@ -126,7 +128,7 @@ class SavedPlan:
     target: Target
     io: IOTypes
     keep_io: tuple[str, ...]
-    keep_functions: bool
+    form: Form
     model: str
     units: tuple[Mapping[str, Any], ...]
     casts: tuple[Mapping[str, Any], ...]
@@ -141,7 +143,9 @@ class SavedPlan:
             target=self.target,
             io=self.io,
             keep_io=self.keep_io,
-            keep_functions=self.keep_functions,
+            keep_functions=self.form.keep_functions,
+            fold=self.form.fold,
+            keep_opset=not self.form.raise_opset,
         )
 
     def entries(self, graph: UnitGraph) -> tuple[Entry, ...]:
@@ -209,12 +213,13 @@ _AGAIN = "make it again with `plan_files.dump`"
 
 
 def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
+    half, target = halves.named(content["half"]), targets.named(content["target"])
     return SavedPlan(
-        half=halves.named(content["half"]),
-        target=targets.named(content["target"]),
+        half=half,
+        target=target,
         io=IOTypes(content["io"]),
         keep_io=tuple(content["keep_io"]),
-        keep_functions=content["keep_functions"],
+        form=form_records.form(content["form"], half, target, keep_functions=content["keep_functions"]),
         model=content["model"],
         units=tuple(content["units"]),
         casts=tuple(content["casts"]),

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.rewriting import decision_records, json_fields
-from amp_rewrite.rewriting.json_fields import COUNT, FLAG, LIST, TEXT, TEXTS, JsonFields, one_of, or_null
+from amp_rewrite.rewriting import decision_records, form_records, json_fields
+from amp_rewrite.rewriting.json_fields import (
+    COUNT,
+    FLAG,
+    LIST,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    JsonFields,
+    one_of,
+    or_null,
+)
 from amp_rewrite.rewriting.plan import Storage
 
-FORMAT = 3
+FORMAT = 4
 """The version of the file format; a file of another version is refused."""
 
 
@@ -21,6 +31,7 @@ def check(content: object) -> None:
         version = content["format"] if isinstance(content["format"], int) else "another"
         raise ValueError(f"format {version}, and {FORMAT} is read here")
     json_fields.check("", content, _TOP)
+    json_fields.check("form.", content["form"], form_records.FIELDS)
     unit = json_fields.position(len(content["units"]))
     json_fields.check_rows("units", content["units"], {**_UNIT, **decision_records.paint_fields(unit)})
     json_fields.check_rows("casts", content["casts"], {**_CAST, **decision_records.cast_site_fields(unit)})
@@ -34,6 +45,7 @@ _TOP: JsonFields = {
     "io": one_of(IOTypes),
     "keep_io": TEXTS,
     "keep_functions": FLAG,
+    "form": OBJECT,
     "units": LIST,
     "casts": LIST,
     "stored": LIST,

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting.plan import Plan, Storage
 
 
@@ -35,6 +36,7 @@ class Report:
     """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
     `changed` says whether the result differs from the original.
+    `form_changes` are what was changed, in float32, before anything was decided.
     `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
     `observed` counts the units kept in float32 because of observed values, and `matched` the nodes that match
     each pin, and each operator moved to another list. `broken` are faults of the result (if there is one, the
@@ -50,6 +52,7 @@ class Report:
     saturated: int
     flushed: int
     observed: int = 0
+    form_changes: tuple[FormChange, ...] = ()
     casts_removed: int = 0
     size_before: int = 0
     size_after: int = 0
@@ -65,7 +68,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        return asdict(self) | {"ok": self.ok, "seconds": dict(self.seconds)}
+        changes = [{**asdict(change), "kind": change.kind.value} for change in self.form_changes]
+        return asdict(self) | {"ok": self.ok, "form_changes": changes, "seconds": dict(self.seconds)}
 
 
 class Extent(enum.IntEnum):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from amp_rewrite.model.traversal import GraphNodes, graphs
+from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 
@@ -34,20 +34,6 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
             removed += 1
         removed += _remove_if_unused(before)
     return removed
-
-
-def bypass(model: ir.Model, types: Types) -> None:
-    """Removes Casts from float32 to float32, which some exporters write, and which would separate nodes that
-    belong together. One that produces an output of the model or of a body stays.
-    """
-    float32 = ir.DataType.FLOAT
-    for node in _casts(graphs(model.graph)):
-        value, output = node.inputs[0], node.outputs[0]
-        if value is None or output.is_graph_output():
-            continue
-        if _element(value, types) == float32 == _element(output, types):
-            output.replace_all_uses_with(value)
-            _remove(node)
 
 
 def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:

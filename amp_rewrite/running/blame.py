@@ -14,7 +14,8 @@ from amp_rewrite.colouring import pin_patterns
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_types import schema, shape_inference
-from amp_rewrite.rewriting import tidy
+from amp_rewrite.policy import node_patterns
+from amp_rewrite.preparing import idle_casts
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.emulation import emulated, rounded_name
 from amp_rewrite.running.intermediate_values import InstrumentedModel
@@ -97,10 +98,10 @@ def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
-    tidy.bypass(model, types)
+    idle_casts.bypass(model, types)
     names = pin_patterns.pinnable(unit_building.build(model, types))
     for name in worst.to_keep(names):
-        yield pin_patterns.pattern_for(name, names)
+        yield node_patterns.pattern_for(name, names)
 
 
 def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:

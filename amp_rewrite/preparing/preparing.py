@@ -9,35 +9,40 @@ import onnx_ir as ir
 from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.policy.options import Options
-from amp_rewrite.rewriting import tidy
+from amp_rewrite.policy.form import Form
+from amp_rewrite.preparing import idle_casts
+from amp_rewrite.preparing.form_changes import FormChange
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model in the form in which it is analysed, the types of its values, and what a user should know."""
+    """A model in the form in which it is analysed, the types of its values, what was changed for that, and
+    what a user should know.
+    """
 
     model: ir.Model
     types: Types
+    changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
 
 
-def prepare(model: ir.Model, options: Options) -> Prepared:
+def prepare(model: ir.Model, form: Form) -> Prepared:
     """Changes the form of `model`, and nothing that it computes."""
-    warnings = _settle_functions(model, options)
+    warnings = _settle_functions(model, form)
+    changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for held in nodes for node in held}
     if "FusedConv" in operators:
-        fused_conv_decomposition.decompose(model, options.target, options.half)
+        fused_conv_decomposition.decompose(model, form.target, form.half)
     types = shape_inference.types(model)
     if "Cast" in operators:
-        tidy.bypass(model, types)
-    return Prepared(model, types, warnings)
+        idle_casts.bypass(model, types)
+    return Prepared(model, types, tuple(changes), warnings)
 
 
-def _settle_functions(model: ir.Model, options: Options) -> tuple[str, ...]:
+def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     """Inlines the functions of a model, or says that they are kept."""
-    if not options.keep_functions:
+    if not form.keep_functions:
         return tuple(filter(None, [inlining.inline(model)]))
     kept = len(model.functions)
     noun = "function" if kept == 1 else "functions"

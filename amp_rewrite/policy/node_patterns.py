@@ -1,0 +1,54 @@
+"""The name by which a user finds a node, and the patterns that match names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+import onnx_ir as ir
+import re2
+
+from amp_rewrite.errors import OptionError
+
+
+def pinned_as(node: ir.Node) -> str:
+    """The name of a node; for one that has none, that of the first value it makes."""
+    named = (value.name for value in node.outputs if value.name)
+    return node.name or next(named, "")
+
+
+def pattern_for(name: str, names: Collection[str]) -> str:
+    """What a pin says to name a node and no other of `names`: the name itself where that will do."""
+    if not _SPECIAL.isdisjoint(name):
+        return re.escape(name)
+    dotted = "." in name and re.compile(re.escape(name).replace(r"\.", "."))
+    return re.escape(name) if dotted and any(map(dotted.fullmatch, set(names) - {name})) else name
+
+
+_SPECIAL = frozenset("\\^$*+?{}[]|()")
+"""What means something else in an expression, besides the dot."""
+
+
+def matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str], bool]:
+    """The test of whether a name is matched by a pattern, which as a whole may be one of `names`.
+
+    Raises OptionError, which names the `field`, for a pattern that is neither a name nor valid.
+    """
+    quiet = re2.Options()
+    quiet.log_errors = False  # they would go to standard error
+    try:
+        expression = re2.compile(_encoded(pattern), quiet)
+    except re2.error as error:
+        if pattern in names:
+            return pattern.__eq__
+        raise OptionError(
+            f"{field} {pattern} is not a valid regular expression: {error.args[0].decode(errors='replace')}",
+            remedy="give a node's name, escape it with a backslash, or do without look-around and "
+            "back-references: patterns are those of RE2, which takes no more time for one than for another",
+        ) from error
+    return lambda name: name == pattern or expression.fullmatch(_encoded(name)) is not None
+
+
+def _encoded(text: str) -> bytes:
+    """Text as RE2 takes it, also what came from bytes that are none."""
+    return text.encode(errors="surrogatepass")

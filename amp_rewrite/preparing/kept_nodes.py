@@ -1,0 +1,46 @@
+"""The nodes whose form a user decides: those that a pin names, and what stands in their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from amp_rewrite.errors import OptionError
+from amp_rewrite.model import traversal
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.node_patterns import matcher, pinned_as
+
+
+def find(model: ir.Model, form: Form) -> frozenset[ir.Node]:
+    """The nodes that keep their form: pinned by name or pattern, or of an operator that the user moved to
+    another list.
+    """
+    nodes = [node for held in traversal.nodes(model.graph).values() for node in held]
+    listed = {node for node in nodes if (node.domain, node.op_type) in form.kept_operators}
+    return frozenset(listed | _below(_named(nodes, form.kept_nodes)))
+
+
+def _named(nodes: list[ir.Node], patterns: Iterable[str]) -> set[ir.Node]:
+    """A pattern that is not valid names nothing here: pins refuse it (colouring.pins)."""
+    names = {node: pinned_as(node) for node in nodes}
+    found: set[ir.Node] = set()
+    for pattern in patterns:
+        try:
+            matches = matcher(pattern, "", names.values())
+        except OptionError:
+            continue
+        found |= {node for node, name in names.items() if matches(name)}
+    return found
+
+
+def _below(named: set[ir.Node]) -> set[ir.Node]:
+    """These nodes and all in their bodies."""
+    found, waiting = set[ir.Node](), [*named]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(inner for body in control_flow.bodies(node) for inner in body)
+    return found
