@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from amp_rewrite.costs.islands import Island
 from amp_rewrite.policy.operator_lists import Entry
 
 
@@ -33,15 +32,11 @@ class Rule(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """A colour, the rule that gave it, and the unit that caused it (None: its own kind did).
-
-    `island` is that which rule `prune` took the unit with.
-    """
+    """A colour, the rule that gave it, and the unit that caused it (None: its own kind did)."""
 
     colour: Colour
     rule: Rule
     cause: int | None = None
-    island: Island | None = None
 
 
 @dataclass(frozen=True, slots=True)

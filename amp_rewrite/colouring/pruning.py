@@ -1,48 +1,91 @@
-"""The rule `prune`: half units whose Casts cost more than they save become FULL. It makes nothing half.
+"""The rule `prune`, and the gate: half units that cost more than they save become FULL.
 
-| not pruned                                | why                                                         |
-|-------------------------------------------|-------------------------------------------------------------|
-| what a pin or an override decided         | the user knows better                                       |
-| anything at the level `unsafe-force-all`  | it was asked for everything                                 |
-| anything, where nothing would be left     | who asks for half gets half; the prediction says that it    |
-|                                           | does not pay, and the gate is for who wants it that way     |
+| not pruned                               | why                                            |
+|------------------------------------------|------------------------------------------------|
+| what a pin or an override decided        | the user knows better                          |
+| anything at the level `unsafe-force-all` | it was asked for everything                    |
+| anything, where nothing would be left    | who asks for half gets half; the report says   |
+|                                          | that it does not pay, and the gate is for who  |
+|                                          | wants it that way                              |
 
-Sizes count as large (`ModelCosts.large`). Keeping more in float32 leaves half no unit that would be pruned
-without (costs.unpaid_parts), but for one case: where it takes the last part that pays, nothing is pruned.
+Sizes count as large (`ModelCosts.large`), and as larger still where nothing would be left. Keeping more in
+float32 leaves half no unit that would be pruned without (costs.unpaid_parts), but for one case: where it takes
+the last part that pays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.costs import islands, unpaid_parts
-from amp_rewrite.costs.borders import Border
-from amp_rewrite.costs.model_costs import ModelCosts
-from amp_rewrite.policy.evidence import Authority
+from amp_rewrite.costs.islands import Island
+from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.prices import Prices
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
 _BY_USER = (Authority.PIN, Authority.OVERRIDE)
 
 
-def prune(graph: UnitGraph, costs: ModelCosts, painting: Painting, found: Sequence[Border]) -> Painting:
-    """The painting with what does not pay in float32; `found` are all borders of the model.
-
-    Linear in units and edges.
-    """
+def prune(prices: Prices, painting: Painting) -> Painting:
+    """The painting with what does not pay in float32; linear in units and edges."""
     halves = [paint.colour is Colour.HALF for paint in painting.paints]
     kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER]
-    unpaid = unpaid_parts.find(graph, costs, found, halves, kept)
-    left = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
-    if not unpaid or not _has_allowed(painting.entries, left):
-        return painting
-    paints = list(painting.paints)
-    for unit, island in islands.find(graph, costs, found, left, unpaid).items():
-        paints[unit] = Paint(Colour.FULL, Rule.PRUNE, island=island)
-    _settle_casts(graph, paints)
-    return replace(painting, paints=tuple(paints))
+    for larger in _LARGER:
+        costs = prices.costs.at(larger)
+        unpaid = unpaid_parts.find(prices.graph, costs, prices.borders, halves, kept)
+        left = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
+        if not unpaid:
+            return painting
+        if _has_allowed(painting.entries, left):
+            found = islands.find(prices.graph, costs, prices.borders, left, unpaid)
+            return _without(prices, painting, found)
+    return painting
+
+
+_LARGER = (1, 8, 64)
+"""Where nothing would be left, sizes count as so many times larger."""
+
+
+def _without(prices: Prices, painting: Painting, found: Mapping[int, Island]) -> Painting:
+    paints, entries = list(painting.paints), list(painting.entries)
+    for unit, island in found.items():
+        paints[unit] = Paint(Colour.FULL, Rule.PRUNE)
+        entries[unit] = replace(entries[unit], evidence=_evidence(island, prices.costs.device.name))
+    _settle_casts(prices.graph, paints)
+    return Painting(tuple(paints), tuple(entries))
+
+
+def _evidence(island: Island, device: str) -> Evidence:
+    return Evidence(
+        Authority.PREDICTION,
+        Reason.ISLAND,
+        subject=device,
+        number=island.times,
+        nodes=island.nodes,
+        casts=island.casts,
+    )
+
+
+def gate(painting: Painting, predicted: Prediction) -> Painting:
+    """The painting with nothing in half, as the whole model is predicted to be no faster."""
+    evidence = Evidence(
+        Authority.PREDICTION,
+        Reason.GATED,
+        subject=predicted.device,
+        number=predicted.speedup,
+        half=predicted.half,
+    )
+    pairs = tuple(zip(painting.paints, painting.entries, strict=True))
+    gated = Paint(Colour.FULL, Rule.GATE)
+    paints = (gated if paint.colour is Colour.HALF else paint for paint, _ in pairs)
+    entries = (
+        replace(entry, evidence=evidence) if paint.colour is Colour.HALF else entry for paint, entry in pairs
+    )
+    return Painting(tuple(paints), tuple(entries))
 
 
 def _has_allowed(entries: Sequence[Entry], halves: Sequence[bool]) -> bool:

@@ -28,7 +28,9 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
             and found.issuperset(graph.predecessors[unit.index])
             and entering.isdisjoint(map(value_of, unit.uses))
         ):
-            varying = values_that_vary.find(graph.nodes) if varying is None else varying  # few models come this far
+            varying = (
+                values_that_vary.find(graph.nodes) if varying is None else varying
+            )  # few models come this far
             if not varying.isdisjoint(unit.node.outputs):
                 found.add(unit.index)
     return frozenset(found)

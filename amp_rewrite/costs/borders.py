@@ -38,8 +38,8 @@ class Border:
         """Whether a Cast of the value runs where the units have these colours."""
         is_half = self.made is Made.HALF if self.producer is None else halves[self.producer]
         if is_half:
-            return self.full or not all([halves[unit] for unit in self.readers])
-        return self.half or any([halves[unit] for unit in self.readers])
+            return self.full or not all(halves[unit] for unit in self.readers)
+        return self.half or any(halves[unit] for unit in self.readers)
 
 
 def find(graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> Iterator[Border]:

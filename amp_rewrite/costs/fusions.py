@@ -1,9 +1,9 @@
 """Pairs of nodes that the runtime executes as one: the value between them is never written to memory.
 
-What onnxruntime 1.31's CUDA provider fuses, in float32 and in half alike, as `amp-rewrite placement` shows it:
-a bias into MatMul (as Gemm) and Conv, a scale before or behind a MatMul, a Transpose before it, the sum before
-a LayerNormalization or a Softmax, and `x * Sigmoid(x)`. It fuses no activation into Conv or Gemm, and no two
-elementwise operators.
+They are what onnxruntime 1.31's CUDA provider fuses, in float32 and in half alike, as `amp-rewrite placement`
+shows it: a bias into MatMul (as Gemm) and Conv, a scale before or behind a MatMul, a Transpose before it, the
+sum before a LayerNormalization or a Softmax, and `x * Sigmoid(x)`. It fuses no activation into Conv or Gemm,
+and no two elementwise operators.
 """
 
 from __future__ import annotations

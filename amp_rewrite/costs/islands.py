@@ -34,7 +34,11 @@ class _Price:
 
 
 def find(
-    graph: UnitGraph, costs: ModelCosts, borders: Iterable[Border], left: Sequence[bool], gone: Collection[int]
+    graph: UnitGraph,
+    costs: ModelCosts,
+    borders: Iterable[Border],
+    left: Sequence[bool],
+    gone: Collection[int],
 ) -> Mapping[int, Island]:
     """The island of each unit that is `gone` from half; `left` are the colours without them.
 
@@ -103,5 +107,5 @@ def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> It
             yield part, int(after) - int(before)
 
 
-def _is_cast(border: Border, is_half: bool, halves: int, fulls: int) -> bool:  # noqa: FBT001 - a colour
+def _is_cast(border: Border, is_half: bool, halves: int, fulls: int) -> bool:
     return (border.full or fulls > 0) if is_half else (border.half or halves > 0)

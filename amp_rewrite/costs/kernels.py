@@ -16,8 +16,8 @@ from amp_rewrite.onnx_types import control_flow
 LOOPED = 16
 """How often a body of a Loop or a Scan runs: few models say it."""
 
-CONTRACTED = 512
-"""The length of the inner product of a product of unknown shape: the width of a small network."""
+CONTRACTED = 1024
+"""The length of the inner product of a product of unknown shape: the width of a common network."""
 
 
 class Kernel(NamedTuple):
@@ -25,7 +25,8 @@ class Kernel(NamedTuple):
 
     `units` are those of the node, by position. Each of them moves `moved` elements that vary, and `stored`
     ones of weights, of which every element takes two or four bytes; `fixed` are the bytes of all others.
-    `product` are the FLOPs of a product of matrices, and `width` is the length of its inner products.
+    `product` are the FLOPs of a product of matrices, and `width` is the length of its inner products, 0 where
+    it is not known.
     """
 
     node: ir.Node
@@ -43,8 +44,8 @@ def of_graph(
 ) -> Iterator[Kernel]:
     """A kernel for every node of a model, in the order of `graph.nodes`; linear in nodes and ports.
 
-    Values `inside` a fusion are not moved, and Casts between float32 and half are no kernels: whether they run
-    depends on the colours beside them (borders).
+    Values `inside` a fusion are not moved, and Casts between float32 and half are no kernels: whether
+    they run depends on the colours beside them (borders).
     """
     held: dict[ir.Node, list[Unit]] = {}
     for unit in graph.units:
@@ -90,7 +91,7 @@ class _Measure:
         made = self._sizes.largest(node.outputs)
         most = made if node.op_type in _READS_WHAT_IT_MAKES else None
         sums = [self._elements(unit, most) for unit in units]
-        product = self._product(node, made) if node.op_type in PRODUCTS else 0
+        product, width = self._product(node, made) if node.op_type in PRODUCTS else (0, 0)
         return Kernel(
             node,
             tuple([unit.index for unit in units]),
@@ -98,7 +99,7 @@ class _Measure:
             tuple([stored for _, stored in sums]),
             self._fixed(node, most),
             product,
-            product // (2 * made) if made else 0,
+            width,
             runs,
         )
 
@@ -143,9 +144,12 @@ class _Measure:
             total += width * (count if most is None else min(count, most))
         return int(total)
 
-    def _product(self, node: ir.Node, made: int) -> int:
+    def _product(self, node: ir.Node, made: int) -> tuple[int, int]:
+        """The FLOPs of a product and the length of its inner products, 0 where shapes are unknown."""
         found = flop_formulas.of_node(node, self._sizes.shape, floats=True)
-        return 2 * CONTRACTED * made if found is None else found
+        if found is None or not made:
+            return 2 * CONTRACTED * made, 0
+        return found, max(found // (2 * made), 1)
 
 
 FREE = frozenset(

@@ -8,7 +8,7 @@ their order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -62,6 +62,11 @@ class ModelCosts:
     entries: dict[ir.Value, ir.Graph]
     large: Scale
 
+    def at(self, larger: float) -> ModelCosts:
+        """The same, where `large` is so many times larger."""
+        scale = Scale(self.large.batch * larger, self.large.width * larger)
+        return replace(self, large=scale)
+
     def time(self, kernel: Kernel, halves: Sequence[bool], scale: Scale) -> int:
         """The time of a kernel, with these of its units in half."""
         if not kernel.runs:
@@ -71,7 +76,7 @@ class ModelCosts:
         moved = float(kernel.fixed) * scale.batch
         for is_half, varies, stored in zip(halves, kernel.moved, kernel.stored, strict=True):
             moved += (HALF if is_half else FULL) * (varies * scale.batch + stored)
-        work = kernel.product * scale.batch * scale.width
+        work = kernel.product * scale.batch * (scale.width if kernel.width else 1.0)
         return kernel.runs * self._launched(max(moved / self.device.bandwidth, work / rate))
 
     def gain(self, kernel: Kernel, at: int, scale: Scale) -> int:
@@ -124,9 +129,7 @@ def measure(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
     )
 
 
-def _large(
-    graph: UnitGraph, found: Iterable[Kernel], sizes: Sizes, vary: set[ir.Value | None]
-) -> Scale:
+def _large(graph: UnitGraph, found: Iterable[Kernel], sizes: Sizes, vary: set[ir.Value | None]) -> Scale:
     made = (value for nodes in graph.nodes.values() for node in nodes for value in node.outputs)
     most = sizes.largest([value for value in made if value in vary])
     width = max((kernel.width for kernel in found), default=0) or kernels.CONTRACTED

@@ -13,7 +13,7 @@ from amp_rewrite.costs.model_costs import FEMTO, ModelCosts, Scale
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """The predicted time of one run in seconds, its launches, and how many of these are Casts that half needs."""
+    """The predicted time of one run in seconds, its launches, and how many of these are Casts."""
 
     seconds: float
     launches: int
@@ -22,10 +22,10 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The time of a run on a device, predicted and not measured: in float32, as decided, and all in half.
+    """Times of a run on a device, predicted and not measured: in float32, as decided, and all in half.
 
-    `everything` is what the types alone would allow, with kernels that may not exist. `sizes` says at which
-    sizes, and `fast_half` whether the device is faster in half than in float32 at all.
+    `sizes` are those of the first input, as they count. `everything` is what the types alone would allow,
+    with kernels that may not exist. `fast_half` says whether the device is faster in half than in float32.
     """
 
     device: str
@@ -65,9 +65,7 @@ def _times(slow: RunTime, fast: RunTime) -> float:
     return slow.seconds / fast.seconds if fast.seconds else 1.0
 
 
-def run_time(
-    costs: ModelCosts, borders: Iterable[Border], halves: Sequence[bool], scale: Scale
-) -> RunTime:
+def run_time(costs: ModelCosts, borders: Iterable[Border], halves: Sequence[bool], scale: Scale) -> RunTime:
     """The time of a run with these units in half; linear in the kernels of the model."""
     total = launches = casts = 0
     for kernel in costs.kernels:

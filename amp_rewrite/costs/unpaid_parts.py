@@ -26,7 +26,8 @@ def find(
 ) -> frozenset[int]:
     """The units to take from half, of those in `halves` that are not `kept`; whole ties only.
 
-    Casts of the model are not among them: they go with what is beside them. Linear in units and edges (minimum_cut).
+    Casts of the model are not among them: they go with what is beside them. Linear in units and edges
+    (minimum_cut).
     """
     if not any(halves):
         return frozenset()
@@ -39,7 +40,7 @@ def find(
 
 
 class _UnitNetwork:
-    """A node for each half unit, or for all that are tied to one, and some for borders with several readers."""
+    """A node for each half unit, or for all that are tied, and some for borders with several readers."""
 
     def __init__(self, graph: UnitGraph, costs: ModelCosts, halves: Sequence[bool]) -> None:
         self._graph, self._costs, self._halves = graph, costs, halves
@@ -72,7 +73,7 @@ class _UnitNetwork:
     def add_border(self, border: Border) -> None:
         """What the Casts of a value cost, for any colours of the units at it."""
         readers = dict.fromkeys(self._node[unit] for unit in border.readers if self._halves[unit])
-        full = border.full or not all([self._halves[unit] for unit in border.readers])
+        full = border.full or not all(self._halves[unit] for unit in border.readers)
         producer = None if border.producer is None else self._node.get(border.producer)
         if producer is None and not readers:
             return
@@ -86,10 +87,8 @@ class _UnitNetwork:
         elif not border.half:
             self._network.demand[self._shared(readers, goes_out=False)] += cost
 
-    def _between(
-        self, producer: int, readers: tuple[int, ...], cost: int, *, full: bool, half: bool
-    ) -> None:
-        """A border of a unit that may be half, and readers that may be; `full` and `half` is what else reads."""
+    def _between(self, producer: int, readers: tuple[int, ...], cost: int, *, full: bool, half: bool) -> None:
+        """A border of a unit and readers that may be half; `full` and `half` say what else reads."""
         network = self._network
         if full:
             network.demand[producer] += cost
@@ -119,7 +118,7 @@ class _UnitNetwork:
             self._apart(producer, consumer, cost)
 
     def _apart(self, producer: int | None, consumer: int | None, cost: int) -> None:
-        """What it costs that two units differ, of which one may stay float32 whatever becomes of the other."""
+        """What it costs that two units differ; one that is None is float32."""
         if producer is None or consumer is None:
             for node in (node for node in (producer, consumer) if node is not None):
                 self._network.demand[node] += cost

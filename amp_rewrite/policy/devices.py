@@ -1,4 +1,4 @@
-"""The devices that predictions are made for, as data: peak rates, memory bandwidth, and the time of a launch."""
+"""The devices that times are predicted for, as data: peak rates, memory bandwidth, the time of a launch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 _TERA, _GIGA, _MICRO = 1e12, 1e9, 1e-6
 
 LAUNCH = 2.5 * _MICRO
-"""Seconds from one kernel to the next when both are tiny: 2.1 to 2.6 microseconds on a V100 and an A100, more
-with arguments to pack (L. Zhang, M. Wahib, S. Matsuoka: Understanding the overheads of launching CUDA kernels,
-ICPP 2019, have 2.4 to 2.9 on a V100). A runtime adds its own time, which is left out: it may hide behind the
-kernels.
+"""Seconds that a kernel takes however little it does. An assumption, not a measurement: NVIDIA's blog finds 3.8
+microseconds from one short kernel to the next, of which the kernel itself takes 2.9, and 9.6 where each is
+waited for (A. Gray: Getting Started with CUDA Graphs, 2019). The time of a runtime is left out.
 """
 
 

@@ -16,7 +16,8 @@ class Authority(enum.Enum):
     RUNTIME_BUG: a runtime would refuse the result, or crash on it. FORCE_ALL: the level that forces whatever
     the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
     recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
-    lists differently. TARGET: the kernels of the target. LIST: an operator list.
+    lists differently. TARGET: the kernels of the target. LIST: an operator list. PREDICTION: times that are
+    predicted for a device; it takes from half, and never gives.
     """
 
     SCHEMA = "schema"
@@ -30,6 +31,7 @@ class Authority(enum.Enum):
     LEVEL = "level"
     TARGET = "target"
     LIST = "list"
+    PREDICTION = "prediction"
 
     def outranks(self, other: Authority) -> bool:
         """Whether what this one says holds against the other."""
@@ -84,15 +86,18 @@ class Reason(enum.Enum):
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"
+    # predicted times
+    ISLAND = "island"
+    GATED = "gated"
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of a unit: who says it, by which reason, and what that rests on, as far as it has it.
 
-    `subject` names what it is about: a value, a pattern, an attribute, a list or a target. `number` is the
-    number that was found and `limit` the one it is held against. `half` names the half type, and `text` is
-    the sentence of a list.
+    `subject` names what it is about: a value, a pattern, an attribute, a list, a target or a device. `number`
+    is the number that was found and `limit` the one it is held against. `half` names the half type, and `text`
+    is the sentence of a list. `nodes` and `casts` count those of a part of the model.
     """
 
     authority: Authority
@@ -102,3 +107,5 @@ class Evidence:
     limit: float | None = None
     half: str = ""
     text: str = ""
+    nodes: int | None = None
+    casts: int | None = None

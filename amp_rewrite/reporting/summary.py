@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.explaining import form_sentences
+from amp_rewrite.explaining import form_sentences, predictions
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.report import Report
 
@@ -29,6 +29,8 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
+    if report.prediction is not None:
+        yield SummaryLine("time", predictions.summary(report.prediction))
     if report.saturated:
         clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
         yield SummaryLine("masks", clamped)
