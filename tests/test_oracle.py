@@ -128,9 +128,9 @@ def test_many_random_graphs(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 60))
+@pytest.mark.parametrize("seed", range(10, 25))
 def test_very_many_random_graphs(seed: int) -> None:
-    """The same, twenty-five times as many."""
+    """The same, seven times as many."""
     source = random.Random(seed)
     for _ in range(1000):
         _compare_random(source)

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -10,27 +9,15 @@ import onnx
 import pytest
 
 from amp_rewrite import demo, rewrite
-from amp_rewrite.errors import MissingPackageError
-from amp_rewrite.placement import opening, placing, stub_libraries
+from amp_rewrite.placement import placing
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement_log import CpuReason
 from amp_rewrite.running.sessions import Device
 from tests import text
+from tests.cuda_sessions import reason
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT.parent / "shared" / "models"
-
-
-def reason():
-    """Why CUDA's provider cannot be asked here; nothing where it can be."""
-    try:
-        stub_libraries.installed()
-    except MissingPackageError:
-        return "onnxruntime-gpu is not installed"
-    has_gcc = shutil.which("gcc") is not None and shutil.which("nm") is not None
-    return (
-        "" if has_gcc or not opening.needs_stubs(Device.CUDA) else "there is no GPU, and gcc is not installed"
-    )
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason()), reason=reason())]

@@ -293,6 +293,14 @@ def test_an_odd_cause(model, saved, cause):
     refused(model, saved(model, lambda content: content["units"][0].update(cause=cause)))
 
 
+@pytest.mark.parametrize("number", [10**400, -(1 << 63), "7"], ids=["huge", "low", "text"])
+def test_an_odd_number(model, saved, number):
+    """A number of the evidence is one that a float holds: JSON has integers of any length."""
+    said = refused(model, saved(model, lambda content: content["units"][0].update(number=number)))
+    assert "(units[0].number is" in said
+    refused(model, saved(model, lambda content: content["units"][0].update(limit=number)))
+
+
 @pytest.mark.parametrize("version", [0, 1, 2, 3, "4", None])
 def test_another_format(model, saved, version):
     """A plan of another format version says which one it is and which is read."""

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import integer_values, observed, quantised, ranges, runtime_bugs, unit_building
+from amp_rewrite.analysis import (
+    integer_values,
+    observed,
+    quantised,
+    ranges,
+    refused,
+    runtime_bugs,
+    unit_building,
+)
+from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
@@ -47,6 +56,8 @@ def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> F
     """
     observed.refuse_foreign(model.graph, seen)
     graph = unit_building.build(model, types, options.target, options.half)
+    if options.form.idioms:
+        graph = marking.mark(graph, options.half)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
     old = _old_opset(model.graph, options.half)
@@ -77,6 +88,7 @@ def _findings(
         integer_values.check(graph, found.fits, options.half),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
+        refused.check(graph, options.target),
     ):
         for unit, evidence in findings.items():
             if unit not in merged or evidence.authority.outranks(merged[unit].authority):

@@ -7,11 +7,12 @@ can change, so units exist for float32 alone; ports of every other type belong t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.idioms.idiom import Alike, Spelled
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import TypeVar
@@ -53,6 +54,9 @@ class UnitGraph:
     `predecessors` and `successors` are the same between units. `ties` are groups of units that must have one
     colour. `by_operator` has the units of each operator type, whatever its domain. `nodes` are those of
     `root` and of all graphs nested in it, outer graphs first, as they are before any edit.
+
+    `spelled` says which units are parts of idioms, and `alike` which types a runtime wants to be one; with
+    idioms there is also an edge from the producer of the data of each to its result.
     """
 
     units: tuple[Unit, ...]
@@ -65,6 +69,8 @@ class UnitGraph:
     types: Types
     root: ir.Graph
     nodes: GraphNodes
+    spelled: Mapping[int, Spelled] = field(default_factory=dict[int, Spelled])
+    alike: tuple[Alike, ...] = ()
 
 
 def value_of(use: Use) -> ir.Value | None:

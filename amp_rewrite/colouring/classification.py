@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.pins import rulings
 from amp_rewrite.onnx_types import attribute_types
@@ -29,6 +30,11 @@ def classify(graph: UnitGraph, findings: Findings, options: Options) -> tuple[En
     entries = [
         listed(unit.node.domain, listed_as(unit.node), unit.allowed, unit.runs) for unit in graph.units
     ]
+    for index, spelled in graph.spelled.items():
+        unit = graph.units[index]
+        as_whole = listed(*spelled.operator, frozenset((options.half.tensor,)), runs=True)
+        as_part = listed(*spelled.operator, unit.allowed, unit.runs)
+        entries[index] = _as_spelled(entries[index], spelled, as_whole, as_part)
     for index, evidence in findings.items():
         if options.level is not Level.UNSAFE_FORCE_ALL or evidence.authority.outranks(Authority.FORCE_ALL):
             _hold(entries, index, evidence)
@@ -37,6 +43,25 @@ def classify(graph: UnitGraph, findings: Findings, options: Options) -> tuple[En
             entries[unit.index] = Entry(Kind.FIXED, evidence)
     _pin(graph, entries, options.pins)
     return tuple(entries)
+
+
+def _as_spelled(own: Entry, spelled: Spelled, whole: Entry, part: Entry) -> Entry:
+    """What holds of a part of an idiom, unless the user speaks of its own operator, or forces everything.
+
+    `own` is the entry of that, `whole` the entry of the operator that is spelled out, and `part` the same for
+    a unit with these types and kernels.
+    """
+    if own.authority in _ASKED_FOR:
+        return own
+    if spelled.part is Part.OUTER:
+        return own if part.evidence.reason is Reason.NOT_LISTED else part
+    evidence = Evidence(Authority.IDIOM, Reason.WRITTEN_OUT, subject=spelled.operator[1])
+    if spelled.part is Part.INNER:
+        return Entry(Kind.FIXED, evidence)
+    return Entry(Kind.FIXED, evidence, whole.follow, stands_as=whole.kind)
+
+
+_ASKED_FOR = frozenset((Authority.OVERRIDE, Authority.FORCE_ALL))
 
 
 def _listed(
@@ -109,17 +134,22 @@ _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
 
 def _held(entry: Entry, evidence: Evidence) -> Entry:
     """What holds a unit in float32. What is denied stays denied: what it feeds is no less suspect."""
-    return Entry(Kind.DENY if entry.kind is Kind.DENY else Kind.FIXED, evidence)
+    return Entry(Kind.DENY if entry.taken_as is Kind.DENY else Kind.FIXED, evidence)
 
 
 def kept(entry: Entry, evidence: Evidence) -> Entry:
     """What a pin or a finding holds in float32, with the kind that it had: `deny` goes by that."""
-    return replace(_held(entry, evidence), unheld=entry.unheld or entry.kind)
+    return replace(_held(entry, evidence), unheld=entry.unheld or entry.taken_as)
 
 
 def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
-    """Holds a unit in float32, unless a higher authority has decided."""
-    if evidence.authority.outranks(entries[unit].authority):
+    """Holds a unit in float32, unless a higher authority has decided.
+
+    What is found of numbers says nothing of the inside of an idiom, which is float32 as it is.
+    """
+    own = entries[unit].authority
+    of_numbers = Authority.RUNTIME_BUG.outranks(evidence.authority)
+    if evidence.authority.outranks(own) and not (own is Authority.IDIOM and of_numbers):
         entries[unit] = kept(entries[unit], evidence)
 
 

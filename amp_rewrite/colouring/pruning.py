@@ -8,9 +8,9 @@
 |                                          | that it does not pay, and the gate is for who  |
 |                                          | wants it that way                              |
 
-Sizes count as large (`ModelCosts.large`), and as larger still where nothing would be left. Keeping more in
-float32 leaves half no unit that would be pruned without (costs.unpaid_parts), but for one case: where it takes
-the last part that pays.
+Sizes count as large (ModelCosts.large), and as larger still where nothing would be left. Keeping more in
+float32 leaves half no unit that would be pruned without (costs.unpaid_parts), unless it takes the last part
+that pays.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def prune(prices: Prices, painting: Painting) -> Painting:
     """The painting with what does not pay in float32; linear in units and edges."""
     halves = [paint.colour is Colour.HALF for paint in painting.paints]
     kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER]
+    has_half = any(kind.dtype == prices.costs.half.dtype for kind in prices.graph.types.values())
     for larger in _LARGER:
         costs = prices.costs.at(larger)
         unpaid = unpaid_parts.find(prices.graph, costs, prices.borders, halves, kept)
         left = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
         if not unpaid:
             return painting
-        if _has_allowed(painting.entries, left):
+        if has_half or _has_allowed(painting.entries, left):
             found = islands.find(prices.graph, costs, prices.borders, left, unpaid)
             return _without(prices, painting, found)
     return painting

@@ -53,7 +53,9 @@ def paint(
     if follow:
         rules.paint(Rule.LEAD, rules.leading())
     rules.follow_and_spread(follow=follow)
+    rules.settle_idioms()
     rules.settle_ties()
+    rules.settle_types()
     rules.settle_casts()
     return Painting(rules.finish(), tuple(entries))
 
@@ -66,8 +68,8 @@ class _Rules:
     def __init__(self, graph: UnitGraph, entries: Sequence[Entry]) -> None:
         self._graph = graph
         self._entries = entries
-        self._kinds = [entry.kind for entry in entries]
-        self._listed = [entry.unheld or entry.kind for entry in entries]
+        self._kinds = [entry.taken_as for entry in entries]
+        self._listed = [entry.unheld or entry.taken_as for entry in entries]
         self._paints: dict[int, Paint] = {}
         self._tied = _Ties(graph.ties)
         self._leaving = frozenset(graph.root.outputs)
@@ -118,10 +120,49 @@ class _Rules:
             fresh = [*fresh, *self.paint(Rule.FOLLOW, found)]
             fresh = self.paint(Rule.SPREAD, reach(fresh, self._neighbours, self._is_clear_and_open))
 
+    def settle_idioms(self) -> None:
+        """What stands for an operator that is written out has passed its colour on, and is FULL itself."""
+        standing = [unit for unit in self._halves() if self._entries[unit].stands_as is not None]
+        origins: dict[int | None, int | None] = {}
+        for unit in standing:  # in the order of painting: each after what caused it
+            cause = self._paints.pop(unit).cause
+            origins[unit] = unit if cause is None else origins.get(cause, cause)
+        for unit, paint in self._paints.items() if standing else ():
+            if paint.cause in origins:
+                self._paints[unit] = Paint(paint.colour, paint.rule, origins[paint.cause])
+
     def settle_ties(self) -> None:
-        """One FULL unit makes all that is tied to it FULL: the only rule that paints over another."""
-        full = [u for group in self._graph.ties for u in group if not self._is_half(u)]
-        for unit, cause in reach(full, _Ties(self._graph.ties).of, self._is_half).items():
+        """One FULL unit makes all that is tied to it FULL."""
+        self._fill((unit for group in self._graph.ties for unit in group), {})
+
+    def settle_types(self) -> None:
+        """Weights are HALF only where their data are, where a runtime fuses both into one node of one type.
+
+        FULL weights make the producer of the data FULL; then data that are FULL, or that anyone reads as such
+        (both read one Cast, which is not fused), make the weights FULL.
+        """
+        found = self._graph.alike
+        if not found:
+            return
+        producers = _edges((u, alike.producer) for alike in found for u in alike.weights)
+        self._fill(producers, producers)
+        weights = _edges(
+            (reader, unit)
+            for alike in found
+            for reader in (alike.producer, *alike.beside)
+            for unit in alike.weights
+        )
+        for alike in found:
+            if alike.producer is None or alike.leaves:
+                weights.setdefault(alike.result, []).extend(alike.weights)
+        self._fill(weights, weights)
+
+    def _fill(self, units: Iterable[int], edges: Mapping[int, Sequence[int]]) -> None:
+        """Paints FULL what is HALF and reachable, by these edges and by ties, from those that are FULL."""
+        tied = _Ties(self._graph.ties)
+        full = [unit for unit in units if not self._is_half(unit)]
+        found = reach(full, lambda unit: (*edges.get(unit, ()), *tied.of(unit)), self._is_half)
+        for unit, cause in found.items():
             self._paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
 
     def settle_casts(self) -> None:
@@ -176,6 +217,15 @@ class _Rules:
         yield from self._graph.predecessors[unit]
         yield from self._graph.successors[unit]
         yield from self._tied.of(unit)
+
+
+def _edges(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, list[int]]:
+    """The edges of a graph, each from the first of a pair to the second, where there are both."""
+    found: dict[int, list[int]] = {}
+    for start, end in pairs:
+        if start is not None and end is not None:
+            found.setdefault(start, []).append(end)
+    return found
 
 
 def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from amp_rewrite.analysis import varying as values_that_vary
+from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
@@ -24,7 +25,7 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
     found: set[int] = set()
     for unit in graph.units:
         if (
-            entries[unit.index].kind in _OPEN
+            (entries[unit.index].taken_as in _OPEN or _is_inside(graph, unit.index))
             and found.issuperset(graph.predecessors[unit.index])
             and entering.isdisjoint(map(value_of, unit.uses))
         ):
@@ -34,3 +35,8 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
             if not varying.isdisjoint(unit.node.outputs):
                 found.add(unit.index)
     return frozenset(found)
+
+
+def _is_inside(graph: UnitGraph, unit: int) -> bool:
+    """Whether a unit is inside of an operator that is written out."""
+    return unit in graph.spelled and graph.spelled[unit].part is Part.INNER

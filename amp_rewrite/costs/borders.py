@@ -49,18 +49,16 @@ def find(graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> Iterator[Bord
     no producers: one from half makes its value HALF, and one to half reads it so.
     """
     finder = _Finder(graph, costs, half_io=half_io)
-    for value in graph.uses:
-        if value in costs.vary:
-            yield finder.border(value)
-    for value in graph.root.outputs:
-        if value in graph.producer and value not in graph.uses and value in costs.vary:
+    leaving = [value for value in graph.root.outputs if value in graph.producer]
+    for value in dict.fromkeys((*graph.uses, *leaving)):
+        if value in costs.vary and graph.producer.get(value) not in costs.inside:
             yield finder.border(value)
 
 
 class _Finder:
     def __init__(self, graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> None:
         self._graph, self._half = graph, costs.half.dtype
-        self._half_io = half_io
+        self._half_io, self._inside = half_io, costs.inside
         self._entering = frozenset(graph.root.inputs)
         self._leaving = frozenset(graph.root.outputs)
         self._casts = frozenset(
@@ -71,7 +69,8 @@ class _Finder:
 
     def border(self, value: ir.Value) -> Border:
         producer = self._graph.producer.get(value)
-        readers = dict.fromkeys([unit for unit, _ in self._graph.uses.get(value, ())])
+        uses = self._graph.uses.get(value, ())
+        readers = dict.fromkeys([self._inside.get(unit, unit) for unit, _ in uses])
         made = Made.HALF if self._half_io and value in self._entering else Made.FULL
         if producer in self._casts and self._reads_half(producer):
             producer, made = None, Made.HALF

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,15 +25,6 @@ class Island:
     times: float | None
 
 
-@dataclass(slots=True)
-class _Price:
-    """The Casts of a part, their time and that of broken fusions; and the time that the part saves."""
-
-    casts: int = 0
-    cost: int = 0
-    gain: int = 0
-
-
 def find(
     graph: UnitGraph,
     costs: ModelCosts,
@@ -45,29 +37,55 @@ def find(
     Linear in units, edges and kernels.
     """
     parts = _parts(graph, gone)
-    prices = {part: _Price() for part in dict.fromkeys(parts.values())}
-    for border in borders:
-        for part, casts in _casts(border, left, parts):
-            prices[part].casts += casts
-            prices[part].cost += casts * costs.cast(border.value, costs.large)
-    for fusion in costs.fusions:
-        ends = {parts.get(fusion.producer), parts.get(fusion.consumer)}
-        for part in ends - {None} if len(ends) == 2 else ():
-            other = fusion.consumer if parts.get(fusion.producer) == part else fusion.producer
-            sign = -1 if left[other] else 1
-            prices[part].cost += sign * (costs.broken(fusion, costs.large) + costs.launch(fusion))
-    for kernel in costs.kernels:
-        for at, unit in enumerate(kernel.units):
-            if unit in parts:
-                prices[parts[unit]].gain += costs.gain(kernel, at, costs.large)
-    nodes = Counter(parts[unit] for unit in {graph.units[u].node: u for u in parts}.values())
-    found = {part: _island(nodes[part], price) for part, price in prices.items()}
+    bill = _Bill(graph, costs, left, parts)
+    bill.add_borders(borders)
+    bill.add_fusions()
+    bill.add_gains()
+    found = bill.islands()
     return {unit: found[part] for unit, part in parts.items()}
 
 
-def _island(nodes: int, price: _Price) -> Island:
-    times = round(price.cost / price.gain, 2) if price.gain > 0 else None
-    return Island(nodes, max(price.casts, 0), times)
+class _Bill:
+    """What each part would cost, were it half, and what it would save."""
+
+    def __init__(
+        self, graph: UnitGraph, costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
+    ) -> None:
+        self._graph, self._costs, self._left, self._parts = graph, costs, left, parts
+        self._casts, self._cost, self._gain = Counter[int](), Counter[int](), Counter[int]()
+
+    def add_borders(self, borders: Iterable[Border]) -> None:
+        """The Casts that come, less those that go."""
+        for border in borders:
+            for part, casts in _casts(border, self._left, self._parts):
+                self._casts[part] += casts
+                self._cost[part] += casts * self._costs.cast(border.value, self._costs.large)
+
+    def add_fusions(self) -> None:
+        """The fusions that it would break, less those that it would mend."""
+        for fusion in self._costs.fusions:
+            cost = self._costs.broken(fusion, self._costs.large) + self._costs.launch(fusion)
+            for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
+                part = self._parts.get(unit)
+                if part is not None and self._parts.get(other) != part:
+                    self._cost[part] += -cost if self._left[other] else cost
+
+    def add_gains(self) -> None:
+        """The time that kernels take less."""
+        for kernel in self._costs.kernels:
+            for at, unit in enumerate(kernel.units):
+                if unit in self._parts:
+                    self._gain[self._parts[unit]] += self._costs.gain(kernel, at, self._costs.large)
+
+    def islands(self) -> dict[int, Island]:
+        """Every part as an island."""
+        of_node = {self._graph.units[unit].node: part for unit, part in self._parts.items()}
+        nodes = Counter(of_node.values())
+        return {part: self._island(nodes[part], part) for part in set(self._parts.values())}
+
+    def _island(self, nodes: int, part: int) -> Island:
+        cost, gain = self._cost[part], self._gain[part]
+        return Island(nodes, max(self._casts[part], 0), round(cost / gain, 2) if gain > 0 else None)
 
 
 def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
@@ -100,7 +118,8 @@ def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> It
     fulls = len(border.readers) - halves
     made = border.made is Made.HALF if border.producer is None else left[border.producer]
     before = _is_cast(border, made, halves, fulls)
-    for part in dict.fromkeys((*([] if own is None else [own]), *within)):
+    touched = set(within) if own is None else {own, *within}
+    for part in sorted(touched):
         more = within[part]
         after = _is_cast(border, made or part == own, halves + more, fulls - more)
         if after != before:

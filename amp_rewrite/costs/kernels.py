@@ -8,6 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
+from amp_rewrite.costs import fused_idioms
 from amp_rewrite.costs.sizes import Sizes
 from amp_rewrite.flops import flop_formulas
 from amp_rewrite.model.traversal import GraphNodes
@@ -50,11 +51,14 @@ def of_graph(
     held: dict[ir.Node, list[Unit]] = {}
     for unit in graph.units:
         held.setdefault(unit.node, []).append(unit)
+    absorbed = fused_idioms.find(graph).absorbed
     measure = _Measure(graph, sizes, vary, inside, frozenset((ir.DataType.FLOAT, half)))
     runs = body_runs(graph.nodes)
     for inner, nodes in graph.nodes.items():
         for node in nodes:
-            yield measure.kernel(node, held.get(node, ()), runs[inner])
+            units = held.get(node, ())
+            within = any(unit.index in absorbed for unit in units) if absorbed else False
+            yield measure.kernel(node, units, 0 if within else runs[inner])
 
 
 def body_runs(nodes: GraphNodes) -> dict[ir.Graph, int]:
@@ -86,7 +90,7 @@ class _Measure:
 
     def kernel(self, node: ir.Node, units: Sequence[Unit], runs: int) -> Kernel:
         """What a node costs; nothing if it moves no data, or is computed once for all runs."""
-        if self._is_free(node):
+        if not runs or self._is_free(node):
             return Kernel(node, tuple([unit.index for unit in units]))
         made = self._sizes.largest(node.outputs)
         most = made if node.op_type in _READS_WHAT_IT_MAKES else None
@@ -113,7 +117,7 @@ class _Measure:
         if node.op_type != "Cast" or node.domain:
             return False
         kinds = (self._types.get(value) for value in (*node.inputs, *node.outputs) if value is not None)
-        return {kind.dtype for kind in kinds if kind is not None} == self._pair
+        return self._pair == frozenset(kind.dtype for kind in kinds if kind is not None)
 
     def _elements(self, unit: Unit, most: int | None) -> tuple[int, int]:
         """The elements that vary, and those that do not, which the ports of a unit move."""

@@ -7,14 +7,14 @@ their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis import varying
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.costs import fusions, kernels
+from amp_rewrite.costs import fused_idioms, fusions, kernels
 from amp_rewrite.costs.fusions import Fusion
 from amp_rewrite.costs.kernels import Kernel
 from amp_rewrite.costs.sizes import Sizes
@@ -48,8 +48,9 @@ AS_GIVEN = Scale()
 class ModelCosts:
     """The kernels of a model on a device, for one half type.
 
-    `vary` are the values that are computed in every run, `runs` says how often each graph runs. `large` is
-    the scale at which the model counts as large: the small sizes of a demonstration do not decide.
+    `vary` are the values that are computed in every run, `runs` says how often each graph runs, and `inside`
+    which unit's colour counts for others (fused_idioms). `large` is the scale at which the model counts as
+    large: the small sizes of a demonstration do not decide.
     """
 
     device: Device
@@ -60,6 +61,7 @@ class ModelCosts:
     fusions: tuple[Fusion, ...]
     runs: dict[ir.Graph, int]
     entries: dict[ir.Value, ir.Graph]
+    inside: Mapping[int, int]
     large: Scale
 
     def at(self, larger: float) -> ModelCosts:
@@ -125,6 +127,7 @@ def measure(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
         joined,
         kernels.body_runs(graph.nodes),
         {value: inner for inner in graph.nodes for value in inner.inputs},
+        fused_idioms.find(graph).inside,
         _large(graph, found, sizes, vary),
     )
 

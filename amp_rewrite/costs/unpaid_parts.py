@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.costs import fused_idioms
 from amp_rewrite.costs.borders import Border, Made
 from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
 from amp_rewrite.costs.model_costs import ModelCosts
@@ -36,6 +37,7 @@ def find(
     for border in borders:
         network.add_border(border)
     network.add_fusions()
+    network.add_types()
     return network.unpaid()
 
 
@@ -124,6 +126,12 @@ class _UnitNetwork:
                 self._network.demand[node] += cost
         elif producer != consumer:
             self._network.edge(producer, consumer, cost, cost)
+
+    def add_types(self) -> None:
+        """What may be half only where something else is."""
+        for unit, other in fused_idioms.together(self._graph):
+            if unit in self._node and other in self._node:
+                self._network.edge(self._node[unit], self._node[other], UNLIMITED)
 
     def unpaid(self) -> frozenset[int]:
         """The units that are better off in float32."""

@@ -41,7 +41,8 @@ class Analysis:
     """All that is known and decided of a model, before anything changes.
 
     `findings` are what holds single units in float32, and `predicted` warnings of predicted times. `replayed`
-    holds where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which is another after `rewrite`.
+    holds where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which is another
+    after `rewrite`.
     """
 
     loaded: Loaded

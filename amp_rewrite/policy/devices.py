@@ -7,9 +7,9 @@ from dataclasses import dataclass
 _TERA, _GIGA, _MICRO = 1e12, 1e9, 1e-6
 
 LAUNCH = 2.5 * _MICRO
-"""Seconds that a kernel takes however little it does. An assumption, not a measurement: NVIDIA's blog finds 3.8
-microseconds from one short kernel to the next, of which the kernel itself takes 2.9, and 9.6 where each is
-waited for (A. Gray: Getting Started with CUDA Graphs, 2019). The time of a runtime is left out.
+"""Seconds that a kernel takes however little it does. An assumption, not a measurement: NVIDIA's blog finds
+3.8 microseconds from one short kernel to the next, of which the kernel itself takes 2.9, and 9.6 where each
+is waited for (A. Gray: Getting Started with CUDA Graphs, 2019). The time of a runtime is left out.
 """
 
 

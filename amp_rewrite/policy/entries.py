@@ -37,13 +37,20 @@ class Entry:
     """What is said of an operator or a unit, and the evidence for it.
 
     `follow` (INFER only): continues in half behind a half unit, so that the runtime can fuse the two.
-    `unheld` is the kind that it would have if no pin and no finding held it in float32.
+    `unheld` is the kind that it would have if no pin and no finding held it in float32. `stands_as` is given
+    for a FIXED unit that computes the result of an operator of that kind, for which rules take it.
     """
 
     kind: Kind
     evidence: Evidence
     follow: bool = False
     unheld: Kind | None = None
+    stands_as: Kind | None = None
+
+    @property
+    def taken_as(self) -> Kind:
+        """The kind by which rules paint what is around it."""
+        return self.stands_as or self.kind
 
     @property
     def authority(self) -> Authority:

@@ -16,8 +16,8 @@ class Authority(enum.Enum):
     RUNTIME_BUG: a runtime would refuse the result, or crash on it. FORCE_ALL: the level that forces whatever
     the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
     recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
-    lists differently. TARGET: the kernels of the target. LIST: an operator list. PREDICTION: times that are
-    predicted for a device; it takes from half, and never gives.
+    lists differently. TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. LIST: an
+    operator list. PREDICTION: times that are predicted for a device; it takes from half, and never gives.
     """
 
     SCHEMA = "schema"
@@ -30,6 +30,7 @@ class Authority(enum.Enum):
     OBSERVATION = "observation"
     LEVEL = "level"
     TARGET = "target"
+    IDIOM = "idiom"
     LIST = "list"
     PREDICTION = "prediction"
 
@@ -41,7 +42,7 @@ class Authority(enum.Enum):
 _RANK = {authority: rank for rank, authority in enumerate(Authority)}
 
 FOUND = frozenset((Authority.RUNTIME_BUG, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
-"""The authorities of findings: what analyses know of single units."""
+"""The authorities that only findings have: what analyses know of single units."""
 
 
 class Reason(enum.Enum):
@@ -83,6 +84,8 @@ class Reason(enum.Enum):
     INFER_AS_DENY = "infer as deny"
     EVERYTHING_FORCED = "everything forced"
     NO_KERNEL = "no kernel"
+    WRITTEN_OUT = "written out"
+    REFUSED_ATTRIBUTE = "refused attribute"
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"
@@ -96,8 +99,9 @@ class Evidence:
     """What is known of a unit: who says it, by which reason, and what that rests on, as far as it has it.
 
     `subject` names what it is about: a value, a pattern, an attribute, a list, a target or a device. `number`
-    is the number that was found and `limit` the one it is held against. `half` names the half type, and `text`
-    is the sentence of a list. `nodes` and `casts` count those of a part of the model.
+    is the number that was found and `limit` the one it is held against. `half` names the half type, and
+    `text` is the sentence of a list, or the attribute that a target refuses. `nodes` and `casts` count those
+    of a part of the model.
     """
 
     authority: Authority

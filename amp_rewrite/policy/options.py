@@ -93,14 +93,14 @@ class Options:
     """How to rewrite.
 
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
-    type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are predicted
-    not to pay there stay float32, and with `gate` the whole model, where it is. `follow` is the rule that keeps a matrix product
-    and what follows it in one piece. `io` types the inputs and outputs, save those in `keep_io`.
-    `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
-    them. `fold` computes what depends on stored values alone, and merges BatchNormalizations, before anything
-    is decided; `keep_opset` leaves the opset as it is. `check` has onnx check the result, `metadata` leaves
-    the decisions in the metadata of the result. `external_data` says where a result that is a file keeps its
-    weights.
+    type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are
+    predicted not to pay there stay float32, and with `gate` the model as a whole, if that is predicted of it.
+    `follow` is the rule that keeps a matrix product and what follows it in one piece. `io` types the inputs
+    and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
+    in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
+    BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
+    check the result, `metadata` leaves the decisions in the metadata of the result. `external_data` says
+    where a result that is a file keeps its weights.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path

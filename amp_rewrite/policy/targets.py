@@ -9,9 +9,14 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.onnx_types.schema import Signature
 from amp_rewrite.policy import kernel_table
 from amp_rewrite.policy.kernel_table import Support
+from amp_rewrite.policy.refused_attributes import REFUSED_BY_CUDA, Refused
 
 
 def _no_variables() -> dict[tuple[str, str], frozenset[str]]:
+    return {}
+
+
+def _no_refusals() -> dict[str, Refused]:
     return {}
 
 
@@ -22,13 +27,15 @@ class Target:
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that are to have one type though there are
     kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults
-    (analysis.runtime_bugs) a result must not run into.
+    (analysis.runtime_bugs) a result must not run into. `refusals` say, by operator, which nodes it refuses
+    though it has a kernel.
     """
 
     name: str
     table: str | None = None
     together: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=_no_variables)
     has_faults: bool = False
+    refusals: Mapping[str, Refused] = field(default_factory=_no_refusals)
 
     def support(self, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
         """The runtime's kernels for an operator; None where nothing but its schema bounds it.
@@ -57,6 +64,7 @@ ONNXRUNTIME_CUDA = Target(
         ("", "SimplifiedLayerNormalization"): _DATA_AND_SCALE,
     },
     has_faults=True,
+    refusals=REFUSED_BY_CUDA,
 )
 """onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
 scale would be half on one side alone, and need a Cast on the other.

@@ -10,7 +10,7 @@ from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
-from amp_rewrite.preparing import idle_casts
+from amp_rewrite.preparing import idle_casts, kept_nodes, norm_reciprocals
 from amp_rewrite.preparing.form_changes import FormChange
 
 
@@ -34,6 +34,8 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     operators = {node.op_type for held in nodes for node in held}
     if "FusedConv" in operators:
         fused_conv_decomposition.decompose(model, form.target, form.half)
+    if form.idioms and "Reciprocal" in operators:
+        changes += norm_reciprocals.write(model, kept_nodes.find(model, form))
     types = shape_inference.types(model)
     if "Cast" in operators:
         idle_casts.bypass(model, types)

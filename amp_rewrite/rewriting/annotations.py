@@ -29,7 +29,7 @@ from amp_rewrite.errors import ModelError
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.policy.operator_lists import Entry
 from amp_rewrite.rewriting import cast_sites, decision_records, decisions, json_fields
-from amp_rewrite.rewriting.cast_sites import CastSite, Origin
+from amp_rewrite.rewriting.cast_sites import CastSite
 from amp_rewrite.rewriting.decision_records import Record
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 from amp_rewrite.rewriting.json_fields import COUNT, FLAG, LIST, OBJECT, TEXT, JsonFields, optional
@@ -232,14 +232,8 @@ class _Reader:
     def _cast_site(self, node: ir.Node, record: Record) -> CastSite:
         if not node.inputs or not node.outputs:
             raise ValueError(f"node {node.name!r} is not a Cast")
-        numbers = record["consumers"]
-        return CastSite(
-            node=node,
-            names=cast_sites.names(node.inputs[0], node, node.outputs[0]),
-            dtype=cast_sites.element(node),
-            origin=Origin(record["origin"]),
-            producer=self._positions.get(record["producer"]),
-            consumers=tuple(self._positions[number] for number in numbers if number in self._positions),
-            is_output=record["is_output"],
-            added=record["added"],
-        )
+        known = self._positions
+        consumers = [known[number] for number in record["consumers"] if number in known]
+        moved = {**record, "producer": known.get(record["producer"]), "consumers": consumers}
+        names = cast_sites.names(node.inputs[0], node, node.outputs[0])
+        return decision_records.cast_site(moved, node, names, cast_sites.element(node), added=record["added"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import onnx_ir as ir
+
 from amp_rewrite.colouring.painting import Colour, Paint, Rule
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
@@ -73,6 +75,22 @@ def of_cast_site(site: CastSite) -> Record:
         "consumers": list(site.consumers),
         "is_output": site.is_output,
     }
+
+
+def cast_site(
+    record: Record, node: ir.Node | None, names: tuple[str, ...], dtype: str, *, added: bool
+) -> CastSite:
+    """The site that a checked record holds, of the Cast `node`, which `names` name, to `dtype`."""
+    return CastSite(
+        node=node,
+        names=names,
+        dtype=dtype,
+        origin=Origin(record["origin"]),
+        producer=record["producer"],
+        consumers=tuple(record["consumers"]),
+        is_output=record["is_output"],
+        added=added,
+    )
 
 
 def cast_site_fields(unit: json_fields.JsonField) -> JsonFields:

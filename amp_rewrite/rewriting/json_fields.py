@@ -95,10 +95,15 @@ def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_number(value: object) -> bool:
+    """Whether it is a number that a float holds; JSON has integers of any length."""
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 63)
+
+
 TEXT = JsonField(_is_text, "text")
 TEXTS = list_of(TEXT, "a list of texts")
 COUNT = JsonField(_is_count, "a number, 0 or more")
-NUMBER = JsonField(lambda value: type(value) in (int, float), "a number")
+NUMBER = JsonField(_is_number, "a number")
 FLAG = JsonField(lambda value: isinstance(value, bool), "true or false")
 LIST = JsonField(lambda value: isinstance(value, list), "a list")
 OBJECT = JsonField(lambda value: isinstance(value, dict), "an object")

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from amp_rewrite.rewriting import decision_records
-from amp_rewrite.rewriting.cast_sites import CastSite, Origin
+from amp_rewrite.rewriting.cast_sites import CastSite
 from amp_rewrite.rewriting.decision_records import Record
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 from amp_rewrite.rewriting.plan_files import SavedPlan
@@ -55,14 +55,5 @@ def _decision(node: int, row: Record) -> Decision:
 
 
 def _cast_site(row: Record) -> CastSite:
-    value = row["value"] or ""
-    return CastSite(
-        node=None,
-        names=(value, f"{value}__{row['to']}"),
-        dtype=row["to"],
-        origin=Origin(row["origin"]),
-        producer=row["producer"],
-        consumers=tuple(row["consumers"]),
-        is_output=row["is_output"],
-        added=True,
-    )
+    value, to = row["value"] or "", row["to"]
+    return decision_records.cast_site(row, None, (value, f"{value}__{to}"), to, added=True)

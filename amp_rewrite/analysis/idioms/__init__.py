@@ -1,0 +1,1 @@
+"""Idioms: operators that a model spells out in several nodes, decided as the one operator that they spell."""

@@ -1,0 +1,62 @@
+"""An idiom as data: the nodes that spell an operator out, and what each of them counts as."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.policy.entries import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Idiom:
+    """Nodes of one graph that spell out `operator`, as lists call it, of the value `data`.
+
+    `inner` compute what the operator computes in float32 whatever its type, up to and including `result`,
+    whose output is the operator's: none of them becomes half, and Casts stand before and behind them.
+    `outer` go with the operator as its weight, its bias or, where there is no `inner`, as its only parts:
+    they count as the operator does, and have one colour. Without `inner` there is no `result`.
+
+    `fused_if_alike` holds where a runtime fuses the nodes into one whose data and weights must have one type:
+    then the producer of `data` and `outer` have one colour where nobody else reads `data` in float32.
+    """
+
+    operator: Operator
+    data: ir.Value
+    inner: tuple[ir.Node, ...] = ()
+    result: ir.Node | None = None
+    outer: tuple[ir.Node, ...] = ()
+    fused_if_alike: bool = False
+
+
+class Part(enum.Enum):
+    """What a unit of an idiom is: INNER, the RESULT, which stands for the operator, or OUTER (see Idiom)."""
+
+    INNER = "inner"
+    RESULT = "result"
+    OUTER = "outer"
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """A unit's part in an idiom, and the operator that this spells."""
+
+    part: Part
+    operator: Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Units whose types a runtime wants to be one: the producer of data, None where no unit is, and weights.
+
+    `result` is the result of the idiom, and `beside` are the units outside of it that read the data. `leaves`
+    holds where the data are an output of a graph.
+    """
+
+    result: int
+    producer: int | None
+    weights: tuple[int, ...]
+    beside: tuple[int, ...]
+    leaves: bool

@@ -1,0 +1,102 @@
+"""Marks the units of a model that are parts of idioms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.idioms import normalisation
+from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.numerics.half import Half
+
+Recognise = Callable[[UnitGraph, Half], Iterable[Idiom]]
+"""Finds the idioms of one kind in a model that is to become that half type; linear in the nodes, and the same
+whatever the order of independent nodes.
+"""
+
+RECOGNISED: tuple[Recognise, ...] = (normalisation.find,)
+
+
+def mark(graph: UnitGraph, half: Half) -> UnitGraph:
+    """The same graph with the parts of idioms marked, an edge from the data of each to its result, and ties.
+
+    A unit that is part of several idioms is the first of INNER, RESULT and OUTER that it is in any.
+    """
+    idioms = [idiom for recognise in RECOGNISED for idiom in recognise(graph, half)]
+    return _Marking(graph, idioms).marked() if idioms else graph
+
+
+class _Marking:
+    def __init__(self, graph: UnitGraph, idioms: Sequence[Idiom]) -> None:
+        self._graph, self._idioms = graph, idioms
+        self._units: dict[ir.Node, list[int]] = {}
+        nodes = {node for idiom in idioms for node in (*idiom.inner, *idiom.outer)}
+        for unit in graph.units:
+            if unit.node in nodes:
+                self._units.setdefault(unit.node, []).append(unit.index)
+
+    def marked(self) -> UnitGraph:
+        graph = self._graph
+        predecessors, successors = list(graph.predecessors), list(graph.successors)
+        for producer, result in self._entrances():
+            if producer not in predecessors[result]:
+                predecessors[result] = [*predecessors[result], producer]
+                successors[producer] = [*successors[producer], result]
+        outer = (self._of(idiom.outer) for idiom in self._idioms)
+        return replace(
+            graph,
+            predecessors=predecessors,
+            successors=successors,
+            ties=(*graph.ties, *(units for units in outer if len(units) > 1)),
+            spelled=self._spelled(),
+            alike=tuple(self._alike(*each) for each in self._fused()),
+        )
+
+    def _of(self, nodes: Iterable[ir.Node]) -> tuple[int, ...]:
+        return tuple(unit for node in nodes for unit in self._units.get(node, ()))
+
+    def _entrances(self) -> Iterator[tuple[int, int]]:
+        """The producer of the data and the result of each idiom that has both as units."""
+        for idiom in self._idioms:
+            producer, result = self._graph.producer.get(idiom.data), self._result(idiom)
+            if producer is not None and result is not None:
+                yield producer, result
+
+    def _result(self, idiom: Idiom) -> int | None:
+        return self._graph.producer.get(idiom.result.outputs[0]) if idiom.result is not None else None
+
+    def _spelled(self) -> Mapping[int, Spelled]:
+        found: dict[int, Spelled] = {}
+        for part in reversed(Part):
+            for idiom in self._idioms:
+                found.update(dict.fromkeys(self._in(idiom, part), Spelled(part, idiom.operator)))
+        return found
+
+    def _in(self, idiom: Idiom, part: Part) -> Iterable[int]:
+        result = self._result(idiom)
+        if part is Part.RESULT:
+            return () if result is None else (result,)
+        if part is Part.OUTER:
+            return self._of(idiom.outer)
+        return (unit for unit in self._of(idiom.inner) if unit != result)
+
+    def _fused(self) -> Iterator[tuple[Idiom, int]]:
+        for idiom in self._idioms:
+            result = self._result(idiom)
+            if idiom.fused_if_alike and result is not None and self._of(idiom.outer):
+                yield idiom, result
+
+    def _alike(self, idiom: Idiom, result: int) -> Alike:
+        graph, data = self._graph, idiom.data
+        inner = frozenset(self._of(idiom.inner))
+        beside = (unit for unit, _ in graph.uses.get(data, ()) if unit not in inner)
+        return Alike(
+            result=result,
+            producer=graph.producer.get(data),
+            weights=self._of(idiom.outer),
+            beside=tuple(dict.fromkeys(beside)),
+            leaves=data.is_graph_output(),
+        )

@@ -1,0 +1,98 @@
+"""What recognising idioms needs to know of nodes and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_rewrite.model.constants import numbers, stored_as
+
+_PASSED = ("Cast", "Identity")
+_MADE = frozenset(("Add", "Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_DEPTH = 4
+
+
+def is_default(node: ir.Node, *operators: str) -> bool:
+    """Whether a node is one of these operators, of the default domain."""
+    return node.op_type in operators and not node.domain
+
+
+def operands(node: ir.Node) -> tuple[ir.Value, ...]:
+    """The inputs of a node that are there."""
+    return tuple(value for value in node.inputs if value is not None)
+
+
+def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """The other one of two operands; the same value where a node has it twice, None if there are not two."""
+    given = operands(node)
+    if len(given) != 2:
+        return None
+    return given[1] if given[0] is value else given[0] if given[1] is value else None
+
+
+def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """The node that makes a value, looking through Casts and Identities, if it is one of these operators."""
+    node = value.producer() if value is not None else None
+    for _ in range(_DEPTH):
+        if node is None or not is_default(node, *_PASSED) or node.inputs[0] is None:
+            break
+        node = node.inputs[0].producer()
+    return node if node is not None and is_default(node, *operators) else None
+
+
+def origin(value: ir.Value) -> ir.Value:
+    """The value that Casts and Identities pass on as this one."""
+    for _ in range(_DEPTH):
+        node = value.producer()
+        if node is None or not is_default(node, *_PASSED) or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
+def readers(value: ir.Value) -> tuple[ir.Node, ...]:
+    """The nodes that read a value, each once; none where it is also an output of a graph."""
+    return () if value.is_graph_output() else tuple(dict.fromkeys(node for node, _ in value.uses()))
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads a value; None where there are others, or it is also an output of a graph."""
+    found = readers(value)
+    return found[0] if len(found) == 1 else None
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The number that the model stores for a value; None for what is computed, given, or not one number."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = stored_as(value)
+    if tensor is None or tensor.size != 1:
+        return None
+    is_number = tensor.dtype.is_floating_point() or tensor.dtype.is_integer()
+    return float(numbers(tensor).reshape(-1)[0]) if is_number else None
+
+
+def is_parameter(value: ir.Value | None, depth: int = _DEPTH) -> bool:
+    """Whether a value is stored, given, or made of such by a few nodes that shape or add."""
+    if value is None:
+        return False
+    node = value.producer()
+    if node is None or stored_as(value) is not None:
+        return True
+    known = depth > 0 and is_default(node, *_MADE)
+    return known and all(is_parameter(operand, depth - 1) for operand in operands(node))
+
+
+def are_closed(nodes: tuple[ir.Node, ...], result: ir.Node) -> bool:
+    """Whether these nodes of one graph, but for `result`, are read by each other alone."""
+    within = set(nodes)
+    return all(node.graph is result.graph for node in nodes) and all(
+        within.issuperset(found) and not value.is_graph_output()
+        for value in _outputs(nodes, result)
+        for found in [[node for node, _ in value.uses()]]
+    )
+
+
+def _outputs(nodes: tuple[ir.Node, ...], result: ir.Node) -> Iterator[ir.Value]:
+    return (value for node in nodes if node is not result for value in node.outputs)

@@ -1,0 +1,103 @@
+"""What onnxruntime's CUDA provider refuses though it has a kernel: nodes with certain attributes or inputs.
+
+They run on the CPU in float32 models too. In half the CPU provider has mostly no kernel for them, and
+onnxruntime adds Casts and copies around them. No table of kernels shows these; the rows are from
+`CUDAExecutionProvider::GetCapability` in onnxruntime/core/providers/cuda/cuda_execution_provider.cc
+(`RNNNeedFallbackToCPU`, `ConvTransposeNeedFallbackToCPU`, `ArgMaxOrArgMinNeedFallbackToCPU`), each seen with
+onnxruntime-gpu 1.31.1 (tests/test_refused_attributes.py). A Cast to strings is refused as well, and is never
+half; `Conv` and pooling take any padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+Refused = Callable[[ir.Node], Iterator[str]]
+"""The attributes and inputs of a node for which it is refused, by name."""
+
+
+def _conv_transpose(node: ir.Node) -> Iterator[str]:
+    """cuDNN pads both ends alike; what SAME comes to is not known before the run."""
+    pads = _ints(node, "pads")
+    if pads[: len(pads) // 2] != pads[len(pads) // 2 :]:
+        yield "pads"
+    if _text(node, "auto_pad").startswith("SAME"):
+        yield "auto_pad"
+
+
+def _arg_extremum(node: ir.Node) -> Iterator[str]:
+    if _int(node, "select_last_index"):
+        yield "select_last_index"
+
+
+def _recurrent(*activations: str) -> Refused:
+    """What cuDNN's recurrent layers lack: other activations than these, in either direction, and clipping."""
+
+    def refused(node: ir.Node) -> Iterator[str]:
+        yield from (name for name in _NEVER_TAKEN if name in node.attributes)
+        said = [name.lower() for name in _texts(node, "activations")]
+        if said != [*activations, *activations][: len(said)]:
+            yield "activations"
+
+    return refused
+
+
+_NEVER_TAKEN = ("activation_alpha", "activation_beta", "clip")
+
+
+def _lstm(node: ir.Node) -> Iterator[str]:
+    yield from _recurrent("sigmoid", "tanh", "tanh")(node)
+    if _int(node, "input_forget"):
+        yield "input_forget"
+    if len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
+        yield "P"
+
+
+_PEEPHOLES = 7
+
+
+def _gru(node: ir.Node) -> Iterator[str]:
+    """cuDNN applies the linear transformation before the reset gate; ONNX's default is after."""
+    yield from _recurrent("sigmoid", "tanh")(node)
+    if _int(node, "linear_before_reset") != 1:
+        yield "linear_before_reset"
+
+
+REFUSED_BY_CUDA: Mapping[str, Refused] = {
+    "ArgMax": _arg_extremum,
+    "ArgMin": _arg_extremum,
+    "ConvTranspose": _conv_transpose,
+    "GRU": _gru,
+    "LSTM": _lstm,
+    "RNN": _recurrent("tanh"),
+}
+"""By operator of the default domain: for what the CUDA provider refuses a node."""
+
+
+def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> ir.Attr | None:
+    """An attribute of that type; None for a missing one, and for a reference to a function's."""
+    attribute = node.attributes.get(name)
+    known = attribute is not None and not attribute.is_ref() and attribute.type == kind
+    return attribute if known else None
+
+
+def _int(node: ir.Node, name: str) -> int:
+    attribute = _attribute(node, name, ir.AttributeType.INT)
+    return attribute.as_int() if attribute is not None else 0
+
+
+def _ints(node: ir.Node, name: str) -> Sequence[int]:
+    attribute = _attribute(node, name, ir.AttributeType.INTS)
+    return attribute.as_ints() if attribute is not None else ()
+
+
+def _text(node: ir.Node, name: str) -> str:
+    attribute = _attribute(node, name, ir.AttributeType.STRING)
+    return attribute.as_string() if attribute is not None else ""
+
+
+def _texts(node: ir.Node, name: str) -> Sequence[str]:
+    attribute = _attribute(node, name, ir.AttributeType.STRINGS)
+    return attribute.as_strings() if attribute is not None else ()
