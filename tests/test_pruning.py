@@ -17,7 +17,8 @@ from amp_rewrite.rewriting import plan_files
 from tests import text
 from tests.random_models import models
 
-STATE = """g (float[2, 64, 256] x, float[2, 256, 16] s) => (float[2, 64, 256] y, float[2, 256, 16] n) <float[256, 256] w, float[16, 1] c> {
+STATE = """g (float[2, 64, 256] x, float[2, 256, 16] s)
+  => (float[2, 64, 256] y, float[2, 256, 16] n) <float[256, 256] w, float[16, 1] c> {
   [product] h = MatMul(x, w)
   [again] y = MatMul(h, w)
   [decay] d = Exp(s)
@@ -44,7 +45,7 @@ def half(analysis):
 
 
 def test_a_product_of_float32_state_does_not_pay_two_casts(state):
-    """Fed and read by float32 alone, it moves as much as its Casts do; products of matrices pay for theirs."""
+    """Fed and read by float32 alone, it moves as much as its Casts do; other products pay for theirs."""
     analysis = analyze(state)
     assert half(analysis) == {"product", "again"}
     assert len(analysis.plan.casts) == 2
