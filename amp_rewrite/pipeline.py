@@ -175,7 +175,7 @@ def _decide(
     """All that comes before the first edit."""
     loaded = stages.run("load", loading.load, source)
     prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
-    facts = stages.run("analyse", gather, prepared.model, prepared.types, options, seen)
+    facts = stages.run("analyse", gather, prepared, options, seen)
     entries = stages.run("classify", _classify, facts, options, replay)
     painting = stages.run("colour", _colour, facts, entries, options, replay)
     priced = stages.run("predict", _predict, facts, painting, options, replay)

@@ -3,6 +3,7 @@
 import pytest
 
 from amp_rewrite import pipeline
+from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from tests import text
@@ -52,7 +53,7 @@ def test_it_is_a_division(add):
         ({"end": "Add (n, r)"}, Options()),
         ({}, Options(pins=Pins(keep_full="invert"))),
         ({}, Options(lists="tensorflow", follow=False)),
-        ({}, Options(lists=Options().operator_lists().override("infer", ["Reciprocal"]))),
+        ({}, Options(lists=Options().operator_lists().override(Kind.INFER, ["Reciprocal"]))),
     ],
 )
 def test_it_stays(changed, options):

@@ -175,3 +175,17 @@ def test_a_cast_from_float32_to_float32_is_no_wall():
     made = rewritten(model(text)).model
     assert [node.op_type for node in made.graph.node].count("Cast") == 3
     agree(model(text), made)
+
+
+def test_a_row_of_casts_that_do_nothing_goes():
+    """Whatever stands behind them reads what the first of them read."""
+    becomes(
+        """g (float[2,4] x, float[4,4] w) => (float[2,4] y) {
+            a = Cast <to = 1> (x) b = Cast <to = 1> (a) c = Cast <to = 1> (b)
+            y = MatMul (c, w) }""",
+        """g (float[2,4] x, float[4,4] w) => (float[2,4] y) {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [w__float16] w__float16 = Cast <to = 10> (w)
+            y__float16 = MatMul (x__float16, w__float16)
+            [y__float32] y = Cast <to = 1> (y__float16) }""",
+    )

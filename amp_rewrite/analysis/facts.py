@@ -23,10 +23,10 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import attribute_types, element_types
-from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
+from amp_rewrite.preparing.preparing import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,15 @@ class Facts:
         return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
 
 
-def gather(model: ir.Model, types: Types, options: Options, seen: Observed) -> Facts:
+def gather(prepared: Prepared, options: Options, seen: Observed) -> Facts:
     """What is known of a prepared model; `seen` is what a run showed of its values.
 
     Raises OptionError when `seen` was seen of another model.
     """
+    model = prepared.model
     observed.refuse_foreign(model.graph, seen)
-    graph = unit_building.build(model, types, options.target, options.half)
-    if options.form.idioms:
+    graph = unit_building.build(model, prepared.types, options.target, options.half)
+    if prepared.form.idioms:
         graph = marking.mark(graph, options.half)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import transposes
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import transposed_operands
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
@@ -21,10 +21,27 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
             node = graph.units[unit].node
             if node.domain == "" and (reason := fault(node, graph.types)):
                 found[unit] = Evidence(Authority.RUNTIME_BUG, reason)
-    crashing = transposes.crashing(node for nodes in graph.nodes.values() for node in nodes)
-    crashes = (unit for unit in graph.units if unit.node in crashing) if crashing else ()
-    crash = Evidence(Authority.RUNTIME_BUG, Reason.CRASHING_TRANSPOSE)
-    return {**found, **{unit.index: crash for unit in crashes}}
+    unequal = _unequal_ranks(graph)
+    held = (unit for unit in graph.units if unit.node in unequal) if unequal else ()
+    evidence = Evidence(Authority.RUNTIME_BUG, Reason.UNEQUAL_RANKS)
+    return {**found, **{unit.index: evidence for unit in held}}
+
+
+def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
+    """The products that onnxruntime fails on if a Cast stands between them and a Transpose, as their operands
+    are not known to have the same rank; and all that stands between.
+    """
+    nodes = (node for held in graph.nodes.values() for node in held)
+    ranks = transposed_operands.transposed(nodes)
+    failing = [product for product in transposed_operands.products(ranks) if not product.is_fused]
+    waiting, seen = [product.operand for product in failing], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        if value not in seen:
+            seen.add(value)
+            waiting.extend(read for read in transposed_operands.sources(value) if read in ranks)
+    between = {node for value in seen if (node := value.producer()) is not None}
+    return frozenset(between | {product.node for product in failing})
 
 
 def _attention(node: ir.Node, types: Types) -> Reason | None:

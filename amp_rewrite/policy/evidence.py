@@ -60,7 +60,7 @@ class Reason(enum.Enum):
     FORCED = "forced"
     ASKED = "asked for"
     # faults of runtimes
-    CRASHING_TRANSPOSE = "crashing transpose"
+    UNEQUAL_RANKS = "unequal ranks"
     HALF_REDUCTION = "half reduction"
     FLOAT32_FUNCTION = "float32 function"
     MASKED_SCORES = "masked scores"

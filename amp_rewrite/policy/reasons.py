@@ -60,8 +60,9 @@ _WORDS: Mapping[Reason, str] = {
     Reason.KEPT: "kept by {subject!r}",
     Reason.FORCED: "forced by {subject!r}",
     Reason.ASKED: "asked for by the user",
-    Reason.CRASHING_TRANSPOSE: (
-        "onnxruntime's CPU provider crashes on a half Transpose of the first axis before a MatMul"
+    Reason.UNEQUAL_RANKS: (
+        "onnxruntime fails on a Cast between a Transpose of the first axis and a MatMul of operands that are "
+        "not known to have the same rank"
     ),
     Reason.HALF_REDUCTION: "it sums into its data, for which onnxruntime's CPU provider has no half kernel",
     Reason.FLOAT32_FUNCTION: "onnxruntime runs it as a function with float32 constants, and refuses half",

@@ -2,8 +2,8 @@
 
     x * Reciprocal(Sqrt(ReduceMean(...) + epsilon))   ->   x * (1 / Sqrt(ReduceMean(...) + epsilon))
 
-onnxruntime 1.31.1 makes a SimplifiedLayerNormalization of `x / s` and of `x * (1 / s)`, and of no Reciprocal, not
-even in float32. Both round the exact quotient once: they are equal bit by bit.
+onnxruntime 1.31.1 makes a SimplifiedLayerNormalization of `x / s` and of `x * (1 / s)`, and of no Reciprocal,
+not even in float32. Both round the exact quotient once: they are equal bit by bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The form in which a model is analysed: functions inlined, fused operators split, idle Casts bypassed."""
+"""The form in which a model is analysed: functions inlined, fused operators split, idle Casts bypassed, ranks
+of weights behind a Transpose raised.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,18 @@ from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
-from amp_rewrite.preparing import idle_casts, kept_nodes, norm_reciprocals
+from amp_rewrite.preparing import idle_casts, kept_nodes, norm_reciprocals, transposed_weights
 from amp_rewrite.preparing.form_changes import FormChange
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model in the form in which it is analysed, the types of its values, what was changed for that, and
-    what a user should know.
+    """A model in the form in which it is analysed, and the form as it was asked for; the types of its values,
+    what was changed for that, and what a user should know.
     """
 
     model: ir.Model
+    form: Form
     types: Types
     changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
@@ -39,7 +42,9 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     types = shape_inference.types(model)
     if "Cast" in operators:
         idle_casts.bypass(model, types)
-    return Prepared(model, types, tuple(changes), warnings)
+    if "Transpose" in operators and form.target.has_faults:
+        changes += transposed_weights.raise_ranks(model, types)
+    return Prepared(model, form, types, tuple(changes), warnings)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:

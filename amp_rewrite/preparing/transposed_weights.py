@@ -1,0 +1,125 @@
+"""Stored weights of a matrix product take the rank of the data where a Transpose stands before that.
+
+onnxruntime absorbs a Transpose of the first axis only if both operands have the same rank, and fails where it
+does not (model.transposed_operands). A matrix `[K, N]` as `[1, ..., 1, K, N]` gives the same product: no node
+is added, and no value is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from amp_rewrite.model import constants, transposed_operands, traversal
+from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor
+from amp_rewrite.model.reshaped_tensor import reshaped
+from amp_rewrite.model.transposed_operands import Product, Ranks
+from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+
+
+def raise_ranks(model: ir.Model, types: Types) -> tuple[FormChange, ...]:
+    """Gives stored float32 weights the rank of the data; the `types` of copies are added.
+
+    A weight with other readers is copied. What a Transpose gives is declared with open sizes where it has no
+    shape, since onnxruntime must know its rank.
+    """
+    nodes = traversal.nodes(model.graph)
+    ranks = transposed_operands.transposed(node for held in nodes.values() for node in held)
+    if not ranks:
+        return ()
+    _declare(ranks, types)
+    stored = constants.find(model)
+    wanted = _wanted(transposed_operands.products(ranks), stored.keys())
+    if not wanted:
+        return ()
+    raiser = _Raiser(model, types, UniqueNames(nodes))
+    return tuple(
+        raiser.change(stored[value], rank, read)
+        for value, by_rank in wanted.items()
+        for rank, read in by_rank.items()
+    )
+
+
+def _declare(ranks: Ranks, types: Types) -> None:
+    """Declares the rank of what Transposes give, where the model does not say it."""
+    for value in ranks:
+        node = value.producer()
+        if value.shape is None and node is not None and type(types.get(value)) is ir.TensorType:
+            rank = transposed_operands.turned_rank(node) if node.op_type == "Transpose" else None
+            if rank is not None:
+                value.type, value.shape = types[value], ir.Shape([None] * rank)
+
+
+def _wanted(
+    products: Iterable[Product], stored: Iterable[ir.Value]
+) -> dict[ir.Value, dict[int, list[Product]]]:
+    """The stored weights of too few axes, by the rank that the products of each want."""
+    wanted: dict[ir.Value, dict[int, list[Product]]] = {}
+    known = frozenset(stored)
+    for product in products:
+        weight, has, wants = product.other, product.ranks[1 - product.port], product.ranks[product.port]
+        if weight in known and has is not None and wants is not None and _MATRIX <= has < wants <= _MOST:
+            wanted.setdefault(weight, {}).setdefault(wants, []).append(product)
+    return wanted
+
+
+_MATRIX = 2
+"""The least rank that may be raised: a product with a vector has one axis less."""
+
+_MOST = 8
+"""Beyond this rank, onnxruntime's Transposes have no kernel on CUDA."""
+
+
+class _Raiser:
+    def __init__(self, model: ir.Model, types: Types, names: UniqueNames) -> None:
+        self._types, self._names = types, names
+        self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
+
+    def change(self, stored: StoredTensor, rank: int, products: Sequence[Product]) -> FormChange:
+        """Raises the rank of a weight for these products: in place if nothing else reads it."""
+        before = len(stored.tensor.shape)
+        shape = [1] * (rank - before) + [int(size) for size in stored.tensor.shape.numpy()]
+        read = {(product.node, 1 - product.port) for product in products}
+        uses = {(use.node, use.idx) for use in stored.value.uses()}
+        if uses <= read and not stored.value.is_graph_output():
+            _replace(stored, shape)
+        else:
+            copy = self._copied(stored, shape, rank)
+            for node, port in read:
+                node.replace_input_with(port, copy)
+        name = pinned_as(products[0].node)
+        return FormChange(FormChangeKind.RANK, name, before=before, after=rank)
+
+    def _copied(self, stored: StoredTensor, shape: Sequence[int], rank: int) -> ir.Value:
+        """A copy beside the stored tensor, of another shape."""
+        name = self._names.of_value(stored.value, f"rank{rank}")
+        tensor, graph = reshaped(stored.tensor, shape, name), stored.value.graph
+        assert graph is not None, "every value of a model belongs to a graph"
+        if stored.node is None:
+            copy = ir.Value(name=name, const_value=tensor)
+            graph.register_initializer(copy)
+            if self._listed:
+                graph.inputs.append(copy)
+        else:
+            value = ir.AttrTensor("value", tensor)
+            node = ir.Node("", "Constant", [], [value], name=self._names.of_node(name))
+            copy = node.outputs[0]
+            copy.name = name
+            graph.insert_after(stored.node, node)
+        copy.type, copy.shape = self._types[stored.value], ir.Shape(shape)
+        self._types[copy] = self._types[stored.value]
+        return copy
+
+
+def _replace(stored: StoredTensor, shape: Sequence[int]) -> None:
+    tensor = reshaped(stored.tensor, shape, stored.tensor.name)
+    stored.value.shape = ir.Shape(shape)
+    if stored.node is None:
+        stored.value.const_value = tensor
+    else:
+        stored.node.attributes.clear()
+        stored.node.attributes["value"] = ir.AttrTensor("value", tensor)
