@@ -136,7 +136,8 @@ def test_no_choice_is_better(model):
 
     def time(taken):
         left = [is_half and unit not in taken for unit, is_half in enumerate(halves)]
-        return round(prediction.run_time(costs, found.borders, left, costs.large).seconds * 1e15)
+        (found_time,) = prediction.run_times(costs, found.borders, [left], costs.large)
+        return round(found_time.seconds * 1e15)
 
     kept = set(range(len(halves))) - set(free)
     taken = unpaid_parts.find(graph, costs, found.borders, halves, kept)

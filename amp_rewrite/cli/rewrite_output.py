@@ -53,7 +53,8 @@ def _write_json(path: Path, report: Report, judged: Verification, reason: str, a
         verdict = {"not_compared": in_flags(judged)}
     verified = {"verified": not reason, "not_verified": reason or None}
     told = {"verification": verdict, "advice": advice.to_json()}
-    writing.write_json({**report.to_json(), **verified, **told}, path)
+    warnings = {"warnings": list(map(in_flags, report.warnings))}
+    writing.write_json({**report.to_json(), **warnings, **verified, **told}, path)
 
 
 def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:

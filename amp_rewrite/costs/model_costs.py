@@ -71,20 +71,24 @@ class ModelCosts:
 
     def time(self, kernel: Kernel, halves: Sequence[bool], scale: Scale) -> int:
         """The time of a kernel, with these of its units in half."""
-        if not kernel.runs:
-            return 0
-        first = halves[0] if halves else not kernel.units
-        rate = self.device.rate(self.half.name) if first else self.device.float32
         moved = float(kernel.fixed) * scale.batch
         for is_half, varies, stored in zip(halves, kernel.moved, kernel.stored, strict=True):
             moved += (HALF if is_half else FULL) * (varies * scale.batch + stored)
-        work = kernel.product * scale.batch * (scale.width if kernel.width else 1.0)
-        return kernel.runs * self._launched(max(moved / self.device.bandwidth, work / rate))
+        seconds = moved / self.device.bandwidth
+        if kernel.product:
+            rate = self._half_rate if (halves[0] if halves else not kernel.units) else self.device.float32
+            work = kernel.product * scale.batch * (scale.width if kernel.width else 1.0)
+            seconds = max(seconds, work / rate)
+        return kernel.runs * self._launched(seconds)
+
+    @property
+    def _half_rate(self) -> float:
+        return self.device.rate(self.half.name)
 
     def gain(self, kernel: Kernel, at: int, scale: Scale) -> int:
         """What a kernel saves with this one of its units in half; less than 0 where half is slower."""
-        none = [False] * len(kernel.units)
-        alone = [unit == at for unit in range(len(kernel.units))]
+        none = (False,) * len(kernel.units)
+        alone = (True,) if len(none) == 1 else tuple([unit == at for unit in range(len(none))])
         return self.time(kernel, none, scale) - self.time(kernel, alone, scale)
 
     def cast(self, value: ir.Value, scale: Scale) -> int:
@@ -107,6 +111,8 @@ class ModelCosts:
         return int((self.device.launch + seconds) * FEMTO)
 
     def _runs(self, value: ir.Value) -> int:
+        if len(self.runs) == 1:
+            return 1
         producer = value.producer()
         inner = producer.graph if producer is not None else self.entries.get(value)
         return self.runs.get(inner, 1) if isinstance(inner, ir.Graph) else 1

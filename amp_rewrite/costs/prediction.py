@@ -9,6 +9,7 @@ from typing import Any
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs.borders import Border
 from amp_rewrite.costs.model_costs import FEMTO, ModelCosts, Scale
+from amp_rewrite.numerics.half import Half
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +66,55 @@ def _times(slow: RunTime, fast: RunTime) -> float:
     return slow.seconds / fast.seconds if fast.seconds else 1.0
 
 
-def run_time(costs: ModelCosts, borders: Iterable[Border], halves: Sequence[bool], scale: Scale) -> RunTime:
-    """The time of a run with these units in half; linear in the kernels of the model."""
-    total = launches = casts = 0
-    for kernel in costs.kernels:
-        total += costs.time(kernel, [halves[unit] for unit in kernel.units], scale)
-        launches += kernel.runs
+def run_times(
+    costs: ModelCosts, borders: Iterable[Border], colours: Iterable[Sequence[bool]], scale: Scale
+) -> tuple[RunTime, ...]:
+    """The time of a run for each of these colours; linear in the kernels of the model."""
+    tallies = tuple(_Tally(halves) for halves in colours)
+    _add_kernels(tallies, costs, scale)
     for border in borders:
-        if border.is_cast(halves):
-            total += costs.cast(border.value, scale)
-            casts += 1
+        for tally in tallies:
+            if border.is_cast(tally.halves):
+                tally.time += costs.cast(border.value, scale)
+                tally.casts += 1
+    _add_fusions(tallies, costs, scale)
+    return tuple(RunTime(tally.time / FEMTO, tally.launches + tally.casts, tally.casts) for tally in tallies)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What adds up for some colours; `launches` are those of kernels."""
+
+    halves: Sequence[bool]
+    time: int = 0
+    launches: int = 0
+    casts: int = 0
+
+
+def _add_kernels(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
+    for kernel in costs.kernels:
+        known: dict[tuple[bool, ...], int] = {}
+        for tally in tallies:
+            here = tuple([tally.halves[unit] for unit in kernel.units])
+            if here not in known:
+                known[here] = costs.time(kernel, here, scale)
+            tally.time += known[here]
+            tally.launches += kernel.runs
+
+
+def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
+    """Takes the second launch from what runs as one, and adds the value that lies between where it does not."""
     for fusion in costs.fusions:
-        apart = halves[fusion.producer] is not halves[fusion.consumer]
-        total += costs.broken(fusion, scale) if apart else -costs.launch(fusion)
-        launches -= not apart
-    return RunTime(total / FEMTO, launches + casts, casts)
+        for tally in tallies:
+            apart = tally.halves[fusion.producer] is not tally.halves[fusion.consumer]
+            tally.time += costs.broken(fusion, scale) if apart else -costs.launch(fusion)
+            tally.launches -= not apart
 
 
-def everything(graph: UnitGraph, half: str) -> list[bool]:
+def everything(graph: UnitGraph, half: Half) -> list[bool]:
     """All units that half may be: what their schemas allow, whatever becomes of the numbers."""
-    return [any(f"tensor({half})" in kind for kind in unit.allowed) for unit in graph.units]
+    known: dict[frozenset[str], bool] = {}
+    for unit in graph.units:
+        if unit.allowed not in known:
+            known[unit.allowed] = any(half.tensor in kind for kind in unit.allowed)
+    return [known[unit.allowed] for unit in graph.units]

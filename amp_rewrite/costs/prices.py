@@ -23,11 +23,13 @@ class Prices:
 
     def predict(self, halves: Sequence[bool], scale: Scale = AS_GIVEN) -> Prediction:
         """The predicted times with these units in half, at the model's own sizes or at another scale."""
-        costs, half = self.costs, self.costs.half.name
+        costs, half = self.costs, self.costs.half
         none = [False] * len(halves)
         everything = prediction.everything(self.graph, half)
-        times = [prediction.run_time(costs, self.borders, at, scale) for at in (none, halves, everything)]
-        return Prediction(costs.device.name, half, self._sizes(), costs.device.is_fast(half), *times)
+        times = prediction.run_times(costs, self.borders, (none, halves, everything), scale)
+        return Prediction(
+            costs.device.name, half.name, self._sizes(), costs.device.is_fast(half.name), *times
+        )
 
     def _sizes(self) -> str:
         """The shape of the first input, with a size for what is open; empty where there is none."""

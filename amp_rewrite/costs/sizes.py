@@ -32,8 +32,10 @@ class Sizes:
         self._elements: dict[ir.Value, int] = {}
         for held in nodes.values():
             for node in held:
-                if any(self.shape(value) is None for value in node.outputs):
-                    self._guess(node)
+                for value in node.outputs:
+                    if self.shape(value) is None:
+                        self._guess(node)
+                        break
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         """The shape of a value; None where its rank is unknown."""

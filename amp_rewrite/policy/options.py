@@ -169,8 +169,9 @@ class Options:
 
     @property
     def prunes(self) -> bool:
-        """Whether what does not pay is taken from half again."""
-        return not self.only_grappler and self.level is not Level.UNSAFE_FORCE_ALL
+        """Whether what does not pay is taken from half again; TensorFlow's lists decide alone."""
+        listed = self.operator_lists().name == GRAPPLERS
+        return not listed and self.level is not Level.UNSAFE_FORCE_ALL
 
     @property
     def form(self) -> Form:
