@@ -12,7 +12,14 @@ from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
-from amp_rewrite.preparing import idle_casts, kept_nodes, norm_reciprocals, transposed_weights
+from amp_rewrite.preparing import (
+    clip_as_max_min,
+    idle_casts,
+    kept_nodes,
+    norm_reciprocals,
+    opset_raising,
+    transposed_weights,
+)
 from amp_rewrite.preparing.form_changes import FormChange
 
 
@@ -37,8 +44,10 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     operators = {node.op_type for held in nodes for node in held}
     if "FusedConv" in operators:
         fused_conv_decomposition.decompose(model, form.target, form.half)
+    changes += opset_raising.raise_opset(model, form)
     if form.idioms and "Reciprocal" in operators:
         changes += norm_reciprocals.write(model, kept_nodes.find(model, form))
+    changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:
         idle_casts.bypass(model, types)
