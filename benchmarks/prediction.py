@@ -1,8 +1,8 @@
 """Predicted times of real models: in float32, as our result, and with everything in half, as a table.
 
-    python benchmarks/prediction.py FOLDER --markdown docs/prediction-table.md [--device t4] [--to bfloat16]
+    python benchmarks/prediction.py FOLDER --markdown FILE [--device t4] [--to bfloat16]
 
-FOLDER holds models with an `index.json`, as for benchmarks/accuracy.py. Nothing is run and nothing is measured.
+FOLDER holds models with an `index.json`, as for benchmarks/accuracy.py. Nothing is run or measured.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PACKAGES = ("onnx", "onnx-ir")
 HEADING = """# Predicted times of real models
 
 Predicted, not measured: a roofline of bytes and FLOPs with a launch for each kernel, as
-[prediction.md](prediction.md) describes it, for {device} and {half} at the defaults. "x float32" is how many
-times as fast as float32 (without TF32) the model is predicted to be; "unpruned" is the same without the rule
-`prune`, and "everything" with all that the types allow in half, whether there are kernels or not. At large
-sizes, the small sizes of demonstrations count as large, and open dimensions; as given, only open ones do.
+[prediction.md](prediction.md) describes it, for {device} and {half} at the defaults. "x float32" is how
+many times as fast as float32 (without TF32) the model is predicted to be; "unpruned" is the same without the
+rule `prune`, and "everything" with all that the types allow in half, whether there are kernels or not. At
+large sizes, the small sizes of demonstrations count as large, and open dimensions; as given, only these.
 
-Made on {date} by `python benchmarks/prediction.py FOLDER --markdown docs/prediction-table.md` with {versions}.
+Made on {date} by `python benchmarks/prediction.py FOLDER --markdown FILE` with {versions}.
 FOLDER holds models with an `index.json`; it is not part of this repository.
 
 {networks} of the {all} models are networks: they have products of matrices, and something becomes half.

@@ -103,7 +103,7 @@ def _add_kernels(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> 
 
 
 def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
-    """Takes the second launch from what runs as one, and adds the value that lies between where it does not."""
+    """Takes the second launch from what runs as one; adds the value that is written where it does not."""
     for fusion in costs.fusions:
         for tally in tallies:
             apart = tally.halves[fusion.producer] is not tally.halves[fusion.consumer]
