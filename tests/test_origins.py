@@ -39,6 +39,11 @@ FOUND = {
         "{ [new] g = Gemm (x, w, c) [back] y = Reshape (g, s) }",
         {"new": ("b", "m"), "back": ()},
     ),
+    "renamed behind a Cast": (
+        "{ [m] p = MatMul (x, w) [b] y = Mul (p, c) }",
+        "{ [new] g = com.microsoft.FusedMatMul (x, w) [up] y = Cast <to = 10> (g) }",
+        {"new": ("b", "m"), "up": ()},
+    ),
     "moved past a Transpose": (
         "{ [t] p = Transpose (x) [r] q = Relu (p) [n] y = Neg (q) }",
         "{ [r_token_3] a = Relu (x) [t_token_4] b = Transpose (a) [n] y = Neg (b) }",

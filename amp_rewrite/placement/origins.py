@@ -19,7 +19,7 @@ def find(executed: SavedGraph, model: ir.Model) -> dict[ir.Node, tuple[ir.Node, 
     """
     nodes = [node for graph in graphs(model.graph) for node in graph if node.op_type != "Constant"]
     made = {value.name: node for node in nodes for value in node.outputs}
-    made.update(_behind_movers(executed, made))
+    made.update(_renamed(executed, made))
     named = {node.name: node for node in nodes if node.name}
     search = _Search(made, frozenset(_present(executed.model)))
     return {node: search.of(node) or _same(node, named) for node in executed.nodes}
@@ -30,24 +30,31 @@ def is_fused(node: ir.Node, origins: Sequence[ir.Node]) -> bool:
     return bool(origins) and operator(node) != operator(origins[0])
 
 
-_MOVERS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", *COPIES)
+_MOVERS = ("Cast", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "ReorderOutput", *COPIES)
 """What onnxruntime puts behind a node in order to change it; the value keeps its name behind them."""
 
 _Made = dict[str | None, ir.Node]
 
 
-def _behind_movers(executed: SavedGraph, made: _Made) -> _Made:
-    """The values before inserted movers that have no name of the model, with what makes them in the model."""
+def _renamed(executed: SavedGraph, made: _Made) -> _Made:
+    """What makes, in the model, the values whose names onnxruntime changed: those before movers that it put
+    in, and those in another precision.
+    """
     found: _Made = {}
     for node in reversed([*executed.nodes]):
-        value = next(iter(node.inputs), None)
         output = node.outputs[0].name if node.outputs else None
         origin = found.get(output) or made.get(output)
-        if origin is None or operator(node) not in _MOVERS or operator(origin) == operator(node):
-            continue
-        if value is not None and value.producer() is not None and value.name not in made:
-            found[value.name], found[output] = origin, node
+        if origin is None and operator(node) != "Cast" and _uncast(output) in made:
+            found[output] = made[_uncast(output)]
+        elif origin is not None and _is_mover(node) and operator(origin) != operator(node):
+            value = node.inputs[0]
+            if value is not None and value.producer() is not None and value.name not in made:
+                found[value.name], found[output] = origin, node
     return found
+
+
+def _is_mover(node: ir.Node) -> bool:
+    return operator(node).rpartition(":")[2] in _MOVERS and bool(node.inputs)
 
 
 class _Search:
@@ -79,7 +86,13 @@ def _present(model: ir.Model) -> Iterator[str]:
     """The names of all values of a graph."""
     for graph in graphs(model.graph):
         held = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
-        yield from (value.name for value in held if value.name)
+        for value in held:
+            yield from filter(None, {value.name, _uncast(value.name)})
+
+
+def _uncast(name: str | None) -> str | None:
+    """The name of a value in the model, where onnxruntime has it in another precision under a longer name."""
+    return name.removeprefix("InsertedPrecisionFreeCast_") if name else name
 
 
 def _same(executed: ir.Node, named: Mapping[str, ir.Node]) -> tuple[ir.Node, ...]:
