@@ -173,7 +173,7 @@ def test_the_summary_predicts(path, tmp_path):
     done = run(path, "--device", "a100", "--no-verify", "--json", tmp_path / "r.json")
     assert done.exit_code == 0
     line = next(line for line in done.output.splitlines() if line.startswith("time"))
-    assert "times as fast as float32 on a100 at 4x4" in line
+    assert "times float32 and 1.00 times everything in float16 on a100 at 4x4" in line
     assert line.endswith("3 launches, 2 of them Casts (predicted, not measured)")
     assert "--gate leaves such a model as it is" in done.output
     found = json.loads((tmp_path / "r.json").read_text())["prediction"]

@@ -10,10 +10,9 @@ PREDICTED = "predicted, not measured"
 
 def summary(found: Prediction) -> str:
     """The times of a result against float32 and against everything in half, with its launches and Casts."""
-    speed = f"{found.speedup:.2f} times as fast as float32 on {found.device}{_at(found)}"
-    bound = f"{found.of_everything:.2f} times as fast as everything in {found.half}"
+    speeds = f"{found.speedup:.2f} times float32 and {found.of_everything:.2f} times everything in {found.half}"
     launches = f"{found.result.launches:,} launches, {found.result.casts:,} of them Casts"
-    return f"{speed}, and {bound}; {launches} ({PREDICTED})"
+    return f"{speeds} on {found.device}{_at(found)}, {launches} ({PREDICTED})"
 
 
 def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
