@@ -89,7 +89,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
     Reason.EVERYTHING_FORCED: "everything that the types allow is forced",
     Reason.NO_KERNEL: "{subject} has no {half} kernel",
-    Reason.WRITTEN_OUT: "a part of a {subject} that is written out, computed in float32 as its kernels do",
+    Reason.WRITTEN_OUT: "part of a written-out {subject}, whose kernels compute this in float32",
     Reason.REFUSED_ATTRIBUTE: "{subject} refuses it for its {text}, and runs it on the CPU",
     Reason.CAST: "a Cast takes the types that are beside it",
     Reason.NOT_LISTED: "the operator is on no list of {subject}",
