@@ -11,12 +11,12 @@ PACKAGE = ROOT / "amp_rewrite"
 ORDER = """
     escaping version errors console process arguments files
     numerics onnx_types policy model flops
-    preparing analysis colouring rewriting explaining
+    preparing analysis costs colouring rewriting explaining
     running placement coverage advice reporting
     argument_checks pipeline explanation_sources rewrite_and_verify
     testing onnx_ir_pass demo options half cli __init__ __main__
 """.split()
-ASKING = {"onnx_types/contrib_schemas.py", "numerics/rounding.py"}
+ASKING = {"onnx_types/contrib_schemas.py", "onnx_types/worker_process.py", "numerics/rounding.py"}
 """What imports onnxruntime besides `running`, in functions."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
