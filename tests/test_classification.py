@@ -311,6 +311,20 @@ def test_forcing_all_does_not_listen_to_ranges() -> None:
     assert _said(ADD_HUGE, level=Level.UNSAFE_FORCE_ALL) == {"add.T": "ALLOW force-all"}
 
 
+@pytest.mark.parametrize(
+    ("half", "target", "said"),
+    [
+        ("bfloat16", "onnxruntime-cuda", "FIXED runtime bug"),
+        ("float16", "onnxruntime-cuda", "ALLOW force-all"),
+        ("bfloat16", "any", "ALLOW force-all"),
+    ],
+)
+def test_forcing_all_forces_what_loads(half: str, target: str, said: str) -> None:
+    """onnxruntime refuses a bfloat16 node without a kernel, and runs a float16 one in float32."""
+    found = _said("[a] y = Log(x)", half=half, target=target, level=Level.UNSAFE_FORCE_ALL)
+    assert found == {"a.T": said}
+
+
 # ---- pins
 
 TWO = "[layer1_product] t = MatMul(x, x) [layer2_product] y = MatMul(t, t)"

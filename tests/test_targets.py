@@ -113,6 +113,10 @@ def test_kernels_are_those_of_the_version_in_the_model(operator, opset, variable
         ("Elu", 22, "bfloat16", False),
         ("GroupNormalization", 21, "float16", True),
         ("AffineGrid", 20, "bfloat16", False),
+        ("Clip", 13, "bfloat16", False),
+        ("LogSoftmax", 13, "bfloat16", False),
+        ("CenterCropPad", 18, "float16", True),
+        ("CenterCropPad", 18, "bfloat16", False),
     ],
 )
 def test_an_operator_without_a_kernel_runs_as_its_function(operator, opset, half, runs):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.pins import rulings
+from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import attribute_types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
@@ -79,9 +80,18 @@ def _listed(
     if not any(half.tensor in kind for kind in allowed):
         return _held(entry, Evidence(Authority.SCHEMA, Reason.NO_HALF_TYPE, half=half.name))
     if not runs and Authority.TARGET.outranks(entry.authority):
-        evidence = Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=options.target.name, half=half.name)
-        entry = _held(entry, evidence)
+        entry = _held(entry, _no_kernel(options))
     return _LEVELS[options.level](entry, op_type)
+
+
+def _no_kernel(options: Options) -> Evidence:
+    """That the target has no half kernel. Where all is forced, onnxruntime runs such a node in float32 if it
+    is float16, and refuses it in bfloat16: its CPU provider has kernels for few, and inserts no Casts.
+    """
+    forced = options.level is Level.UNSAFE_FORCE_ALL and options.half is BFLOAT16
+    if forced and options.target.has_faults:
+        return Evidence(Authority.RUNTIME_BUG, Reason.NO_KERNEL_AT_ALL)
+    return Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=options.target.name, half=options.half.name)
 
 
 _UNKNOWN = Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR)
