@@ -58,7 +58,7 @@ The gate counts a model as 1 that is predicted to be slower than float32: {slow}
 class Row:
     """A model: how many units it has and how many of them are pruned, and predictions without and with that.
 
-    `large`, `batch` (values alone count as large) and `given` say at which sizes; `failed` why there are none.
+    `large`, `batch` (only values count as large) and `given` say at which sizes, `failed` why there are none.
     """
 
     name: str
