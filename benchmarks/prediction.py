@@ -20,7 +20,7 @@ from pathlib import Path
 from amp_rewrite import Options, analyze
 from amp_rewrite.colouring import classification, rules
 from amp_rewrite.costs import prices
-from amp_rewrite.costs.model_costs import AS_GIVEN, ModelCosts
+from amp_rewrite.costs.model_costs import AS_GIVEN, ModelCosts, Scale
 from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
@@ -34,7 +34,8 @@ Predicted, not measured: a roofline of bytes and FLOPs with a launch for each ke
 [prediction.md](prediction.md) describes it, for {device} and {half} at the defaults. "x float32" is how
 many times as fast as float32 (without TF32) the model is predicted to be; "unpruned" is the same without the
 rule `prune`, and "everything" with all that the types allow in half, whether there are kernels or not. At
-large sizes, the small sizes of demonstrations count as large, and open dimensions; as given, only these.
+large sizes, the small sizes of demonstrations count as large, and open dimensions; as given, only these. At
+large batches, inner products keep their length.
 
 Made on {date} by `python benchmarks/prediction.py FOLDER --markdown FILE` with {versions}.
 FOLDER holds models with an `index.json`; it is not part of this repository.
@@ -57,7 +58,7 @@ The gate counts a model as 1 that is predicted to be slower than float32: {slow}
 class Row:
     """A model: how many units it has and how many of them are pruned, and predictions without and with that.
 
-    `large` and `given` say at which sizes; `failed` why there are none.
+    `large`, `batch` (only values count as large) and `given` say at which sizes, `failed` why there are none.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Row:
     is_network: bool = False
     before: Prediction | None = None
     large: Prediction | None = None
+    batch: Prediction | None = None
     given: Prediction | None = None
     failed: str = ""
 
@@ -87,6 +89,7 @@ def predicted(name: str, model: Path, options: Options) -> Row:
         any(before) and _has_products(found.costs),
         found.predict(before, large),
         found.predict(after, large),
+        found.predict(after, Scale(large.batch)),
         found.predict(after, AS_GIVEN),
     )
 
@@ -125,6 +128,7 @@ def _means(networks: Sequence[Row]) -> Iterator[str]:
     given = [row.given for row in networks]
     for name, found, before in (
         ("at large sizes", large, [row.before for row in networks]),
+        ("at large batches", [row.batch for row in networks], []),
         ("as given", given, []),
     ):
         cells = [

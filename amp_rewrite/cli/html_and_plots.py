@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from amp_rewrite import explanation_sources, pipeline
 from amp_rewrite.cli import html_placement
+from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.coverage import measuring
@@ -124,10 +125,10 @@ class PageMaker:
     def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
         """The page of an analysis that is not carried out; its result is a temporary one."""
         self.record(analysis)
+        report = analysis.report()
+        report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
         with tempfile.TemporaryDirectory() as scratch:
-            return self.page(
-                model, analysis.report(), Evidence(), _carried_out(model, analysis, Path(scratch))
-            )
+            return self.page(model, report, Evidence(), _carried_out(model, analysis, Path(scratch)))
 
     def of_rewritten(self, model: Path, found: Explanation) -> HtmlReport:
         """The page of a model that was rewritten before, from the decisions that it carries."""
