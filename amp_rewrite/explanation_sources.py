@@ -24,6 +24,7 @@ from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import annotations, plan_files, result_checks, saved_decisions
 from amp_rewrite.rewriting.decisions import Decisions
 
@@ -41,7 +42,8 @@ class Explanation:
     """Why each part of a model is half or float32.
 
     `half` is the half type. `counted` is None where only a plan is at hand. `assumptions` say what the FLOPs
-    rest on, `warnings` what a reader should know; `matched` counts what the user named.
+    rest on, `warnings` what a reader should know; `matched` counts what the user named. `form_changes` are
+    the nodes that took another form before anything was decided.
     """
 
     source: DecisionSource
@@ -52,6 +54,7 @@ class Explanation:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     matched: tuple[Matched, ...] = ()
+    form_changes: tuple[FormChange, ...] = ()
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
@@ -78,7 +81,17 @@ def of_analysis(made: Analysis, dims: Dims) -> Explanation:
     found = made.causes(counted.flops)
     source = DecisionSource.PLAN if made.replayed else DecisionSource.ANALYSIS
     rests, half = tuple(assumptions(counted)), made.options.half.name
-    return Explanation(source, half, made.decisions(), found, counted, rests, made.warnings, made.matched)
+    return Explanation(
+        source=source,
+        half=half,
+        decisions=made.decisions(),
+        causes=found,
+        counted=counted,
+        assumptions=rests,
+        warnings=made.warnings,
+        matched=made.matched,
+        form_changes=made.report().form_changes,
+    )
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:

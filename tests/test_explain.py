@@ -431,3 +431,28 @@ def test_origins():
 LONG = """g (float[4, 4] x) => (float[4, 4] y) {
   a = MatMul(x, x)  b = Exp(a)  c = Sqrt(b)  d = Abs(c)  f = Log(d)  h = MatMul(f, x)  y = Softmax(h)
 }"""
+
+
+FOLDED = """
+g (float[1,4,5,5] x) => (float[1,4,5,5] y)
+<float[4,4,1,1] w, float[4] scale, float[4] shift, float[4] mean, float[4] var, float[5] v> {
+  [conv] h = Conv (x, w)
+  [norm] k = BatchNormalization (h, scale, shift, mean, var)
+  [exp] e = Exp (v)
+  [add] y = Add (k, e)
+}
+"""
+
+
+def test_where_a_folded_node_went(tmp_path):
+    """A node that was folded before anything was decided says so, though the result has none of that name."""
+    path = tmp_path / "folded.onnx"
+    onnx.save(text.model(FOLDED), path)
+    assert told(path, "norm") == ["norm: merged into the weights of 'conv', in float32"]
+    assert told(path, "exp") == [
+        "exp: computed beforehand in float32: it depends on stored values alone",
+    ]
+    assert told(path, "norm", "--no-fold")[0].startswith("BatchNormalization 'norm'")
+    written = tmp_path / "a.json"
+    told(path, "norm", "--json", written)
+    assert json.loads(written.read_text())["form"] == ["merged into the weights of 'conv', in float32"]

@@ -16,7 +16,7 @@ ORDER = """
     argument_checks pipeline explanation_sources rewrite_and_verify
     testing onnx_ir_pass demo options half cli __init__ __main__
 """.split()
-ASKING = {"onnx_types/contrib_schemas.py", "numerics/rounding.py"}
+ASKING = {"onnx_types/contrib_schemas.py", "onnx_types/worker_process.py", "numerics/rounding.py"}
 """What imports onnxruntime besides `running`, in functions."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

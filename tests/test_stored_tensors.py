@@ -177,7 +177,7 @@ def test_a_stored_tensor_of_a_branch():
             >
         }}"""
     )
-    result = rewritten(proto)
+    result = rewritten(proto, Options(fold=False))
     branch = result.model.graph.node[1].attribute[0].g
     assert [tensor.name for tensor in branch.initializer] == ["w", "w__float16"]
     assert not result.model.graph.initializer

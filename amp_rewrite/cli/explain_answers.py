@@ -12,7 +12,7 @@ from amp_rewrite.advice.compute_capability import of_this_machine, parse
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
-from amp_rewrite.explaining import cast_explanations
+from amp_rewrite.explaining import cast_explanations, form_sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model.traversal import graphs
@@ -107,15 +107,18 @@ def _no_cast(found: Explanation, name: str) -> OptionError:
 
 def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     units = _units_of(found, name)
-    if not units and cast_explanations.about(found.decisions, name):
+    forms = [form_sentences.of(change) for change in found.form_changes if change.node == name]
+    if not (units or forms) and cast_explanations.about(found.decisions, name):
         return _answer_cast(console, found, name)
-    if not units:
+    if not (units or forms):
         raise _no_node(found, name)
+    for form in forms:
+        console.print(f"{name}: {form}")
     chains = [chain(found.decisions, unit) for unit in units]
     for steps in chains:
         terminal_explain.print_chain(console, steps)
     units_ = [{"unit": steps[0].unit, "chain": [step.to_json() for step in steps]} for steps in chains]
-    return {"node": name, "units": units_}
+    return {"node": name, "form": forms, "units": units_}
 
 
 def _units_of(found: Explanation, name: str) -> list[int]:

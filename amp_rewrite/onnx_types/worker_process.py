@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
-from onnx import checker, defs, shape_inference
+from onnx import checker, defs, numpy_helper, shape_inference
 
 
 def complaint(model: bytes | str, *, full: bool) -> str:
@@ -22,10 +23,11 @@ def complaint(model: bytes | str, *, full: bool) -> str:
     return ""
 
 
-def infer_model(model: bytes) -> dict[str, bytes]:
+def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, bytes]:
     """The types that onnx infers for the values of a model's main graph, by name; empty if it fails."""
     try:
-        inferred = shape_inference.infer_shapes(onnx.ModelProto.FromString(model))
+        proto = onnx.ModelProto.FromString(model)
+        inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data)
     except Exception:  # as above
         return {}
     return {info.name: info.type.SerializeToString() for info in inferred.graph.value_info}
@@ -62,11 +64,39 @@ def infer_node(
     return {name: kind.SerializeToString() for name, kind in found.items()}
 
 
+def evaluate(model: bytes) -> dict[str, bytes]:
+    """The outputs of a model without inputs, as tensors by name; empty if it cannot be run.
+
+    onnxruntime runs each node as it is, on one thread; where it is not installed, onnx's reference does.
+    """
+    proto = onnx.ModelProto.FromString(model)
+    try:
+        arrays = (_run if importlib.util.find_spec("onnxruntime") else _run_by_reference)(model)
+        named = zip((output.name for output in proto.graph.output), arrays, strict=True)
+        return {name: numpy_helper.from_array(array).SerializeToString() for name, array in named}
+    except Exception:  # either raises errors of many kinds
+        return {}
+
+
+def _run(model: bytes) -> Sequence[Any]:
+    runtime = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # fatal errors only
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {})
+
+
+def _run_by_reference(model: bytes) -> Sequence[Any]:
+    reference = importlib.import_module("onnx.reference")  # slow, and seldom needed
+    return reference.ReferenceEvaluator(onnx.ModelProto.FromString(model)).run(None, {})
+
+
 Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """The name of a function, and its arguments."""
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function for function in (complaint, infer_model, infer_node)
+    function.__name__: function for function in (complaint, infer_model, infer_node, evaluate)
 }
 
 

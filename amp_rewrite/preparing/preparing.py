@@ -13,7 +13,9 @@ from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
 from amp_rewrite.preparing import (
+    batch_norm_folding,
     clip_as_max_min,
+    constant_folding,
     idle_casts,
     kept_nodes,
     norm_reciprocals,
@@ -45,8 +47,12 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     if "FusedConv" in operators:
         fused_conv_decomposition.decompose(model, form.target, form.half)
     changes += opset_raising.raise_opset(model, form)
+    kept = kept_nodes.find(model, form)
+    if form.fold:
+        changes += constant_folding.fold(model, kept)
+        changes += batch_norm_folding.fold(model, form.half, kept)
     if form.idioms and "Reciprocal" in operators:
-        changes += norm_reciprocals.write(model, kept_nodes.find(model, form))
+        changes += norm_reciprocals.write(model, kept)
     changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:

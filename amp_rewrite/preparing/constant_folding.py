@@ -1,0 +1,175 @@
+"""Subgraphs of stored values, folded as far as a runtime folds them itself only while they are float32.
+
+onnxruntime computes at session creation what depends on stored values alone, with the kernels of its CPU
+provider. For most arithmetic that has none in half: once it is half, it is computed in every run, and a part
+that stays float32 needs Casts. So what such arithmetic leads to is stored as its result. What moves data has
+half kernels: it stays, since its result can be many times what it is made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from amp_rewrite.model import traversal
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.preparing import constant_evaluation
+from amp_rewrite.preparing.constant_evaluation import ConstantNodes, Sizes
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from amp_rewrite.preparing.stored_values import StoredValues
+
+WITHOUT_HALF = frozenset(
+    """
+    Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh CumSum DepthToSpace Div Einsum Elu Erf Exp EyeLike
+    Floor Gelu Gemm HardSigmoid Hardmax LeakyRelu Log LogSoftmax MatMul Mean Mul Neg PRelu Pad Pow Range
+    Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare Relu Resize Selu Sigmoid Sin Sinh Softmax Softplus Softsign SpaceToDepth Sqrt
+    Sub Sum Tan Tanh Tile Trilu Upsample Where
+    """.split()
+)
+"""What onnxruntime 1.32's CPU provider registers for float32 and not for float16 (`get_all_opkernel_def`), of
+the operators whose result depends on nothing but their inputs.
+"""
+
+_LEFT_ALONE = frozenset(
+    """
+    Bernoulli DequantizeLinear Dropout DynamicQuantizeLinear Multinomial QuantizeLinear RandomNormal
+    RandomNormalLike RandomUniform RandomUniformLike
+    """.split()
+)
+"""What may differ from run to run, and the quantised regions that runtimes recognise."""
+
+LARGEST = 1 << 26
+"""The size in bytes of the largest value that is read or computed."""
+
+BUDGET = 1 << 28
+"""The bytes that are read and computed for one model in all; where it would be more, nothing is folded."""
+
+GROWTH = 2
+"""How many times as large as the largest value that it is made of a result may be."""
+
+SMALL = 1 << 16
+"""The size in bytes up to which a result is stored, whatever it is made of."""
+
+
+def fold(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
+    """Stores the results of float32 operators in WITHOUT_HALF that depend on stored values alone.
+
+    What led to them goes, where nothing else needs it. What is `kept` stays, and all that depends on it; so
+    do outputs of a graph, and results above the limits.
+    """
+    stored = StoredValues(model)
+    constant = _constant(model, stored, kept)
+    if not any(node.op_type in WITHOUT_HALF for node in constant.nodes):
+        return ()
+    sizes = constant_evaluation.sizes(constant)
+    wanted = frozenset(_wanted(constant, sizes))
+    needed = _needed(constant, wanted)
+    into = _removable(needed.nodes, wanted)
+    results = [node.outputs[0] for node in needed.nodes if into.get(node) == node.outputs[0].name]
+    if not results or _bytes(needed, sizes) > BUDGET:
+        return ()
+    tensors = constant_evaluation.values(needed, {value: sizes[value] for value in results})
+    for value, tensor in tensors.items():
+        stored.put(value, tensor)
+    return tuple(_remove(needed, into, stored)) if tensors else ()
+
+
+def _constant(model: ir.Model, stored: StoredValues, kept: Container[ir.Node]) -> ConstantNodes:
+    """The nodes that depend on stored values alone and may be computed before a run."""
+    nodes: list[ir.Node] = []
+    read: dict[ir.Value, ir.TensorProtocol] = {}
+    made: set[ir.Value] = set()
+    leaf = functools.cache(functools.partial(_leaf, stored))
+    for node in itertools.chain.from_iterable(traversal.nodes(model.graph).values()):
+        values = [value for value in node.inputs if value is not None]
+        if not values or not all(value in made or leaf(value) is not None for value in values):
+            continue
+        if node not in kept and _is_plain(node):
+            nodes.append(node)
+            made.update(node.outputs)
+            leaves = ((value, leaf(value)) for value in values if value not in made)
+            read.update((value, tensor) for value, tensor in leaves if tensor is not None)
+    return ConstantNodes(model, nodes, read)
+
+
+def _leaf(stored: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor stored for a value, where it is of numbers, and not too large."""
+    tensor = stored.tensor(value)
+    fits = tensor is not None and constant_evaluation.is_number(tensor.dtype) and tensor.nbytes <= LARGEST
+    return tensor if fits else None
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether a node is of an operator of ONNX that gives the same in every run, and has no bodies."""
+    if node.domain or node.op_type in _LEFT_ALONE or control_flow.may_have_bodies(node):
+        return False
+    return not any(attribute.is_ref() for attribute in node.attributes.values())
+
+
+def _wanted(constant: ConstantNodes, sizes: Sizes) -> Iterator[ir.Node]:
+    """The nodes whose result may be stored: float32, of WITHOUT_HALF, and within the limits."""
+    largest: dict[ir.Value | None, int] = {value: tensor.nbytes for value, tensor in constant.leaves.items()}
+    for node in constant.nodes:
+        made = [value for value in node.outputs if value.name]
+        sources = [largest.get(value, LARGEST + 1) for value in node.inputs if value is not None]
+        top = max(sources)
+        if top > LARGEST or any(value not in sizes or sizes[value].nbytes > LARGEST for value in made):
+            continue
+        largest.update(dict.fromkeys(made, top))
+        if node.op_type in WITHOUT_HALF and len(made) == len(node.outputs) == 1:
+            value, size = made[0], sizes[made[0]]
+            small = size.nbytes <= max(SMALL, GROWTH * top)
+            if small and size.dtype == ir.DataType.FLOAT and not value.is_graph_output():
+                yield node
+
+
+def _needed(constant: ConstantNodes, wanted: Container[ir.Node]) -> ConstantNodes:
+    """The nodes that the wanted ones are computed with, themselves included."""
+    found: dict[ir.Node | None, None] = {}
+    for node in reversed(constant.nodes):
+        if node in wanted or node in found:
+            found[node] = None
+            found.update(dict.fromkeys(value.producer() for value in node.inputs if value is not None))
+    nodes = [node for node in constant.nodes if node in found]
+    read = {value for node in nodes for value in node.inputs}
+    leaves = {value: tensor for value, tensor in constant.leaves.items() if value in read}
+    return replace(constant, nodes=nodes, leaves=leaves)
+
+
+def _bytes(constant: ConstantNodes, sizes: Sizes) -> float:
+    made = (sizes[value].nbytes for node in constant.nodes for value in node.outputs if value in sizes)
+    return sum(made) + sum(tensor.nbytes for tensor in constant.leaves.values())
+
+
+def _removable(nodes: Sequence[ir.Node], wanted: Container[ir.Node]) -> dict[ir.Node, str]:
+    """The nodes that nothing needs once the wanted results are stored, with the name of one they led to."""
+    into: dict[ir.Node, str] = {}
+    for node in reversed(nodes):
+        readers = [reader for value in node.outputs for reader, _ in value.uses()]
+        if any(value.is_graph_output() for value in node.outputs) or not readers:
+            continue
+        if all(reader in into for reader in readers):
+            into[node] = into[readers[0]]
+        elif node in wanted:
+            into[node] = node.outputs[0].name or ""
+    return into
+
+
+def _remove(
+    constant: ConstantNodes, into: Mapping[ir.Node, str], stored: StoredValues
+) -> Iterator[FormChange]:
+    """Removes nodes whose results are stored, and what only they read."""
+    for node in reversed(constant.nodes):
+        if node in into and node.graph is not None:
+            node.graph.remove(node, safe=True)
+    for value in constant.leaves:
+        stored.forget(value)
+    for node in constant.nodes:
+        if node in into:
+            yield FormChange(FormChangeKind.FOLDED, pinned_as(node), into[node])

@@ -1,0 +1,92 @@
+"""What a model stores, for steps that compute with it: read, replaced where it stands, added, forgotten."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.model import constants, tensor_blocks, traversal
+from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
+from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.onnx_types.element_types import tensor as tensor_type
+
+Floats = NDArray[np.float32]
+
+
+class StoredValues:
+    """The stored values of a model that no caller can override, and changes of them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._root = model.graph
+        self._lists_inputs = model.ir_version < CONSTANT_INPUTS_BELOW
+
+    @functools.cached_property
+    def _names(self) -> UniqueNames:
+        return UniqueNames(traversal.graphs(self._root))
+
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The tensor that is stored for a value; None where none is, or the caller may give another."""
+        if value is None or (value.is_graph_input() and not self._lists_inputs):
+            return None
+        return constants.stored_as(value)
+
+    def replace(self, reader: ir.Node, port: int, tensor: ir.TensorProtocol) -> None:
+        """Has one input of a node read another tensor in place of a stored one.
+
+        What others read as well stays, and the node gets a value of its own.
+        """
+        value = reader.inputs[port]
+        assert value is not None, "what is replaced is there"
+        if len(value.uses()) > 1 or value.is_graph_output() or value.producer() is not None:
+            reader.replace_input_with(port, self.add(value, "folded", tensor, reader))
+            self.forget(value)
+        else:
+            value.const_value = tensor
+
+    def add(self, like: ir.Value, suffix: str, tensor: ir.TensorProtocol, reader: ir.Node) -> ir.Value:
+        """A new stored value in the graph of its reader, named after another value."""
+        name, graph = self._names.of_value(like, suffix), reader.graph
+        assert isinstance(graph, ir.Graph), "every node of a model is in a graph"
+        value = ir.Value(name=name, const_value=tensor)
+        self._register(value, tensor, graph)
+        return value
+
+    def _register(self, value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph) -> None:
+        tensor.name = value.name
+        value.type, value.shape = tensor_type(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        graph.register_initializer(value)
+        if self._lists_inputs and graph is self._root:
+            graph.inputs.append(value)
+
+    def put(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+        """Stores what a node computes: whatever reads it reads a stored value of the same name."""
+        graph = value.graph
+        assert isinstance(graph, ir.Graph), "every value of a model is in a graph"
+        kept = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
+        value.replace_all_uses_with(kept)
+        self._register(kept, tensor, graph)
+
+    def forget(self, value: ir.Value | None) -> None:
+        """Removes a stored value that nobody reads any more."""
+        if value is None or value.uses() or value.is_graph_output():
+            return
+        node, graph = value.producer(), value.graph
+        if node is not None and isinstance(graph, ir.Graph):
+            graph.remove(node, safe=True)
+        elif isinstance(graph, ir.Graph) and value.is_initializer():
+            if value.is_graph_input():
+                graph.inputs.remove(value)
+            graph.initializers.pop(value.name or "")
+
+
+def read(tensor: ir.TensorProtocol) -> Floats:
+    """The values of a stored float32 tensor in memory of their own: a file is read, not mapped."""
+    whole = np.empty(tensor.size, np.float32)
+    start = 0
+    for block in tensor_blocks.read(tensor):
+        whole[start : start + block.size] = block
+        start += block.size
+    return whole.reshape(tensor.shape.numpy())
