@@ -261,8 +261,10 @@ def test_five_thousand_executed_nodes_are_drawn_apart(browser, tmp_path, monkeyp
     monkeypatch.setattr(html_placement, "_DEVICE", Device.CPU)
     report = written(Transformer(6000).model(), tmp_path, "--dry-run", "--placement")
     with Shown(browser, report) as shown:
-        assert shown.page.evaluate("performance.getEntriesByName('layout').length") == 1
+        layouts = "performance.getEntriesByName('layout').length"
+        assert shown.page.evaluate(layouts) == 1
         shown.page.check("#executed")
+        assert shown.page.evaluate(layouts) == 2
         boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
         assert len(boxes) > 4000
         assert overlaps(np.array(boxes)) == 0
