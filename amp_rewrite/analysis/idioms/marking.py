@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import normalisation, patterns
+from amp_rewrite.analysis.idioms import activations, normalisation, patterns, softmax
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Half
@@ -18,7 +18,7 @@ Recognise = Callable[[UnitGraph, Half], Iterable[Idiom]]
 whatever the order of independent nodes.
 """
 
-RECOGNISED: tuple[Recognise, ...] = (normalisation.find,)
+RECOGNISED: tuple[Recognise, ...] = (normalisation.find, activations.find, softmax.find)
 
 
 def mark(graph: UnitGraph, options: Options) -> UnitGraph:
@@ -47,7 +47,7 @@ class _Marking:
             if producer not in predecessors[result]:
                 predecessors[result] = [*predecessors[result], producer]
                 successors[producer] = [*successors[producer], result]
-        outer = (self._of(idiom.outer) for idiom in self._idioms)
+        outer = (self._making(idiom.outer) for idiom in self._idioms)
         return replace(
             graph,
             predecessors=predecessors,
@@ -59,6 +59,10 @@ class _Marking:
 
     def _of(self, nodes: Iterable[ir.Node]) -> tuple[int, ...]:
         return tuple(unit for node in nodes for unit in self._units.get(node, ()))
+
+    def _making(self, nodes: Iterable[ir.Node]) -> tuple[int, ...]:
+        """The units of these nodes that produce values: an exponent may have a type of its own."""
+        return tuple(unit for unit in self._of(nodes) if self._graph.units[unit].defs)
 
     def _entrances(self) -> Iterator[tuple[int, int]]:
         """The producer of the data and the result of each idiom that has both as units."""
@@ -82,7 +86,7 @@ class _Marking:
         if part is Part.RESULT:
             return () if result is None else (result,)
         if part is Part.OUTER:
-            return self._of(idiom.outer)
+            return self._making(idiom.outer)
         return (unit for unit in self._of(idiom.inner) if unit != result)
 
     def _fused(self) -> Iterator[tuple[Idiom, ir.Value, int]]:
