@@ -254,6 +254,23 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
+def test_five_thousand_executed_nodes_are_drawn_apart(browser, tmp_path, monkeypatch):
+    """The executed graph of a large model, too, and it is not laid out before it is shown."""
+    pytest.importorskip("onnxruntime", reason="it opens the model")
+    monkeypatch.setattr(html_placement, "_DEVICE", Device.CPU)
+    report = written(Transformer(6000).model(), tmp_path, "--dry-run", "--placement")
+    with Shown(browser, report) as shown:
+        layouts = "performance.getEntriesByName('layout').length"
+        assert shown.page.evaluate(layouts) == 1
+        shown.page.check("#executed")
+        assert shown.page.evaluate(layouts) == 2
+        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        assert len(boxes) > 4000
+        assert overlaps(np.array(boxes)) == 0
+        assert shown.complaints == []
+
+
 SHARED = Path(__file__).parents[2] / "shared" / "models"
 ODD_ONES = """gtcrn_stream_raw onnx_loop13_seq onnx_sequence_model4 onnxscript_nested_functions pcb_aoi_opset1
 silero_vad_v6 skl_random_forest swin2sr_x2.legacy trt_gs_initializer_is_output trt_scan""".split()

@@ -29,16 +29,17 @@
   const canvas = byId("canvas");
   const scenes = new Map();
   let shown = data;
-  performance.mark("laying out");
   const view = View.open(canvas, sceneOf(data), pick, hover);
-  performance.measure("layout", "laying out");
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
   document.querySelectorAll(".half-type").forEach((place) => (place.textContent = data.half));
 
   /** The positions of a graph, which is laid out when it is first shown. */
   function sceneOf(graph) {
-    if (!scenes.has(graph))
+    if (!scenes.has(graph)) {
+      performance.mark("laying out");
       scenes.set(graph, Layout.place(graph, canvas.clientWidth / (canvas.clientHeight || 1)));
+      performance.measure("layout", "laying out");
+    }
     return scenes.get(graph);
   }
 
