@@ -19,6 +19,7 @@ from amp_rewrite.preparing import (
     kept_nodes,
     norm_reciprocals,
     transposed_weights,
+    value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
 
@@ -55,6 +56,7 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
         idle_casts.bypass(model, types)
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
+    value_shapes.infer(model, types)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 
