@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from onnx import helper
 
 from amp_rewrite import demo
-from amp_rewrite.cli import main
+from amp_rewrite.cli import html_placement, main
 from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.pipeline import analyze
+from amp_rewrite.running.sessions import Device
 from benchmarks.graphs import Transformer
 
 playwright = pytest.importorskip(
@@ -318,3 +319,64 @@ def test_a_rewritten_model_explains_itself(browser, tmp_path):
         shown.find("rms_sqrt")
         assert "a square overflows" in shown.details()
         assert shown.complaints == []
+
+
+@pytest.fixture
+def placed_report(tmp_path, monkeypatch):
+    """The report on the demo with what the CPU provider executes, which has few kernels for half."""
+    pytest.importorskip("onnxruntime", reason="it opens the models")
+    monkeypatch.setattr(html_placement, "_DEVICE", Device.CPU)
+    return written(demo.network(), tmp_path, "--no-verify", "--placement")
+
+
+def test_the_executed_graph_is_drawn_beside_the_plan(browser, placed_report):
+    """A switch shows it: drawn apart, in the colours of its precision, with its own search."""
+    with Shown(browser, placed_report) as shown:
+        shown.page.check("#executed")
+        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        assert overlaps(np.array(boxes)) == 0
+        drawn = shown.page.evaluate("ampReport.data.boxes.map(({operator, shade}) => [operator, shade])")
+        assert ["com.microsoft:FusedMatMul", "full"] in drawn
+        assert shown.colour(drawn.index(["com.microsoft:FusedMatMul", "full"])) == shown.palette("full")
+        assert shown.page.is_disabled("#by-error")
+        shown.find("FusedMatMul")
+        assert "Fused from" in shown.details()
+        assert shown.complaints == []
+
+
+def test_planned_and_executed_nodes_lead_to_each_other(browser, placed_report):
+    """A fused node to what it was made of, that back to it; a node that is gone says so."""
+    with Shown(browser, placed_report) as shown:
+        shown.find("score_matmul")
+        shown.page.locator("#details button", has_text="FusedMatMul").click()
+        assert shown.page.is_checked("#executed")
+        assert "FusedMatMul" in shown.page.text_content("#details h2")
+        shown.page.locator("#details button", has_text="score_matmul").click()
+        assert not shown.page.is_checked("#executed")
+        assert shown.page.text_content("#details .title") == "score_matmul"
+        assert shown.complaints == []
+
+
+def test_what_got_worse_is_red_and_can_be_shown(browser, placed_report):
+    """The Casts that onnxruntime inserts; a click on a number shows its nodes in the executed graph."""
+    with Shown(browser, placed_report) as shown:
+        rows = shown.page.locator("#placement tr")
+        row = rows.filter(has_text="inserted Casts")
+        red = shown.page.evaluate("e => getComputedStyle(e).color", row.locator("td").last.element_handle())
+        assert tuple(map(int, red[4:-1].split(","))) == shown.palette("bad")
+        assert shown.page.locator("#placement td.bad").count() == 1
+        row.locator("button").click()
+        shown.page.wait_for_timeout(600)
+        assert shown.page.is_checked("#executed")
+        find = "ampReport.data.boxes.findIndex(({operator}) => operator === 'com.microsoft:FusedMatMul')"
+        assert shown.colour(shown.page.evaluate(find)) != shown.palette("full")  # it fades
+        inserted = "b => b.operator === 'Cast' && !b.executed.origins.length"
+        cast = shown.page.evaluate(f"ampReport.data.boxes.findIndex({inserted})")
+        assert shown.colour(cast) == shown.palette("cast")
+
+
+def test_without_a_placement_there_is_nothing_to_switch(browser, demo_report):
+    """Nor a section about it."""
+    with Shown(browser, demo_report) as shown:
+        assert not shown.page.is_visible("#graphs")
+        assert shown.page.locator("#placement").count() == 0

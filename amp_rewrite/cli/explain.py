@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.cli import html_and_plots, input_flags
+from amp_rewrite.cli import input_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explain_answers import Query
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
-from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
+from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
+from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
@@ -22,6 +23,7 @@ from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
+from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.terminal_rewrite import print_lines
 from amp_rewrite.rewriting import result_checks
@@ -65,17 +67,21 @@ def explain(
     query = Query(node=node, why_cast=why_cast, all_=all_, advice=advice, capability=device_capability)
     query.refuse_contradictions()
     dims = input_flags.dims(dim)
+    placed: PlacementView | None = None
     with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
         found = _explanation(model, asked, dims)
         if report_files.asked:
-            report_files.write(_page(model, asked, found, dims))
+            page = _page(model, asked, found, PageMaker(dims, _placing(report_files, model, found)))
+            report_files.write(page)
+            placed = page.placement
         notes = Console(stderr=True)
         for warning in found.warnings:
             notes.print(f"warning  {in_flags(warning)}")
         print_lines(notes, summary.match_lines(matched for matched in found.matched if not matched.nodes))
         answer = query.answer(Console(), found)
     if json_ is not None:
-        writing.write_json({"model": str(model), "from": found.source.value, **answer}, json_)
+        told = {"placement": placed.compared.to_json()} if placed else {}
+        writing.write_json({"model": str(model), "from": found.source.value, **answer, **told}, json_)
 
 
 def _explanation(model: Path, asked: DecisionFlags, dims: Dims) -> Explanation:
@@ -93,13 +99,20 @@ def _explanation(model: Path, asked: DecisionFlags, dims: Dims) -> Explanation:
     return explanation_sources.of_model(model, dims, lambda: asked.analyze(model))
 
 
-def _page(model: Path, asked: DecisionFlags, found: Explanation, dims: Dims) -> HtmlReport:
+def _placing(report_files: ReportFiles, model: Path, found: Explanation) -> Placing | None:
+    """Where it is asked for; the original of what was rewritten before is not known."""
+    if not report_files.placement:
+        return None
+    return Placing(None if found.source is DecisionSource.METADATA else model)
+
+
+def _page(model: Path, asked: DecisionFlags, found: Explanation, pages: PageMaker) -> HtmlReport:
     if found.source is DecisionSource.METADATA:
-        return html_and_plots.of_rewritten(model, found, dims)
+        return pages.of_rewritten(model, found)
     if model.suffix == PLAN:
         raise OptionError(
             "a plan alone has no graph to draw",
             where=model,
             remedy="explain the model with --plan",
         )
-    return html_and_plots.of_plan(model, asked.analyze(model), dims)
+    return pages.of_plan(model, asked.analyze(model))

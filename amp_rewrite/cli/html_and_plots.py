@@ -12,9 +12,10 @@ import click
 import onnx_ir as ir
 
 from amp_rewrite import explanation_sources, pipeline
+from amp_rewrite.cli import html_placement
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped
+from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.coverage import measuring
-from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explanation_sources import Explanation
@@ -44,15 +45,23 @@ _FLAGS = (
         metavar="FOLDER",
         help="Write the report's plots as SVG, and as PNG where matplotlib is installed.",
     ),
+    click.option(
+        "--placement",
+        is_flag=True,
+        help="With --html: show what onnxruntime's CUDA provider executes of the result.",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """Where the report and the plots go; None where they were not asked for."""
+    """Where the report and the plots go; None where they were not asked for. `placement` says whether the
+    report has one.
+    """
 
     html: Path | None
     plots: Path | None
+    placement: bool
 
     @property
     def asked(self) -> bool:
@@ -74,7 +83,13 @@ def _read(flags: Mapping[str, Any]) -> ReportFiles:
     folder = flags["plots"]
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OptionError(f"--plots {folder} is a file", remedy="name a folder")
-    return ReportFiles(flags["html"], folder)
+    if flags["placement"]:
+        if flags["html"] is None:
+            raise OptionError(
+                "--placement is for --html", remedy="add --html FILE, or use amp-rewrite placement"
+            )
+        html_placement.refuse_without_runtime()
+    return ReportFiles(flags["html"], folder, flags["placement"])
 
 
 report_flags = grouped(_FLAGS, "report_files", _read)
@@ -82,10 +97,14 @@ report_flags = grouped(_FLAGS, "report_files", _read)
 
 
 class PageMaker:
-    """Records the last analysis, as a rewrite may decide twice, and makes the page of it."""
+    """Records the last analysis, as a rewrite may decide twice, and makes the page of it.
 
-    def __init__(self, dims: Dims) -> None:
+    `placing` places the result, where that was asked for.
+    """
+
+    def __init__(self, dims: Dims, placing: Placing | None = None) -> None:
         self.dims = dims
+        self._placing = placing
         self._decided: DecisionView | None = None
 
     def record(self, analysis: Analysis) -> None:
@@ -94,34 +113,36 @@ class PageMaker:
         planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
         self._decided = _decided(found, analysis.loaded.model, planned, analysis.plan.half)
 
-    def page(self, model: Path, report: Report, evidence: Evidence, coverage: Coverage) -> HtmlReport:
-        """The page of the last analysis."""
+    def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> HtmlReport:
+        """The page of the last analysis of a model, with what is to be known of its result."""
         assert self._decided is not None, "an analysis is recorded before its page is made"
-        return HtmlReport(str(model), report, self._decided, evidence, coverage)
+        coverage = measuring.measure(result, self.dims)
+        boxes = self._decided.graph.boxes
+        placed = self._placing.view(result, boxes) if self._placing else None
+        return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)
+
+    def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
+        """The page of an analysis that is not carried out; its result is a temporary one."""
+        self.record(analysis)
+        with tempfile.TemporaryDirectory() as scratch:
+            return self.page(
+                model, analysis.report(), Evidence(), _carried_out(model, analysis, Path(scratch))
+            )
+
+    def of_rewritten(self, model: Path, found: Explanation) -> HtmlReport:
+        """The page of a model that was rewritten before, from the decisions that it carries."""
+        self._decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
+        return self.page(model, None, Evidence(), model)
 
 
-def of_plan(model: Path, analysis: Analysis, dims: Dims) -> HtmlReport:
-    """The page of an analysis that is not carried out; its coverage is that of a temporary result."""
-    pages = PageMaker(dims)
-    pages.record(analysis)
-    return pages.page(model, analysis.report(), Evidence(), _coverage(model, analysis, dims))
-
-
-def _coverage(model: Path, analysis: Analysis, dims: Dims) -> Coverage:
-    """How much is half once the decisions of an analysis are carried out."""
+def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:
+    """The result of an analysis, in a folder."""
     plan = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
     options = Options(check=False, metadata=False)
-    with tempfile.TemporaryDirectory() as scratch:
-        saved, result = (Path(scratch) / name for name in ("plan.json", "result.onnx"))
-        staging.write(plan.encode(), saved)
-        pipeline.rewrite(model, options, output=result, replay=plan_files.load(str(saved)))
-        return measuring.measure(result, dims)
-
-
-def of_rewritten(model: Path, found: Explanation, dims: Dims) -> HtmlReport:
-    """The page of a model that was rewritten before, from the decisions that it carries."""
-    decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
-    return HtmlReport(str(model), None, decided, Evidence(), measuring.measure(model, dims))
+    saved, result = (scratch / name for name in ("plan.json", "result.onnx"))
+    staging.write(plan.encode(), saved)
+    pipeline.rewrite(model, options, output=result, replay=plan_files.load(str(saved)))
+    return result
 
 
 def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: Half) -> DecisionView:

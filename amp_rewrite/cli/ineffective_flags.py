@@ -42,9 +42,10 @@ INEFFECTIVE = (
     Ineffective(
         "--no-verify",
         "runs no model",
-        ("--data", "--seed", "--samples", "--timeout"),
+        ("--data", "--seed", "--samples"),
         (_OBSERVE, "--latency"),
     ),
+    Ineffective("--no-verify", "runs no model", ("--timeout",), (_OBSERVE, "--latency", "--placement")),
     Ineffective("--no-verify", "runs no model", ("--dim",), (_OBSERVE, "--latency", "--html", "--plots")),
     Ineffective("--dry-run", "compares nothing", ("--require-verify",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),

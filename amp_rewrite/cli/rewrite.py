@@ -12,13 +12,13 @@ from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN
-from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, of_plan, report_flags
+from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
+from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, original
 from amp_rewrite.console import Console
-from amp_rewrite.coverage import measuring
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -27,6 +27,7 @@ from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome
 from amp_rewrite.rewriting import plan_files, result_checks
 from amp_rewrite.running.inputs import feeds
@@ -105,7 +106,8 @@ def rewrite(
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         counts = report_files.asked or save_plan is not None
-        pages = PageMaker(feeds.known_sizes(model, data) if counts else {})
+        placing = _placing(report_files, model, limit, in_place=in_place)
+        pages = PageMaker(feeds.known_sizes(model, data) if counts else {}, placing)
 
         def on_plan(analysis: Analysis) -> None:
             if save_plan is not None:
@@ -130,12 +132,14 @@ def rewrite(
             progress=progress,
         )
         done = job.plan(policy) if dry_run else job.run(policy)
-        if report_files.asked:
-            _write_page(report_files, job, done, pages, latency=latency)
+        page = _page(job, done, pages, latency=latency) if report_files.asked else None
+        if page is not None:
+            report_files.write(page)
+    placed = page.placement.compared if page is not None and page.placement else None
     if isinstance(done, Analysis):
-        rewrite_output.print_plan(console, done, json_)
+        rewrite_output.print_plan(console, done, json_, placed)
     else:
-        rewrite_output.print_result(console, job, done, json_)
+        rewrite_output.print_result(console, job, done, json_, placed)
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:
@@ -172,18 +176,16 @@ def _save(path: Path, analysis: Analysis, dims: Dims) -> None:
     staging.write(text.encode(), path)
 
 
-def _write_page(
-    report_files: ReportFiles,
-    job: RewriteJob,
-    done: Analysis | Outcome,
-    pages: PageMaker,
-    *,
-    latency: bool,
-) -> None:
-    """Writes the report and the plots of what was done, or planned."""
+def _placing(report_files: ReportFiles, model: Path, limit: TimeLimit, *, in_place: bool) -> Placing | None:
+    if not report_files.placement:
+        return None
+    placing = Placing(model, limit)
+    return placing.before() if in_place else placing
+
+
+def _page(job: RewriteJob, done: Analysis | Outcome, pages: PageMaker, *, latency: bool) -> HtmlReport:
+    """The page of what was done, or planned."""
     if isinstance(done, Analysis):
-        report_files.write(of_plan(job.model, done, pages.dims))
-        return
+        return pages.of_plan(job.model, done)
     evidence = job.evidence(done, timed=latency)
-    coverage = measuring.measure(done.result.model, pages.dims)
-    report_files.write(pages.page(job.model, done.result.report, evidence, coverage))
+    return pages.page(job.model, done.result.report, evidence, Path(done.result.model))

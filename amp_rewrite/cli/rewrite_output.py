@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,22 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import writing
 from amp_rewrite.pipeline import Result
+from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.verification import Verdict
 
 
-def print_result(console: Console, job: RewriteJob, outcome: Outcome, json_: Path | None) -> None:
-    """Reports on a result, and sets the exit code."""
+def print_result(
+    console: Console, job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Comparison | None
+) -> None:
+    """Reports on a result, and sets the exit code; `placed` is for JSON alone."""
     report, verdict = outcome.result.report, outcome.verification
     reason = job.not_verified(verdict)
     if json_ is not None:
-        _write_json(
-            json_, report, verdict, reason, explanation_sources.advise(outcome.result.model, report.half)
-        )
+        advice = explanation_sources.advise(outcome.result.model, report.half)
+        _write_json(json_, report, verdict, reason, _told(advice, placed))
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))
     if reason == NOTHING_CHANGED:
         console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
@@ -41,13 +43,18 @@ def print_result(console: Console, job: RewriteJob, outcome: Outcome, json_: Pat
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
 
 
-def _write_json(path: Path, report: Report, judged: Verification, reason: str, advice: Advice) -> None:
+def _told(advice: Advice, placed: Comparison | None) -> dict[str, object]:
+    return {"advice": advice.to_json(), **({"placement": placed.to_json()} if placed else {})}
+
+
+def _write_json(
+    path: Path, report: Report, judged: Verification, reason: str, told: Mapping[str, object]
+) -> None:
     verdict = judged.to_json() if isinstance(judged, Verdict) else None
     if isinstance(judged, AmpRewriteError):
         verdict = {"not_compared": in_flags(judged)}
     verified = {"verified": not reason, "not_verified": reason or None}
-    told = {"verification": verdict, "advice": advice.to_json()}
-    writing.write_json({**report.to_json(), **verified, **told}, path)
+    writing.write_json({**report.to_json(), **verified, "verification": verdict, **told}, path)
 
 
 def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
@@ -59,11 +66,11 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
         terminal_rewrite.print_verdict(console if verdict.ok else loud, verdict, per_node=per_node)
 
 
-def print_plan(console: Console, analysis: Analysis, json_: Path | None) -> None:
-    """Reports on a plan that is not carried out."""
+def print_plan(console: Console, analysis: Analysis, json_: Path | None, placed: Comparison | None) -> None:
+    """Reports on a plan that is not carried out; `placed` is for JSON alone."""
     if json_ is not None:
         advice = explanation_sources.advise_planned(analysis)
-        _write_json(json_, analysis.report(), None, "--dry-run was given", advice)
+        _write_json(json_, analysis.report(), None, "--dry-run was given", _told(advice, placed))
     terminal_rewrite.print_plan(console, analysis.plan)
     terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
     halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))

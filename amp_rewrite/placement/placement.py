@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +10,7 @@ import onnx
 
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.placement import saved_graph
 from amp_rewrite.placement.placement_log import CpuReason, NodeKey, PlacementLog
 from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
 from amp_rewrite.running.profiles import CPU, Profile
@@ -114,7 +114,7 @@ def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_ask
         half=_counted(node.operator for node in work if node.precision in HALVES),
         full=_counted(node.operator for node in work if node.precision == FULL),
         untyped=_counted(node.operator for node in work if node.precision == "unknown"),
-        casts=_counted(f"{''.join(node.reads[:1])}>{''.join(node.makes[:1])}" for node in casts),
+        casts=_counted(f"{''.join(node.inputs[:1])}>{''.join(node.outputs[:1])}" for node in casts),
         inserted_casts=sum(_is_inserted(node, model) for node in casts),
         on_cpu=() if cpu_asked else _on_cpu(nodes, log, model),
     )
@@ -147,27 +147,35 @@ _FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization"
 """Operators without a domain that onnxruntime makes of several; its other fused ones have a domain."""
 
 
-def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[OnCpu, ...]:
+def why_on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[CpuReason | None, ...]:
+    """For each node why it is on the CPU provider, None where it is not."""
     placed = Counter(log.nodes.get(CPU, {}))
-    found: Counter[tuple[str, str, CpuReason]] = Counter()
     is_all = len(log.counts) == 1 and CPU in log.counts  # then the log lists none
+    found: list[CpuReason | None] = []
     for node in nodes:
-        key = (node.operator.rpartition(":")[2], node.name)
-        if placed[key] or is_all:
-            placed[key] -= 1
-            found[node.operator, node.precision, _why(key, log, model)] += 1
-    for (operator, _), count in placed.items():
-        if count > 0:  # what the saved graph does not show
-            found[operator, "unknown", CpuReason.UNSAID] += count
+        key = _key(node)
+        is_here = placed[key] > 0 or is_all
+        placed[key] -= is_here
+        found.append(_why(key, log, model) if is_here else None)
+    return tuple(found)
+
+
+def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[OnCpu, ...]:
+    whys = why_on_cpu(nodes, log, model)
+    here = [(node, why) for node, why in zip(nodes, whys, strict=True) if why is not None]
+    found = Counter((node.operator, node.precision, why) for node, why in here)
+    unseen = Counter(log.nodes.get(CPU, {})) - Counter(_key(node) for node, _ in here)
+    for (operator, _), count in unseen.items():  # what the saved graph does not show
+        found[operator, "unknown", CpuReason.UNSAID] += count
     groups = [OnCpu(*key, count) for key, count in found.items()]
     return tuple(sorted(groups, key=lambda group: (-group.count, group.operator, group.precision)))
 
 
+def _key(node: Executed) -> NodeKey:
+    return node.operator.rpartition(":")[2], node.name
+
+
 def _why(node: NodeKey, log: PlacementLog, model: OwnNodes) -> CpuReason:
-    operator, name = node[0], _RENAMED.sub("", node[1])
+    operator, name = node[0], saved_graph.own_name(node[1])
     is_own = name in model.names
     return log.why.get((operator, name), CpuReason.UNSAID if is_own else CpuReason.INSERTED)
-
-
-_RENAMED = re.compile(r"_token_\d+$")
-"""What onnxruntime appends to the name of a node that it moves past a Transpose."""

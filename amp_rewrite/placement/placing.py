@@ -4,39 +4,65 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from amp_rewrite.model import loading
 from amp_rewrite.placement import opening, placement, placement_log, saved_graph
 from amp_rewrite.placement.opening import SessionProcess
-from amp_rewrite.placement.placement import Placement
-from amp_rewrite.placement.session_process import Request
+from amp_rewrite.placement.placement import OwnNodes, Placement
+from amp_rewrite.placement.placement_log import CpuReason, PlacementLog
+from amp_rewrite.placement.saved_graph import SavedGraph
+from amp_rewrite.placement.session_process import Answer, Request
 from amp_rewrite.running.sessions import Device, Feeds
 
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A placement and the graph of which it counts the nodes, None where the model does not load.
+
+    `on_cpu` says why nodes are on the CPU provider where another one was asked for.
+    """
+
+    placement: Placement
+    graph: SavedGraph | None = None
+    on_cpu: Mapping[ir.Node, CpuReason] = field(default_factory=dict[ir.Node, CpuReason])
+
+
+Open = Callable[[Path, Feeds | None], Execution]
+"""Opens a model, and says what is executed of it; with inputs, it is run once."""
+
 Place = Callable[[Path, Feeds | None], Placement]
-"""Gives the placement of a model; with inputs, it is run once."""
+"""Gives the placement alone."""
 
 
 @contextlib.contextmanager
-def placer(device: Device) -> Generator[Place]:
-    """A function that places models on a device, one after the other, in one process.
+def opener(device: Device) -> Generator[Open]:
+    """A function that opens models on a device, one after the other, in one process.
 
     Raises MissingPackageError, OptionError and OutputError as `stub_libraries.folder` does; the function
     raises ModelError for what is not a model, and TimeLimitError.
     """
     with opening.session_process(device) as process:
-        yield partial(_placed, process, device)
+        yield partial(_opened, process, device)
+
+
+@contextlib.contextmanager
+def placer(device: Device) -> Generator[Place]:
+    """The same for placements alone."""
+    with opener(device) as opened:
+        yield lambda model, feeds: opened(model, feeds).placement
 
 
 def place(
     model: onnx.ModelProto | str | Path, device: Device = Device.CUDA, feeds: Feeds | None = None
 ) -> Placement:
-    """What onnxruntime executes of a model on a device. Raises what `placer` raises."""
+    """What onnxruntime executes of a model on a device. Raises what `opener` raises."""
     with placer(device) as placed, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx" if isinstance(model, onnx.ModelProto) else Path(model)
         if isinstance(model, onnx.ModelProto):
@@ -44,19 +70,31 @@ def place(
         return placed(path, feeds)
 
 
-def _placed(process: SessionProcess, device: Device, model: Path, feeds: Feeds | None = None) -> Placement:
+def _opened(process: SessionProcess, device: Device, model: Path, feeds: Feeds | None = None) -> Execution:
     given = placement.own_nodes(loading.load_graph(model))
     with tempfile.TemporaryDirectory(prefix="amp-rewrite-placement-") as folder:
         request = Request(model, device, Path(folder), feeds)
         answer = process.opened(request)
         if answer.refused and feeds is not None:  # a run that crashes says nothing of the load
-            return _without_run(_placed(process, device, model), answer.refused)
+            return _without_run(_opened(process, device, model), answer.refused)
         if answer.refused:
-            return Placement(refused=answer.refused)
-        log, nodes = placement_log.read(request.log), saved_graph.read(request.optimised)
-    found = placement.of(nodes, log, given, cpu_asked=device is Device.CPU)
-    return replace(found, failed=answer.failed, profile=answer.profile)
+            return Execution(Placement(refused=answer.refused))
+        log, graph = placement_log.read(request.log), saved_graph.read(request.optimised)
+    return _executed(graph, log, given, answer, cpu_asked=device is Device.CPU)
 
 
-def _without_run(found: Placement, failed: str) -> Placement:
-    return found if found.refused else replace(found, failed=failed)
+def _executed(
+    graph: SavedGraph, log: PlacementLog, given: OwnNodes, answer: Answer, *, cpu_asked: bool
+) -> Execution:
+    nodes = tuple(graph.nodes)
+    executed = tuple(map(graph.executed, nodes))
+    found = placement.of(executed, log, given, cpu_asked=cpu_asked)
+    whys = () if cpu_asked else placement.why_on_cpu(executed, log, given)
+    on_cpu = {node: why for node, why in zip(nodes, whys, strict=False) if why is not None}
+    return Execution(replace(found, failed=answer.failed, profile=answer.profile), graph, on_cpu)
+
+
+def _without_run(found: Execution, failed: str) -> Execution:
+    if found.placement.refused:
+        return found
+    return replace(found, placement=replace(found.placement, failed=failed))

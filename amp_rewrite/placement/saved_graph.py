@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +12,13 @@ import onnx_ir as ir
 
 from amp_rewrite.model import loading, preserved_fields, proto_traversal
 from amp_rewrite.model.traversal import graphs
+from amp_rewrite.numerics import half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 
 COPIES = ("MemcpyFromHost", "MemcpyToHost")
-HALVES = ("float16", "bfloat16")
-FULL = "float32"
+HALVES = tuple(half.BY_NAME)
+FULL = element_type_name(ir.DataType.FLOAT)
 UNKNOWN = "unknown"
 
 
@@ -23,35 +26,77 @@ UNKNOWN = "unknown"
 class Executed:
     """A node that onnxruntime executes; operators of other domains are written `com.microsoft:FusedMatMul`.
 
-    `reads` and `makes` are the element types of its inputs and outputs, `unknown` where they cannot be told.
+    `inputs` and `outputs` are their element types, `unknown` where they cannot be told.
     """
 
     operator: str
     name: str
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
     @property
     def precision(self) -> str:
         """`float16` or `bfloat16` where an input or output is, else `float32`; else `other` or `unknown`."""
-        types = (*self.reads, *self.makes)
+        types = (*self.inputs, *self.outputs)
         found = next((kind for kind in (*HALVES, FULL) if kind in types), None)
-        return found or (UNKNOWN if UNKNOWN in self.makes else "other")
+        return found or (UNKNOWN if UNKNOWN in self.outputs else "other")
 
 
-def read(path: Path) -> list[Executed]:
-    """The nodes of a saved graph, those of its subgraphs included.
+@dataclass(frozen=True, slots=True)
+class SavedGraph:
+    """A graph that onnxruntime saved, and the types of its values: it saves few, so they are inferred again.
 
-    onnxruntime saves few types of values, so they are inferred again.
+    `operator` says what a node is called: those that onnxruntime inserts pass for ONNX's in `model`.
+    """
+
+    model: ir.Model
+    types: Types
+
+    @property
+    def nodes(self) -> Iterator[ir.Node]:
+        """All nodes, those of subgraphs included."""
+        return (node for graph in graphs(self.model.graph) for node in graph)
+
+    def executed(self, node: ir.Node) -> Executed:
+        """What is to be known of a node."""
+        return Executed(
+            operator(node),
+            node.name or "",
+            tuple(_type(value, self.types) for value in node.inputs if value is not None),
+            tuple(_type(value, self.types) for value in node.outputs if value.name),
+        )
+
+
+def operator(node: ir.Node) -> str:
+    """The operator that onnxruntime executes, with its domain where that is not ONNX's own."""
+    return node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type)
+
+
+def own_name(name: str) -> str:
+    """The name of a node without what onnxruntime appends when it moves the node past a Transpose."""
+    return _MOVED.sub("", name)
+
+
+_MOVED = re.compile(r"_token_\d+$")
+
+
+def read(path: Path) -> SavedGraph:
+    """A graph from the file that onnxruntime saved."""
+    model = load(path)
+    return SavedGraph(model, element_types.infer(model))
+
+
+def load(path: Path) -> ir.Model:
+    """A model for its nodes and the names of its values, whatever else is wrong with it; without its data.
+
+    Raises ModelError for what is not a model.
     """
     proto = loading.load_graph(path)
     inside = tuple(proto_traversal.graphs(proto.graph))
     for node in (node for graph in inside for node in graph.node):
         _give_schema(node)
     preserved_fields.take_out(proto, inside)  # what onnx-ir cannot read
-    model = ir.from_proto(proto)
-    types = element_types.infer(model)
-    return [_executed(node, types) for graph in graphs(model.graph) for node in graph]
+    return ir.from_proto(proto)
 
 
 def _give_schema(node: onnx.NodeProto) -> None:
@@ -66,15 +111,6 @@ _OPERATOR = "amp_rewrite.executed_operator"
 _MOVERS = (*COPIES, "ReorderInput", "ReorderOutput")
 _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 """The domains of ONNX's operators in other layouts of memory."""
-
-
-def _executed(node: ir.Node, types: Types) -> Executed:
-    return Executed(
-        node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type),
-        node.name or "",
-        tuple(_type(value, types) for value in node.inputs if value is not None),
-        tuple(_type(value, types) for value in node.outputs if value.name),
-    )
 
 
 def _type(value: ir.Value, types: Types) -> str:

@@ -91,13 +91,21 @@ def _kernels(span: Mapping[str, Any]) -> Kernels:
 def support(table: Table, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
     """The kernels for an operator; None where it runs as the function that ONNX defines it by.
 
-    onnxruntime does so where no provider has a kernel; the operators of the function then need theirs.
+    onnxruntime does so where no provider has a kernel; the operators of the function then need theirs. Those
+    of a function that depends on the node are unknown: it counts only for an operator without any kernels.
+    Clip in bfloat16 would be a Less, for which there is no kernel.
     """
     spans = table.get(schema.written(domain, operator), ())
     takes = tuple(kernel for span in spans if span.serve(signature.since) for kernel in span.takes)
-    if any(half in _any(kernel) for kernel in takes) or not _expands(table, signature, half):
+    is_own = any(half in _any(kernel) for kernel in takes) or (takes and signature.depends_on_node)
+    if is_own or not _expands(table, signature, half):
         return Support(takes)
     return None
+
+
+def serves(table: Table, domain: str, operator: str, version: int) -> bool:
+    """Whether there are kernels, of whatever types, for a version of an operator."""
+    return any(span.serve(version) for span in table.get(schema.written(domain, operator), ()))
 
 
 def _expands(table: Table, signature: Signature, half: str) -> bool:

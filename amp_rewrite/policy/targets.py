@@ -46,6 +46,12 @@ class Target:
             return None
         return kernel_table.support(kernel_table.load(self.table), domain, operator, signature, half)
 
+    def serves(self, domain: str, operator: str, version: int) -> bool:
+        """Whether the runtime has kernels, of whatever types, for a version of an operator."""
+        return self.table is None or kernel_table.serves(
+            kernel_table.load(self.table), domain, operator, version
+        )
+
     def joined(self, domain: str, operator: str, support: Support, half: str) -> tuple[frozenset[str], ...]:
         """Groups of an operator's variables that are to be half together or not at all."""
         wanted = self.together.get((domain, operator))

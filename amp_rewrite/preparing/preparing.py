@@ -14,10 +14,12 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
+    clip_as_max_min,
     constant_folding,
     idle_casts,
     kept_nodes,
     norm_reciprocals,
+    opset_raising,
     transposed_weights,
     value_shapes,
 )
@@ -45,12 +47,15 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     operators = {node.op_type for held in nodes for node in held}
     if "FusedConv" in operators:
         fused_conv_decomposition.decompose(model, form.target, form.half)
+    changes += opset_raising.raise_opset(model, form)
     kept = kept_nodes.find(model, form)
     if form.fold:
         changes += constant_folding.fold(model, kept)
-        changes += batch_norm_folding.fold(model, form.half, kept)
+        if "BatchNormalization" in operators:
+            changes += batch_norm_folding.fold(model, form.half, kept)
     if form.idioms and "Reciprocal" in operators:
         changes += norm_reciprocals.write(model, kept)
+    changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:
         idle_casts.bypass(model, types)

@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 from onnx import AttributeProto, helper
 
-from amp_rewrite.model import constants, traversal
+from amp_rewrite.model import constants
+from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import stored_values
@@ -26,26 +27,25 @@ Naming = Callable[[ir.Value], str]
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The model, its graphs in the order in which they stand in it, and the name of each value."""
+    """The model, and the name of each value in it."""
 
     proto: onnx.ModelProto
-    graphs: tuple[ir.Graph, ...]
     name: Naming
 
 
-def of(model: ir.Model, types: Types) -> Structure:
-    """The structure of a model; what it declares of values stands there only where onnx cannot infer it.
+def of(model: ir.Model, nodes: GraphNodes, types: Types) -> Structure:
+    """The structure of a model, whose graphs have these nodes; what it declares of values stands there only
+    where onnx cannot infer it.
 
     Where there are several graphs, values get new names: those of two graphs may be the same.
     """
-    graphs = tuple(traversal.graphs(model.graph))
-    name = _numbered() if len(graphs) > 1 else _name
+    name = _numbered() if len(nodes) > 1 else _name
     imports = model.graph.opset_imports
-    builder = _Builder(types, name, element_types.versions(imports))
+    builder = _Builder(nodes, types, name, element_types.versions(imports))
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     version = max(model.ir_version, constants.CONSTANT_INPUTS_BELOW)  # from there on none is an input as well
     proto = onnx.ModelProto(ir_version=version, opset_import=opsets, graph=builder.graph(model.graph))
-    return Structure(proto, graphs, name)
+    return Structure(proto, name)
 
 
 def _name(value: ir.Value) -> str:
@@ -62,11 +62,9 @@ def _is_small(dims: Sequence[int]) -> bool:
 
 
 class _Builder:
-    def __init__(self, types: Types, name: Naming, version: Callable[[str], int]) -> None:
-        self._types, self._name = types, name
-        self._is_known = functools.cache(
-            lambda domain, op: schema.of_onnx(domain, op, version(domain)) is not None
-        )
+    def __init__(self, nodes: GraphNodes, types: Types, name: Naming, version: Callable[[str], int]) -> None:
+        self._nodes, self._types, self._name = nodes, types, name
+        self._schema = functools.cache(lambda domain, op: schema.of_onnx(domain, op, version(domain)))
 
     def graph(self, graph: ir.Graph) -> onnx.GraphProto:
         made = onnx.GraphProto(name="g")
@@ -74,7 +72,7 @@ class _Builder:
         made.output.extend(onnx.ValueInfoProto(name=self._name(value)) for value in graph.outputs)
         for value in graph.initializers.values():
             self._store(made, value, value.const_value)
-        for node in graph:
+        for node in self._nodes[graph]:
             self._node(made, node)
         return made
 
@@ -101,7 +99,7 @@ class _Builder:
             made.initializer.append(onnx.numpy_helper.from_array(stored_values.read(tensor), name))
         else:
             made.initializer.add().CopyFrom(raw)  # five times as fast as by its numbers
-            made.initializer[-1].name = name
+            made.initializer[-1].MergeFrom(onnx.TensorProto(name=name))
 
     def _node(self, made: onnx.GraphProto, node: ir.Node) -> None:
         tensor = constants.constant(node)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
 
 class Shade(enum.Enum):
     """The colour class of a box: the precision of a node, or what else the box stands for.
@@ -80,3 +82,11 @@ class DrawnGraph:
     boxes: tuple[Box, ...]
     wires: tuple[Wire, ...]
     constants: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNodes:
+    """A drawn graph, and the node of each of its boxes, None for an input or output."""
+
+    graph: DrawnGraph
+    nodes: tuple[ir.Node | None, ...]

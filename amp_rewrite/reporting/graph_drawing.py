@@ -12,7 +12,7 @@ from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, Frame, Shade, Wire
+from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, DrawnNodes, Frame, Shade, Wire
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
@@ -40,6 +40,12 @@ def build(
 ) -> DrawnGraph:
     """The drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
     return _Drawer(root, types, decisions, planned, flops).drawn()
+
+
+def of_nodes(root: ir.Graph, types: Types) -> DrawnNodes:
+    """The drawn graph of a model about which nothing was decided: the nodes have no shades."""
+    drawer = _Drawer(root, types, Decisions(()), PlannedChanges(), {})
+    return DrawnNodes(drawer.drawn(), drawer.nodes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +87,11 @@ class _Drawer:
             wires=tuple(dict.fromkeys(self._wires())),
             constants=sum(map(_is_constant, nodes)),
         )
+
+    @property
+    def nodes(self) -> tuple[ir.Node | None, ...]:
+        """The node of each box, None for what is no node."""
+        return tuple(thing if isinstance(thing, ir.Node) else None for thing in self._things)
 
     def _in_order(self, graph: ir.Graph) -> list[_Thing]:
         """The contents of a graph: nodes in order, inputs before their first use, Casts and outputs after

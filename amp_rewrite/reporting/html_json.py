@@ -6,6 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from amp_rewrite.reporting import pictures, verdict_text
+from amp_rewrite.reporting.drawn_graph import DrawnGraph
+from amp_rewrite.reporting.executed_graph import ExecutedGraph, PlacementView
 from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport
 from amp_rewrite.running.verification import Output
 
@@ -19,15 +21,43 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "summary": [[line.name, line.text] for line in report.summary_lines()],
         "coverage": {**report.coverage.summary(), "assumptions": list(report.coverage.assumptions)},
         "verification": _plain_verdict(report.evidence),
-        "constants": view.graph.constants,
-        "frames": list(map(asdict, view.graph.frames)),
-        "boxes": [asdict(box) | {"shade": box.shade.value} for box in view.graph.boxes],
-        "wires": [[wire.source, wire.target] for wire in view.graph.wires],
+        **_plain_graph(view.graph),
         "causes": [asdict(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
         "reasons": [{**r.step.to_json(), "cause": r.cause, "box": r.box} for r in view.reasons],
         "errors": list(map(_plain_error, report.errors)),
         "pictures": list(map(pictures.plain, report.pictures.values())),
+        "placement": _plain_placement(report.placement) if report.placement else None,
     }
+
+
+def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
+    return {
+        "constants": graph.constants,
+        "frames": list(map(asdict, graph.frames)),
+        "boxes": [asdict(box) | {"shade": box.shade.value} for box in graph.boxes],
+        "wires": [[wire.source, wire.target] for wire in graph.wires],
+    }
+
+
+def _plain_placement(view: PlacementView) -> dict[str, Any]:
+    """What got worse is marked; `executed` is the graph that is executed, with what its boxes stand for."""
+    compared, original = view.compared, view.compared.original
+    return {
+        "runtime": compared.runtime.to_json(),
+        "refused": compared.result.refused,
+        "original_refused": original.refused if original else "",
+        "counts": [asdict(count) for count in compared.counts()],
+        "fused": compared.result.fused,
+        "on_cpu": [{**asdict(group), "why": group.why.value} for group in compared.result.on_cpu],
+        "executed": _plain_executed(view.executed) if view.executed else None,
+    }
+
+
+def _plain_executed(graph: ExecutedGraph) -> dict[str, Any]:
+    drawn = _plain_graph(graph.drawn)
+    for box, node in zip(drawn["boxes"], graph.nodes, strict=True):
+        box["executed"] = asdict(node) if node else None
+    return drawn
 
 
 def _plain_verdict(evidence: Evidence) -> dict[str, Any]:

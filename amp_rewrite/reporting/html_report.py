@@ -14,6 +14,7 @@ from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting import latency_chart, plots, summary
 from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
+from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
 from amp_rewrite.reporting.summary import SummaryLine
@@ -75,13 +76,16 @@ class BoxError:
 
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
-    """The content of an HTML report; `report` is None for a model that was rewritten earlier."""
+    """The content of an HTML report; `report` is None for a model that was rewritten earlier, `placement`
+    where nobody asked for it.
+    """
 
     title: str
     report: Report | None
     decided: DecisionView
     evidence: Evidence
     coverage: Coverage
+    placement: PlacementView | None = None
 
     def summary_lines(self) -> Iterator[SummaryLine]:
         """The lines of the summary."""

@@ -20,7 +20,7 @@ const Drawing = (() => {
     "error-low",
     "error-high",
   ];
-  const KINDS = ["allow", "infer", "clear", "deny", "fixed"];
+  const KINDS = ["allow", "infer", "clear", "deny", "fixed", "fused", "inserted", "cpu"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
   /** The colours of the active colour scheme, from the style sheet. */
@@ -188,7 +188,7 @@ const Drawing = (() => {
     const named = k >= SHOWS.name && !small && box.name;
     const room = box.w - 30;
     context.font = `600 ${small ? 11 : 13}px ${FONT}`;
-    const words = box.shade === "cast" ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
+    const words = box.shade === "cast" && !box.executed ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
     const keep = label.includes(":") ? "end" : "start"; // the operator matters more than its domain
     write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink, keep);

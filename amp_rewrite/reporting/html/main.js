@@ -19,15 +19,41 @@
   const [verdict, state] = verdictOn(data.verification.ok);
   byId("verdict").textContent = verdict;
   byId("verdict").className = `verdict ${state}`;
-  byId("overview").append(...Overview.sections(data, select, mark));
+  const executed = Execution.graphOf(data);
+  const [goPlanned, goExecuted] = [data, executed].map((graph) => (index) => {
+    use(graph);
+    select(index);
+  });
+  byId("overview").append(...Overview.sections(data, goPlanned, marking(data), marking(executed)));
 
   const canvas = byId("canvas");
+  const scenes = new Map();
+  let shown = data;
   performance.mark("laying out");
-  const scene = Layout.place(data, canvas.clientWidth / (canvas.clientHeight || 1));
+  const view = View.open(canvas, sceneOf(data), pick, hover);
   performance.measure("layout", "laying out");
-  const view = View.open(canvas, scene, pick, hover);
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
   document.querySelectorAll(".half-type").forEach((place) => (place.textContent = data.half));
+
+  /** The positions of a graph, which is laid out when it is first shown. */
+  function sceneOf(graph) {
+    if (!scenes.has(graph))
+      scenes.set(graph, Layout.place(graph, canvas.clientWidth / (canvas.clientHeight || 1)));
+    return scenes.get(graph);
+  }
+
+  /** Shows one of the two graphs. */
+  function use(graph) {
+    if (graph === shown) return;
+    shown = graph;
+    show(null);
+    document.querySelector(`input[name=graph][value=${graph === data ? "planned" : "executed"}]`).checked = true;
+    document.body.dataset.graph = graph === data ? "planned" : "executed";
+    byId("by-error").disabled = !graph.errors.length;
+    if (!graph.errors.length) document.querySelector("input[name=mode][value=precision]").click();
+    view.use(sceneOf(graph));
+    search.use(graph);
+  }
 
   /** Selects a box and brings it into view; null selects nothing. */
   function select(index) {
@@ -35,11 +61,14 @@
     if (index !== null) view.focus(index);
   }
 
-  /** Highlights boxes and shows the whole graph. */
-  function mark(boxes) {
-    show(null);
-    view.set({ found: new Set(boxes) });
-    view.fit();
+  /** A function that highlights boxes of a graph, and shows the whole of it. */
+  function marking(graph) {
+    return (boxes) => {
+      use(graph);
+      show(null);
+      view.set({ found: new Set(boxes) });
+      view.fit();
+    };
   }
 
   /** Handles a click in the graph; a click outside all boxes also ends highlighting. */
@@ -52,7 +81,7 @@
   function show(index) {
     view.set({ selected: index, chain: index === null ? [] : chainOf(index) });
     byId("details").hidden = index === null;
-    if (index !== null) Details.show(byId("details"), data, index, select);
+    if (index !== null) Details.show(byId("details"), shown, index, select, shown === data ? goExecuted : goPlanned);
   }
 
   /** Shows a tooltip for the box under the pointer: zoomed out, boxes have no labels. */
@@ -60,13 +89,13 @@
     const tip = byId("tip");
     tip.hidden = index === null;
     if (tip.hidden) return;
-    const box = data.boxes[index];
+    const box = shown.boxes[index];
     tip.replaceChildren(Dom.el("b", {}, box.operator), " ", Dom.name(box.name));
     tip.style.transform = `translate(${place[0] + 14}px, ${place[1] + 16}px)`;
   }
 
   function chainOf(index) {
-    const units = data.boxes[index].units;
+    const units = shown.boxes[index].units;
     return units.length
       ? Details.chainOf(data, units[0])
           .map((unit) => data.reasons[unit].box)
@@ -90,6 +119,10 @@
     view.set({ weigh: mode === "error" ? errors() : null });
   }
 
+  byId("graphs").hidden = !executed;
+  document.querySelectorAll("input[name=graph]").forEach((input) => {
+    input.addEventListener("change", () => use(input.value === "planned" ? data : executed));
+  });
   byId("by-error").disabled = !data.errors.length;
   document.querySelectorAll("input[name=mode]").forEach((input) => {
     input.addEventListener("change", () => setMode(input.value));
@@ -110,6 +143,15 @@
   });
 
   /* For scripts and tests: the position of a box on the canvas, and the scale. */
-  window.ampReport = { data, scene, locate: view.locate, scale: view.scale };
+  window.ampReport = {
+    get data() {
+      return shown;
+    },
+    get scene() {
+      return sceneOf(shown);
+    },
+    locate: view.locate,
+    scale: view.scale,
+  };
   document.body.dataset.ready = "true";
 })();

@@ -6,9 +6,10 @@ const Overview = (() => {
   const WORST = 12;
   const [OPERATORS, CAUSES] = [10, 6]; // shown at first
 
-  /** The sections that have content. */
-  function sections(data, go, mark) {
-    return [summary, coverage, causes, verification, errors, pictures].flatMap((section) =>
+  /** The sections that have content; `markExecuted` highlights boxes of the executed graph. */
+  function sections(data, go, mark, markExecuted) {
+    const placement = () => Execution.section(data, markExecuted);
+    return [summary, placement, coverage, causes, verification, errors, pictures].flatMap((section) =>
       section(data, go, mark),
     );
   }

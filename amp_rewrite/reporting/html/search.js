@@ -7,7 +7,7 @@ const Search = (() => {
 
   /** Connects the field and the list of results; `onfound` gets the set of matches or null, `go` the choice. */
   function open(field, list, data, onfound, go) {
-    const texts = data.boxes.map(searchable);
+    let texts = data.boxes.map(searchable);
     let found = [];
     let current = 0;
 
@@ -67,6 +67,13 @@ const Search = (() => {
       event.preventDefault();
     }
 
+    /** Searches another graph from now on. */
+    function use(another) {
+      data = another;
+      texts = data.boxes.map(searchable);
+      clear();
+    }
+
     function clear() {
       field.value = "";
       search();
@@ -76,7 +83,7 @@ const Search = (() => {
     field.addEventListener("keydown", onkey);
     field.addEventListener("focus", () => field.value && search());
     field.addEventListener("blur", () => (list.hidden = true));
-    return { clear };
+    return { clear, use };
   }
 
   function searchable(box) {

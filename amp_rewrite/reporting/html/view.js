@@ -90,6 +90,13 @@ const View = (() => {
         focus(index);
     }
 
+    /** Shows another scene, as a whole. */
+    function use(another) {
+      scene = another;
+      Object.assign(look, { selected: null, chain: [], found: null, wiresAt: wiresAt(scene) });
+      selection.interrupt().call(zoom.transform, fit());
+    }
+
     function set(change) {
       Object.assign(look, change);
       redraw();
@@ -120,6 +127,7 @@ const View = (() => {
       locate,
       reveal,
       set,
+      use,
       scale: () => transform.k,
       fit: () => go(fit()),
       zoomBy: (factor) => zoom.scaleBy(selection.transition().duration(200), factor),

@@ -1,0 +1,181 @@
+"""Whether a node means the same at a newer version of ONNX, by number alone: nothing of it is rewritten.
+
+The schemas of both versions are compared as far as the node uses them; what they do not tell is in
+`meaning_changes`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.onnx_types.meaning_changes import CHANGES, NEUTRAL, RankOf
+
+OLDEST = 7
+"""The oldest version that is compared: before 7 operators broadcast by other rules, and Cast names its type
+(onnx/version_converter/adapters: broadcast_forward_compatibility.h, cast attributes of 5 -> 6).
+"""
+
+
+def same(node: ir.Node, old: int, new: int, types: Types, rank_of: RankOf) -> bool:
+    """Whether a node of the default domain, with its attributes and ports as they are, means at opset `new`
+    what it means at `old`, for old <= new.
+
+    Only types may have been added, and what a node that does not have it means the same without. A node that
+    onnx does not know means the same wherever it is unknown: its runtime goes by a schema of its own.
+    """
+    if old < OLDEST:
+        return old == new
+    if not _interface_kept(node.op_type, old, new, _usage(node, types)):
+        return False
+    changes = CHANGES.get(node.op_type, ())
+    return all(change.spares(node, rank_of) for change in changes if old < change.since <= new)
+
+
+class _Usage(NamedTuple):
+    """What a node uses of its schema: the types of its inputs and outputs, and the attributes that it has.
+
+    A port that is left out is None; one of a type that is unknown, or no tensor, is the empty text.
+    """
+
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str | None, ...]
+    attributes: frozenset[str]
+
+
+def _usage(node: ir.Node, types: Types) -> _Usage:
+    inputs = tuple(None if value is None else _type(value, types) for value in node.inputs)
+    outputs = tuple(_type(value, types) if value.name else None for value in node.outputs)
+    return _Usage(inputs, outputs, frozenset(node.attributes))
+
+
+def _type(value: ir.Value, types: Types) -> str:
+    found = types.get(value)
+    return f"tensor({_name(found.dtype)})" if isinstance(found, ir.TensorType) else ""
+
+
+def _name(dtype: ir.DataType) -> str:
+    return {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}.get(dtype, dtype.name.lower())
+
+
+Formals = Sequence[OpSchema.FormalParameter]
+
+
+@functools.cache
+def _interface_kept(operator: str, old: int, new: int, usage: _Usage) -> bool:
+    before, after = schema.of_onnx("", operator, old), schema.of_onnx("", operator, new)
+    if before is None or after is None:
+        return before is None and after is None and bool(schema.find("", operator, new))
+    if before.since_version == after.since_version:
+        return True
+    if after.deprecated:
+        return False
+    neutral = NEUTRAL.get(operator, frozenset())
+    ports = _ports_kept(before, after, usage, neutral) and _variables_kept(before, after, usage)
+    return ports and _attributes_kept(before, after, usage.attributes, neutral)
+
+
+def _ports_kept(before: OpSchema, after: OpSchema, usage: _Usage, neutral: frozenset[str]) -> bool:
+    """Whether each port that is used exists in both, of the same kind, and takes the type that it has."""
+    for side, used in (("inputs", usage.inputs), ("outputs", usage.outputs)):
+        formals = getattr(before, side), getattr(after, side)
+        for position, kind in enumerate(used):
+            old, new = (_formal(those, position) for those in formals)
+            if kind is not None and not _port_kept(old, new, before, after, kind):
+                return False
+        more = formals[1][len(formals[0]) :]
+        if side == "inputs" and any(formal.name not in neutral for formal in more):
+            return False
+    return _enough_inputs(after, usage.inputs)
+
+
+def _formal(formals: Formals, position: int) -> OpSchema.FormalParameter | None:
+    if position < len(formals):
+        return formals[position]
+    is_variadic = bool(formals) and formals[-1].option == OpSchema.FormalParameterOption.Variadic
+    return formals[-1] if is_variadic else None
+
+
+def _port_kept(
+    old: OpSchema.FormalParameter | None,
+    new: OpSchema.FormalParameter | None,
+    before: OpSchema,
+    after: OpSchema,
+    kind: str,
+) -> bool:
+    if old is None or new is None:
+        return False
+    variadic = OpSchema.FormalParameterOption.Variadic
+    alike = (old.option == variadic) == (new.option == variadic) and old.is_homogeneous == new.is_homogeneous
+    allowed = _types(new, after)
+    return alike and (kind in allowed if kind else _types(old, before) <= allowed)
+
+
+def _types(formal: OpSchema.FormalParameter, of: OpSchema) -> frozenset[str]:
+    for constraint in of.type_constraints:
+        if constraint.type_param_str == formal.type_str:
+            return frozenset(constraint.allowed_type_strs)
+    return frozenset([formal.type_str])
+
+
+def _enough_inputs(after: OpSchema, used: tuple[str | None, ...]) -> bool:
+    """Whether no input that the newer schema needs is left out."""
+    single = OpSchema.FormalParameterOption.Single
+    needed = [i for i, formal in enumerate(after.inputs) if formal.option == single]
+    return all(i < len(used) and used[i] is not None for i in needed)
+
+
+def _variables_kept(before: OpSchema, after: OpSchema, usage: _Usage) -> bool:
+    """Whether the inputs that share a type variable now did so before, and each output shares its own with an
+    input that it shared it with before.
+    """
+    inputs = _variables(before.inputs, after.inputs, usage.inputs)
+    outputs = _variables(before.outputs, after.outputs, usage.outputs)
+    old, new = {was for was, _ in inputs}, {now for _, now in inputs}
+    joined = len(inputs) > len(new)
+    bound = all(pair in inputs or (pair[0] not in old and pair[1] not in new) for pair in outputs)
+    return bound and not joined
+
+
+def _variables(
+    before: Formals, after: Formals, used: tuple[str | None, ...]
+) -> set[tuple[str | None, str | None]]:
+    """The variables, or fixed types, of the ports that are used: before, and after."""
+    ports = [position for position, kind in enumerate(used) if kind is not None]
+    return {(_variable(before, position), _variable(after, position)) for position in ports}
+
+
+def _variable(formals: Formals, position: int) -> str | None:
+    formal = _formal(formals, position)
+    if formal is None:
+        return None
+    return formal.type_str if formal.is_homogeneous else f"{formal.type_str}[{position}]"
+
+
+def _attributes_kept(
+    before: OpSchema, after: OpSchema, stated: frozenset[str], neutral: frozenset[str]
+) -> bool:
+    """Whether each attribute is in both with one type and one default, or neutral, and then not stated."""
+    old, new = before.attributes, after.attributes
+    gone, came = old.keys() - new.keys(), new.keys() - old.keys()
+    if any(name in stated or name not in neutral for name in gone):
+        return False
+    if any(name in stated or new[name].required or name not in neutral for name in came):
+        return False
+    both = old.keys() & new.keys()
+    return all(
+        old[name].type == new[name].type and (name in stated | neutral or _absent_alike(old[name], new[name]))
+        for name in both
+    )
+
+
+def _absent_alike(old: OpSchema.Attribute, new: OpSchema.Attribute) -> bool:
+    """Whether a node without an attribute has the same default in both."""
+    defaults = [each.default_value.SerializeToString() for each in (old, new)]
+    return defaults[0] == defaults[1] and not new.required

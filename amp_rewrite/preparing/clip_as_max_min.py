@@ -1,0 +1,127 @@
+"""Writes Clip as Max and Min where the target has half kernels for these and none for Clip.
+
+onnxruntime's CUDA provider has none in float16 before opset 12, and none in bfloat16 at all. Both forms give
+the same bits, NaN and infinities included, but for one: Clip keeps a zero's sign where a bound is zero, and
+Max and Min need not. A bound that is missing is the largest number of float32, as it is for Clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_rewrite.model import constants, traversal
+from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.preparing import half_outlook, half_ports, kept_nodes
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from amp_rewrite.preparing.half_ports import HalfPorts
+
+
+def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
+    """Rewrites the float32 Clips between what will likely be half (half_outlook), but for those that keep
+    their form (kept_nodes).
+
+    The Min takes the node's name. Bounds that are computed stay what they are; one that is not known to be a
+    scalar keeps its Clip.
+    """
+    nodes = [node for held in traversal.nodes(model.graph).values() for node in held]
+    clips = [node for node in nodes if half_ports.is_clip(node)]
+    version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
+    if not form.raise_opset or not clips or not ports.prefers_max_and_min(version_of("")):
+        return ()
+    types, kept = element_types.infer(model), kept_nodes.find(model, form)
+    half = half_outlook.of(nodes, types, ports, version_of).half
+    clips = [
+        node for node in clips if node not in kept and _is_known(node, types) and _is_between(node, half)
+    ]
+    changes = [
+        FormChange(FormChangeKind.MAX_AND_MIN, pinned_as(node), into=node.name or "") for node in clips
+    ]
+    stored = _Constants(UniqueNames(traversal.graphs(model.graph)))
+    for node in clips:
+        _replace(node, stored)
+    return tuple(changes)
+
+
+def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
+    """Whether what makes a Clip's data will be half, and what reads its result, or nothing reads it."""
+    data, result = node.inputs[0], node.outputs[0]
+    readers = result.consumers()
+    return data is not None and data.producer() in half and (not readers or any(r in half for r in readers))
+
+
+def _is_known(node: ir.Node, types: Types) -> bool:
+    """Whether a Clip has float32 data, and bounds that are absent, numbers, or scalars."""
+    data = node.inputs[0]
+    if data is None or types.get(data) != _FLOAT32:
+        return False
+    stated = all(a.type == ir.AttributeType.FLOAT and not a.is_ref() for a in node.attributes.values())
+    return stated and all(value is None or _is_scalar(value) for value in node.inputs[1:])
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    stored = constants.stored_as(value)
+    shape = value.shape if stored is None else stored.shape
+    return shape is not None and len(shape) == 0
+
+
+class _Constants:
+    """Constant nodes for bounds, one for each number of a graph."""
+
+    def __init__(self, names: UniqueNames) -> None:
+        self.names = names
+        self._made: dict[tuple[ir.Graph, float], ir.Value] = {}
+
+    def before(self, node: ir.Node, number: float) -> ir.Value:
+        """The value of a number, for this node and those after it in its graph."""
+        graph = _graph(node)
+        if (graph, number) not in self._made:
+            stored = ir.AttrTensor("value", ir.tensor(number, ir.DataType.FLOAT))
+            constant = ir.Node("", "Constant", [], [stored])
+            value = constant.outputs[0]
+            value.name = self.names.of_value(node.outputs[0], "bound")
+            value.type, value.shape = _FLOAT32, ir.Shape([])
+            constant.name = self.names.of_node(value.name)
+            graph.insert_before(node, constant)
+            self._made[graph, number] = value
+        return self._made[graph, number]
+
+
+def _graph(node: ir.Node) -> ir.Graph:
+    graph = node.graph
+    assert isinstance(graph, ir.Graph), "every node of a model is in a graph"
+    return graph
+
+
+def _replace(node: ir.Node, stored: _Constants) -> None:
+    output = node.outputs[0]
+    low = _bound(node, 1, "min", -_LARGEST, stored)
+    high = _bound(node, 2, "max", _LARGEST, stored)
+    above = ir.Node(
+        "", "Max", [node.inputs[0], low], name=stored.names.of_node(f"{node.name or 'Clip'}__Max")
+    )
+    value = above.outputs[0]
+    value.name, value.type, value.shape = stored.names.of_value(output, "max"), output.type, output.shape
+    below = ir.Node("", "Min", [value, high], name=node.name, metadata_props=node.metadata_props)
+    ir.convenience.replace_nodes_and_values(
+        _graph(node), node, [node], [above, below], [output], below.outputs
+    )
+
+
+def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Constants) -> ir.Value:
+    """The value of a bound: an input, or the number that is stated or stands for a missing one."""
+    value = node.inputs[port] if port < len(node.inputs) else None
+    if value is not None:
+        return value
+    stated = node.attributes.get(attribute)
+    return stored.before(node, missing if stated is None else stated.as_float())
+
+
+_FLOAT32 = ir.TensorType(ir.DataType.FLOAT)
+_LARGEST = float(np.finfo(np.float32).max)

@@ -1,0 +1,97 @@
+"""Which ports of a node could be half at an opset, by schema, kernels and the shipped list.
+
+That is known before anything is decided, and for all nodes of an operator with as many ports at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from amp_rewrite.onnx_types import attribute_types, schema
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.entries import Kind, Operator
+from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.options import SHIPPED_FOR
+
+
+class Call(NamedTuple):
+    """What kernels go by: an operator, the version of its domain, and how many ports a node has."""
+
+    domain: str
+    operator: str
+    version: int
+    inputs: int
+    outputs: int
+
+
+def call(node: ir.Node, version: int) -> Call:
+    """The call that a node is."""
+    return Call(node.domain, node.op_type, version, len(node.inputs), len(node.outputs))
+
+
+Ports = frozenset[int]
+"""Ports of a node: inputs from 0 up, outputs from -1 down."""
+
+
+class HalfPorts:
+    """What can be half, for a half type and a target."""
+
+    def __init__(self, form: Form) -> None:
+        self._half, self._target = form.half, form.target
+        self._kinds = _kinds(form.half.name)
+        self.of = functools.cache(self._of)
+
+    def starts(self, node: ir.Node) -> bool:
+        """Whether the operator of a node is on the list `allow`: without one, nothing becomes half."""
+        return self._kinds.get((node.domain, node.op_type)) is Kind.ALLOW
+
+    def prefers_max_and_min(self, version: int) -> bool:
+        """Whether Max and Min can be half at an opset, and Clip cannot."""
+        calls = (Call("", name, version, inputs, 1) for name, inputs in (("Clip", 1), ("Max", 2), ("Min", 2)))
+        clip, *others = map(self.of, calls)
+        return not clip and all(others)
+
+    def _of(self, call: Call) -> Ports:
+        """The ports of a call that can be half; none of an operator that the shipped list keeps float32."""
+        signature = schema.find(call.domain, call.operator, call.version)
+        layout = schema.layout(call.domain, call.operator, call.version, call.inputs, call.outputs)
+        if signature is None or layout is None or (call.domain, call.operator) not in self._kinds:
+            return frozenset()
+        if not call.domain and call.version < attribute_types.first_opset_with(self._half):
+            return frozenset()
+        support = self._target.support(call.domain, call.operator, signature, self._half.name)
+        groups = (
+            group
+            for group in layout
+            if self._half.tensor in group.allowed
+            and (support is None or support.has(group.var.name, self._half.name))
+        )
+        return frozenset(p for group in groups for p in (*group.inputs, *(~i for i in group.outputs)))
+
+
+@functools.cache
+def _kinds(half: str) -> Mapping[Operator, Kind]:
+    lists = operator_lists.load(SHIPPED_FOR[half])
+    can = (Kind.ALLOW, Kind.INFER, Kind.CLEAR)
+    return {operator: entry.kind for operator, entry in lists.entries.items() if entry.kind in can}
+
+
+def is_clip(node: ir.Node) -> bool:
+    """Whether a node is a Clip that has a place for data and one for its result."""
+    return node.op_type == "Clip" and not node.domain and bool(node.inputs) and len(node.outputs) == 1
+
+
+def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir.Value]:
+    """The float32 values at these ports of a node."""
+    for port in ports:
+        value = node.inputs[port] if port >= 0 else node.outputs[~port]
+        if value is not None and types.get(value) == _FLOAT32:
+            yield value
+
+
+_FLOAT32 = ir.TensorType(ir.DataType.FLOAT)

@@ -1,0 +1,133 @@
+"""Raises the opset of a model, by number alone, to one at which more of it can be half.
+
+onnxruntime's CUDA provider has a half Clip from opset 12 on, most operators in bfloat16 from 13 on, and Conv
+from 22 on. The number changes nothing that a model computes where every node means the same at both versions
+(onnx_types.version_changes); the IR version stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_rewrite.flops import shapes
+from amp_rewrite.model import traversal
+from amp_rewrite.onnx_types import element_types, schema, version_changes
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.targets import Target
+from amp_rewrite.preparing import half_outlook, half_ports
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from amp_rewrite.preparing.half_ports import Call, HalfPorts
+
+NEWEST = 24
+"""The newest opset to which anything is raised: by a newer one, no operator gains a half kernel."""
+
+
+def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
+    """Raises the opset to the one with the best outlook (half_outlook), and of those to the lowest.
+
+    It stays where none is better, where a node would mean something else, and where one would lose its
+    kernels on the target.
+    """
+    imports = model.graph.opset_imports
+    domain = "" if "" in imports else "ai.onnx"
+    old = imports.get(domain, NEWEST)
+    if not form.raise_opset or not version_changes.OLDEST <= old < NEWEST or not _uniform(model, domain):
+        return ()
+    new = next(_Raising(model, old, form).best(), None)
+    if new is None:
+        return ()
+    for held in (model, *model.functions.values()):
+        if domain in held.opset_imports:
+            held.opset_imports[domain] = new
+    return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),)
+
+
+def _uniform(model: ir.Model, domain: str) -> bool:
+    """Whether the functions that are left import the same opset, and none is named like an operator."""
+    version = model.opset_imports[domain]
+    functions = model.functions.values()
+    return all(f.domain not in ("", "ai.onnx") for f in functions) and all(
+        f.opset_imports.get(domain, version) == version for f in functions
+    )
+
+
+class _Raising:
+    def __init__(self, model: ir.Model, old: int, form: Form) -> None:
+        self._model, self._old, self._target = model, old, form.target
+        self._half = HalfPorts(form)
+        self._main = [node for nodes in traversal.nodes(model.graph).values() for node in nodes]
+        inner = (node for function in model.functions.values() for node in function.all_nodes())
+        self._nodes = [node for node in (*self._main, *inner) if not node.domain]
+        self._calls = {half_ports.call(node, old) for node in self._nodes}
+
+    def best(self) -> Iterator[int]:
+        """The versions to which the opset can be raised, the best first."""
+        versions = [v for v in range(self._old + 1, NEWEST + 1) if self._frees(v) and self._keeps_kernels(v)]
+        if not versions:
+            return
+        types = element_types.infer(self._model)
+        gains = {version: self._gain(version, types) for version in (self._old, *versions)}
+        for version in sorted(versions, key=lambda version: (-gains[version], version)):
+            if gains[version] > max(gains[self._old], 0) and self._is_free(version, types):
+                yield version
+
+    def _frees(self, version: int) -> bool:
+        """Whether a node can be half at a version that cannot at the one before."""
+        return any(
+            self._ports(call, version) - self._ports(call, version - 1) - self._ports(call, self._old)
+            for call in self._calls
+        )
+
+    def _ports(self, call: Call, version: int) -> frozenset[int]:
+        return self._half.of(call._replace(version=version))
+
+    def _keeps_kernels(self, version: int) -> bool:
+        """Whether no operator loses its kernels, and no port the half that it can be."""
+        return not any(
+            _lost(call.operator, self._old, version, self._target)
+            or self._ports(call, self._old) - self._ports(call, version)
+            for call in self._calls
+        )
+
+    def _gain(self, version: int, types: Types) -> int:
+        imported = element_types.versions(self._model.opset_imports)
+        outlook = half_outlook.of(
+            self._main, types, self._half, lambda domain: imported(domain) if domain else version
+        )
+        return outlook.gain
+
+    def _is_free(self, version: int, types: Types) -> bool:
+        """Whether all nodes mean the same; those for which ranks have to be known come last."""
+        rank_of = _Ranks(self._model, types).of
+        ordered = sorted(self._nodes, key=lambda node: node.op_type in _BY_RANK)
+        return all(version_changes.same(node, self._old, version, types, rank_of) for node in ordered)
+
+
+_BY_RANK = ("Hardmax", "LogSoftmax", "Softmax")
+
+
+class _Ranks:
+    """The ranks of a model's values: as declared, else inferred once it is asked for."""
+
+    def __init__(self, model: ir.Model, types: Types) -> None:
+        self._inferred = functools.cache(functools.partial(shapes.infer, model, types))
+
+    def of(self, value: ir.Value) -> int | None:
+        if value.shape is not None:
+            return len(value.shape)
+        shape = self._inferred().of(value)
+        return None if shape is None else len(shape)
+
+
+def _lost(operator: str, old: int, new: int, target: Target) -> bool:
+    before, after = (schema.find("", operator, version) for version in (old, new))
+    return (
+        before is not None
+        and after is not None
+        and target.serves("", operator, before.since)
+        and not target.serves("", operator, after.since)
+    )

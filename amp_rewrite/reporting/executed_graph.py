@@ -1,0 +1,107 @@
+"""The graph that onnxruntime executes, as drawn in the HTML report: boxes with what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.placement import origins
+from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.placement.placing import Execution
+from amp_rewrite.placement.saved_graph import FULL, HALVES, Executed
+from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.reporting import graph_drawing
+from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A node of the result; `box` is its box among the planned ones, None where it has none."""
+
+    operator: str
+    name: str
+    box: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedNode:
+    """What is to be known of an executed node beside its box.
+
+    It stands for `origins`, none where onnxruntime inserted it; `is_fused` where it has another operator than
+    the first of them. `why_cpu` says why it is on the CPU provider, empty where it is not.
+    """
+
+    origins: tuple[Origin, ...] = ()
+    is_fused: bool = False
+    why_cpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedGraph:
+    """The drawn graph, and for each of its boxes its node, None for an input or output."""
+
+    drawn: DrawnGraph
+    nodes: tuple[ExecutedNode | None, ...]
+
+
+def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> ExecutedGraph | None:
+    """The executed graph of a result, of which `planned` are the boxes; None where it does not load."""
+    graph = execution.graph
+    if graph is None:
+        return None
+    found = origins.find(graph, result)
+    boxes = dict(_by_node(planned))
+    drawn = graph_drawing.of_nodes(graph.model.graph, graph.types)
+
+    def about(node: ir.Node) -> ExecutedNode:
+        stands_for = tuple(_origin(one, boxes) for one in found[node])
+        why = execution.on_cpu.get(node)
+        return ExecutedNode(stands_for, origins.is_fused(node, found[node]), why.value if why else "")
+
+    shaded = (
+        box if node is None else _shaded(box, graph.executed(node))
+        for box, node in zip(drawn.graph.boxes, drawn.nodes, strict=True)
+    )
+    nodes = tuple(None if node is None else about(node) for node in drawn.nodes)
+    return ExecutedGraph(replace(drawn.graph, boxes=tuple(shaded)), nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementView:
+    """What the HTML report shows of a result's placement; `executed` is None where it does not load."""
+
+    compared: Comparison
+    executed: ExecutedGraph | None
+
+
+_Key = tuple[str, str]
+"""Operator and name of a node; for an added Cast, the name that it gets in the result."""
+
+
+def _by_node(planned: Iterable[Box]) -> Iterator[tuple[_Key, int]]:
+    for index, box in enumerate(planned):
+        if box.shade is not Shade.BORDER:
+            yield (box.operator, box.name), index
+        if box.shade is Shade.CAST:
+            yield ("Cast", f"{box.inputs[0].name}__{box.name.rpartition(' to ')[2]}"), index
+
+
+def _origin(node: ir.Node, boxes: Mapping[_Key, int]) -> Origin:
+    operator, name = schema.written(node.domain, node.op_type), pinned_as(node)
+    return Origin(operator, name, boxes.get((operator, name)))
+
+
+def _shaded(box: Box, executed: Executed) -> Box:
+    return replace(box, operator=executed.operator, shade=_shade(executed))
+
+
+def _shade(executed: Executed) -> Shade:
+    types = {*executed.inputs, *executed.outputs}
+    if executed.operator == "Cast" and FULL in types and not types.isdisjoint(HALVES):
+        return Shade.CAST
+    if executed.precision in HALVES:
+        return Shade.HALF
+    return Shade.FULL if executed.precision == FULL else Shade.OTHER

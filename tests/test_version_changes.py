@@ -1,0 +1,197 @@
+"""Whether a node means the same at a newer opset: schemas compared, known changes, and runs of both."""
+
+import functools
+import itertools
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from amp_rewrite.onnx_types import element_types, meaning_changes, version_changes
+from tests import text
+
+HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
+
+
+def same(graph, old, new, rank=None):
+    """Whether the last node of a graph at opset `old` means the same at `new`."""
+    proto = text.unchecked(f"{HEAD.format(opset=old)} {graph}")
+    return _same(proto, old, new, rank)
+
+
+def _same(proto, old, new, rank=None):
+    model = ir.from_proto(proto)
+    types, node = element_types.infer(model), list(model.graph)[-1]
+    return version_changes.same(node, old, new, types, lambda _: rank)
+
+
+@pytest.mark.parametrize(
+    ("node", "old", "new"),
+    [
+        ("y = Relu (x)", 7, 22),
+        ("y = Clip (x)", 11, 13),
+        ("y = BatchNormalization (x, x, x, x, x)", 9, 15),
+        ("y = BatchNormalization (x, x, x, x, x)", 7, 9),
+        ('y = Conv <auto_pad = "SAME_UPPER"> (x, x)', 11, 22),
+        ("y = MaxPool <kernel_shape = [2, 2]> (x)", 8, 22),
+        ("y = Reshape (x, s)", 13, 21),
+        ("y = ReduceMean <keepdims = 0> (x)", 11, 18),
+        ("y = Squeeze (x)", 11, 13),
+        ("y = Split (x, s)", 13, 18),
+        ("y = Softmax <axis = -1> (x)", 11, 13),
+        ("y = Cast <to = 10> (x)", 9, 23),
+        ("y = Erf (x)", 9, 13),
+        ("y, m = Dropout (x)", 12, 22),
+        ("y = Sum (x, x, x)", 8, 13),
+        ('y = Resize <mode = "linear"> (x, , x)', 13, 18),
+    ],
+)
+def test_what_is_free(node, old, new):
+    """Types were added, or what the node does not have."""
+    assert same(f"g (float[2, 2] x, int64[1] s) => (float[2, 2] y) {{ {node} }}", old, new)
+
+
+@pytest.mark.parametrize(
+    ("node", "old", "new"),
+    [
+        ("y = Clip <min = 0.0> (x)", 10, 11),
+        ("y = Clip (x)", 6, 7),
+        ("y = BatchNormalization <spatial = 1> (x, x, x, x, x)", 7, 9),
+        ("y, m, v = BatchNormalization (x, x, x, x, x)", 13, 14),
+        ("y = MaxPool <kernel_shape = [2, 2], ceil_mode = 1> (x)", 11, 22),
+        ('y = ConvTranspose <auto_pad = "SAME_UPPER"> (x, x)', 10, 11),
+        ("y = Reshape <allowzero = 1> (x, s)", 13, 14),
+        ("y = ReduceMean <axes = [0]> (x)", 13, 18),
+        ("y = ReduceSum <axes = [0]> (x)", 11, 13),
+        ("y = Squeeze <axes = [0]> (x)", 11, 13),
+        ("y = Split (x)", 13, 18),
+        ("y = Split <split = [1, 1]> (x)", 11, 13),
+        ("y = Softmax <axis = 1> (x)", 11, 13),
+        ("y = Softmax (x)", 11, 13),
+        ("y = Upsample (x, x)", 9, 10),
+        ("y = Resize (x, x)", 10, 11),
+        ('y = Resize <coordinate_transformation_mode = "tf_half_pixel_for_nn"> (x, x, x)', 11, 13),
+        ("y = Dropout <ratio = 0.5> (x)", 10, 12),
+        ("y, m = Dropout (x)", 7, 10),
+        ("y = Pad <pads = [0, 0, 0, 0]> (x)", 10, 11),
+        ("y = Slice <starts = [0], ends = [1]> (x)", 9, 10),
+        ("y = GridSample (x, x)", 16, 20),
+        ("y = RoiAlign (x, x, s)", 10, 16),
+        ("y = OneHot (s, s, x)", 9, 11),
+        ("y = GroupNormalization <num_groups = 1> (x, x, x)", 18, 21),
+        ("y = LayerNormalization (x, x)", 16, 17),
+        ("y = NoSuch (x)", 8, 11),
+        ("y = Scatter (x, s, x)", 9, 11),
+    ],
+)
+def test_what_is_not(node, old, new):
+    """Attributes that became inputs, changed defaults and meanings, operators that are gone or unknown."""
+    assert not same(f"g (float[2, 2] x, int64[1] s) => (float[2, 2] y) {{ {node} }}", old, new)
+
+
+@pytest.mark.parametrize(("rank", "free"), [(1, False), (2, True), (3, False), (None, False)])
+def test_a_softmax_is_free_where_its_axis_is_the_last(rank, free):
+    """The default axis was 1, and all after it were one; now it is the last alone."""
+    assert same("g (float[2, 2] x) => (float[2, 2] y) { y = Softmax (x) }", 11, 13, rank) is free
+
+
+def test_types_that_were_taken_away_count():
+    """Erf of integers is no longer."""
+    graph = "g (int32[2] x) => (int32[2] y) { y = Erf (x) }"
+    assert same(graph, 9, 12)
+    assert not same(graph, 9, 13)
+
+
+def test_an_operator_that_onnx_does_not_know_is_its_runtimes():
+    """onnxruntime's own operators of the default domain have versions of their own; ONNX's come and go."""
+    assert same("g (float[2] x) => (float[2] y) { y = SimplifiedLayerNormalization (x, x) }", 13, 22)
+
+
+def test_the_tables_name_what_schemas_have():
+    """Every attribute and input of NEUTRAL, and every operator of CHANGES, is one of some version."""
+    known = {name: _parts(name) for name in {*meaning_changes.NEUTRAL, *meaning_changes.CHANGES}}
+    assert {
+        name: parts - known[name] for name, parts in meaning_changes.NEUTRAL.items() if parts - known[name]
+    } == {}
+    versions = {name: {s.since_version for s in history()[name]} for name in meaning_changes.CHANGES}
+    for name, changes in meaning_changes.CHANGES.items():
+        assert {change.since for change in changes} <= versions[name], name
+
+
+def _parts(name):
+    return {part for s in history()[name] for part in (*s.attributes, *(i.name for i in s.inputs))}
+
+
+@functools.cache
+def history():
+    """The schemas of each operator of the default domain."""
+    found = {}
+    for one in onnx.defs.get_all_schemas_with_history():
+        if not one.domain:
+            found.setdefault(one.name, []).append(one)
+    return found
+
+
+def _cases():
+    """Every operator of onnx's test suite as one node, with its inputs."""
+    from tests.conformance import cases  # noqa: PLC0415 - collecting them takes seconds
+
+    for case in cases.of_nodes():
+        proto = onnx.ModelProto.FromString(case.data)
+        if len(proto.graph.node) == 1 and not proto.graph.node[0].domain:
+            yield proto, case.feeds
+
+
+@pytest.mark.slow
+def test_what_is_free_gives_the_same_bits():
+    """All nodes of onnx's test suite, at every pair of versions at which onnxruntime runs them."""
+    pytest.importorskip("onnxruntime")
+    compared = {}
+    for proto, feeds in _cases():
+        node = proto.graph.node[0]
+        versions = [s.since_version for s in history()[node.op_type]]
+        runs = {v: found for v in (*versions, 12, 13, 18, 22) if (found := _run(proto, v, feeds)) is not None}
+        for old, new in itertools.combinations(sorted(runs), 2):
+            proto.opset_import[0].version = old
+            if old >= version_changes.OLDEST and _same(proto, old, new):
+                _assert_same_bits(runs[old], runs[new], f"{node.op_type} {old} -> {new}")
+                compared[node.op_type] = compared.get(node.op_type, 0) + 1
+    assert len(compared) > 100
+    assert {"BatchNormalization", "Clip", "Conv", "MaxPool", "Resize", "Softmax"} <= compared.keys()
+
+
+def _assert_same_bits(before, after, what):
+    for one, other in zip(before, after, strict=True):
+        if what.split()[0] in ROUNDED:
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6, err_msg=what)
+        elif isinstance(one, np.ndarray) and one.dtype != object:
+            assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()), what
+        else:
+            assert str(one) == str(other), what
+
+
+ROUNDED = {"AveragePool"}
+"""What onnxruntime's CPU provider has two kernels for, which sum in another order: the older is MLAS's."""
+RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+
+
+def _run(proto, version, feeds):
+    """The outputs of a model at an opset; None where it is not valid there, or does not run."""
+    import onnxruntime  # noqa: PLC0415 - the rewrite works without it
+
+    if proto.graph.node[0].op_type in RANDOM or version > NEWEST:
+        return None
+    del proto.opset_import[:]
+    proto.opset_import.append(onnx.helper.make_opsetid("", version))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnx.checker.check_model(proto)
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+        return session.run(None, {name: value for name, value in feeds.items() if value is not None})
+    except Exception:
+        return None
+
+
+NEWEST = 24
