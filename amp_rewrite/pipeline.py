@@ -1,7 +1,7 @@
 """The story in one place: `_decide` has the stages up to the first edit, `rewrite` those from there.
 
-    load, prepare, analyse, classify, colour, plan, freeze       what the model computes does not change
-    edit, tidy, annotate, write, check                           what was decided is carried out
+    load, prepare, analyse, classify, colour, predict, plan, freeze    what the model computes does not change
+    edit, tidy, annotate, write, check                                 what was decided is carried out
 
 Each stage is a function of the room that it is named for; here stands only the order.
 """
@@ -20,8 +20,9 @@ import onnx_ir as ir
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
-from amp_rewrite.colouring import classification, rules
+from amp_rewrite.colouring import classification, paying, rules
 from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
@@ -31,6 +32,7 @@ from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rewriting import annotations, editing, plan, plan_files, result_checks, tidy
+from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
@@ -155,7 +157,7 @@ def rewrite(
     report = replace(
         analysis.report(),
         casts_removed=removed,
-        warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings),
+        warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings, *analysis.predicted),
         broken=checked.broken,
         size_after=made.size,
         seconds=stages.seconds,
@@ -176,8 +178,9 @@ def _decide(
     facts = stages.run("analyse", gather, prepared, options, seen)
     entries = stages.run("classify", _classify, facts, options, replay)
     painting = stages.run("colour", _colour, facts, entries, options, replay)
-    planned = stages.run("plan", plan.make, facts, painting, options)
-    decided = Decided(painting, planned, options, replayed=replay is not None)
+    priced = stages.run("predict", _predict, facts, painting, options, replay)
+    planned = stages.run("plan", _plan, facts, priced, options)
+    decided = Decided(priced, planned, options, replayed=replay is not None)
     return stages.run("freeze", freeze, loaded, prepared, facts, decided)
 
 
@@ -199,6 +202,19 @@ def _colour(
     if replay is not None:
         return replay.painting(facts.graph, entries)
     return rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
+
+
+def _predict(
+    facts: Facts, painting: Painting, options: Options, replay: plan_files.SavedPlan | None
+) -> Priced:
+    """What stays half as it pays, and the prediction; a saved plan is carried out as it is."""
+    return paying.settle(facts.graph, painting, options, decided=replay is not None)
+
+
+def _plan(facts: Facts, priced: Priced, options: Options) -> Plan:
+    """The plan of the painting; none behind a gate, which leaves inputs and outputs as they are too."""
+    planned = plan.make(facts, priced.painting, options)  # which refuses names that have no effect
+    return Plan(options.half) if priced.gated else planned
 
 
 def _edit(analysis: Analysis) -> tuple[ir.Node, ...]:

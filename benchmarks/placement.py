@@ -1,6 +1,7 @@
 """What onnxruntime's CUDA provider executes of real models and of our results, as a table.
 
     python benchmarks/placement.py FOLDER --markdown docs/placement.md
+    python benchmarks/placement.py FOLDER --to bfloat16        # one of the two, printed
 
 FOLDER holds models with an `index.json`, as for benchmarks/accuracy.py. Needs onnxruntime-gpu (`pip install
 --no-deps onnxruntime-gpu` is enough) and, on a machine without CUDA, gcc.
@@ -9,10 +10,12 @@ FOLDER holds models with an `index.json`, as for benchmarks/accuracy.py. Needs o
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,21 +25,26 @@ from pathlib import Path
 from amp_rewrite import Options, rewrite
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
+from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.placement import opening
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.placing import Place, placer
+from amp_rewrite.placement.saved_graph import FULL
+from amp_rewrite.policy import kernel_table
 from amp_rewrite.running.sessions import Device
 
-HALVES = ("float16", "bfloat16")
+NEAR = 1.1
+"""How many times the nodes of the model a result may have to be called near it."""
 PACKAGES = ("onnxruntime-gpu", "onnx", "onnx-ir")
 
 HEADING = """# What onnxruntime's CUDA provider executes
 
-Each of {all} models is opened in float32 and as our result in float16 and in bfloat16, at the defaults, as
+Each of {all} models is opened in float32 and as our result in {halves}, at the defaults, as
 `amp-rewrite placement` does; {known} of them load in float32. Numbers are of the graph that onnxruntime
 executes after its own optimisation, subgraphs included: all nodes; of these, those that handle half, and
-those with float32 but no half (Casts and copies count for neither); Casts between float32 and half. "Worse"
+those with float32 but no half (Casts and copies count for neither); of these ("could be half") those on the
+GPU for whose operator the provider has half kernels at some version; Casts between float32 and half. "Worse"
 names what the result has more of than the model: Casts that onnxruntime inserts, copies between devices
 (Memcpy), nodes on the CPU.
 
@@ -50,22 +58,22 @@ FOLDER holds models with an `index.json`; it is not part of this repository.
 """
 TOTALS = """Results are counted where the model loads as well; "as float32" has the nodes of the same models.
 
-| | load | nodes | as float32 | in half | in float32 | Casts | inserted | copies | on the CPU |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+| | load | nodes | as float32 | half | float32 | could be half | Casts | inserted | copies | on the CPU |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 """
 RATIOS = """
 Of the models that load in float32, the nodes of the result over those of the model:
 
-| | median | nine of ten below | largest |
-|---|--:|--:|---|
+| | median | nine of ten below | at most {near:.2f} | largest |
+|---|--:|--:|--:|---|
 """
 TABLE = """
 ## Model by model
 
-The first five columns of results are those of float16, the last five those of bfloat16.
+{columns}
 
-| model | nodes | nodes | half | float32 | Casts | worse | nodes | half | float32 | Casts | worse |
-|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|---|
+| model | nodes |{names}
+|---|--:|{rulers}
 """
 STUBS = (
     "This machine has no GPU: stub CUDA libraries stand in for it. The graphs are those that onnxruntime "
@@ -90,9 +98,9 @@ class Row:
         return result.nodes / self.original.nodes
 
 
-def placed(name: str, model: Path, place: Place) -> Row:
-    """The row of a model."""
-    return Row(name, place(model, None), {half: _result(model, half, place) for half in HALVES})
+def placed(name: str, model: Path, place: Place, halves: Sequence[str] = tuple(BY_NAME)) -> Row:
+    """The row of a model, with results in these half types."""
+    return Row(name, place(model, None), {half: _result(model, half, place) for half in halves})
 
 
 def _result(model: Path, half: str, place: Place) -> Placement:
@@ -105,33 +113,32 @@ def _result(model: Path, half: str, place: Place) -> Placement:
         return place(output, None)
 
 
-def markdown(rows: Sequence[Row], *, stubs: bool) -> str:
-    """The page: totals, ratios, and every model."""
+def markdown(rows: Sequence[Row], *, stubs: bool, halves: Sequence[str] = tuple(BY_NAME)) -> str:
+    """The page: totals, ratios, and every model, with the results in these half types."""
     known = [row for row in rows if not row.original.refused]
     heading = HEADING.format(
         all=len(rows),
         known=len(known),
+        halves=" and in ".join(halves),
         where=STUBS if stubs else DEVICE,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
     )
     totals = [_total("float32", [(row.original, row.original) for row in known])]
-    totals += [_total(half, [(row.original, row.results[half]) for row in known]) for half in HALVES]
-    lines = "\n".join(map(_line, rows))
+    totals += [_total(half, [(row.original, row.results[half]) for row in known]) for half in halves]
+    ratios = [RATIOS.format(near=NEAR), *(_ratios(half, rows) for half in halves)]
+    lines = "\n".join(_line(row, halves) for row in rows)
     refused = "\n".join(_refused(rows))
-    return "".join(
-        [
-            heading,
-            TOTALS,
-            *totals,
-            RATIOS,
-            *(_ratios(half, rows) for half in HALVES),
-            TABLE,
-            lines,
-            "\n",
-            refused,
-        ]
+    return "".join([heading, TOTALS, *totals, *ratios, _table(halves), lines, "\n", refused])
+
+
+def _table(halves: Sequence[str]) -> str:
+    """The head of the table of all models: five columns for each half type."""
+    each = (
+        f"Behind the nodes of the model are five columns for the result in {', then five in '.join(halves)}."
     )
+    names = " nodes | half | float32 | Casts | worse |" * len(halves)
+    return TABLE.format(columns=each, names=names, rulers="--:|--:|--:|--:|---|" * len(halves))
 
 
 def _total(name: str, pairs: Sequence[tuple[Placement, Placement]]) -> str:
@@ -147,22 +154,41 @@ NOTHING = Placement()
 
 def _numbers(one: Placement) -> tuple[int, ...]:
     half, full = (sum(counts.values()) for counts in (one.half, one.full))
-    return one.nodes, half, full, one.float_casts, one.inserted_casts, one.copies, one.cpu_nodes
+    casts = one.float_casts, one.inserted_casts
+    return one.nodes, half, full, _left(one), *casts, one.copies, one.cpu_nodes
+
+
+def _left(one: Placement) -> int:
+    """The nodes on the GPU with float32 but no half whose operator has half kernels there."""
+    full = Counter(one.full)
+    for group in one.on_cpu:
+        full[group.operator] -= group.count if group.precision == FULL else 0
+    return sum(max(count, 0) for operator, count in full.items() if _has_half(operator))
+
+
+@functools.cache
+def _has_half(operator: str) -> bool:
+    """Whether CUDA's provider has a kernel with half for any version of an operator."""
+    spans = kernel_table.load("onnxruntime_cuda").get(operator, ())
+    takes = [taken for kernels in spans for kernel in kernels.takes for taken in kernel.values()]
+    return any(not taken.isdisjoint(BY_NAME) for taken in takes)
 
 
 def _ratios(half: str, rows: Sequence[Row]) -> str:
     found = {row.name: ratio for row in rows if (ratio := row.ratio(half)) is not None}
     if not found:
-        return f"| {half} | | | |\n"
+        return f"| {half} | | | | |\n"
     largest = max(found, key=lambda name: found[name])
     ordered = sorted(found.values())
     ninth = ordered[int(0.9 * (len(ordered) - 1))]
-    return f"| {half} | {statistics.median(ordered):.2f} | {ninth:.2f} | {largest} {found[largest]:.2f} |\n"
+    near = sum(ratio <= NEAR for ratio in ordered) / len(ordered)
+    middle = f"{statistics.median(ordered):.2f} | {ninth:.2f} | {near:.0%}"
+    return f"| {half} | {middle} | {largest} {found[largest]:.2f} |\n"
 
 
-def _line(row: Row) -> str:
+def _line(row: Row, halves: Sequence[str]) -> str:
     before = "does not load" if row.original.refused else f"{row.original.nodes:,}"
-    cells = [row.name, before, *(cell for half in HALVES for cell in _cells(row.original, row.results[half]))]
+    cells = [row.name, before, *(cell for half in halves for cell in _cells(row.original, row.results[half]))]
     return f"| {' | '.join(cells)} |"
 
 
@@ -170,7 +196,8 @@ def _cells(original: Placement, result: Placement) -> list[str]:
     if result.refused:
         return ["" if original.refused else "**does not load**", "", "", "", ""]
     worse = ", ".join(map(str, between(original, result).worse))
-    return [*(f"{number:,}" for number in _numbers(result)[:4]), worse]
+    nodes, half, full, _, casts, *_ = _numbers(result)
+    return [*(f"{number:,}" for number in (nodes, half, full, casts)), worse]
 
 
 def _refused(rows: Sequence[Row]) -> Iterator[str]:
@@ -193,12 +220,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--to", action="append", choices=tuple(BY_NAME), help="may be repeated; default: all")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    entries = json.loads((arguments.folder / "index.json").read_text())
+    folder, halves = arguments.folder, arguments.to or tuple(BY_NAME)
+    entries = json.loads((folder / "index.json").read_text())
     with placer(Device.CUDA) as place:
-        rows = [placed(entry["name"], arguments.folder / entry["file"], place) for entry in entries]
-    text = markdown(rows, stubs=opening.needs_stubs(Device.CUDA)).replace(f"{arguments.folder}", "FOLDER")
+        rows = [placed(entry["name"], folder / entry["file"], place, halves) for entry in entries]
+    text = markdown(rows, stubs=opening.needs_stubs(Device.CUDA), halves=halves)
+    text = text.replace(f"{folder}", "FOLDER")
     print(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)

@@ -7,7 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from amp_rewrite.placement.placement import Placement
+from amp_rewrite.placement.placement import OnCpu, Placement
+from amp_rewrite.placement.placement_log import CpuReason
 from tests import text
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +26,10 @@ def benchmark(monkeypatch):
 
 def test_the_page_has_totals_ratios_and_what_does_not_load(benchmark):
     """Totals are of models that load as they are; a result that does not load is marked."""
-    plain = Placement(operators={"MatMul": 10})
+    full = {"MatMul": 6, "Det": 1, "com.microsoft:BiasGelu": 3}
+    plain = Placement(
+        operators={"MatMul": 10}, full=full, on_cpu=(OnCpu("MatMul", "float32", CpuReason.PREFERRED, 2),)
+    )
     worse = Placement(operators={"MatMul": 9, "MemcpyToHost": 2}, half={"MatMul": 9})
     refused = Placement(refused="no kernel for <Cast>")
     rows = [
@@ -34,8 +38,10 @@ def test_the_page_has_totals_ratios_and_what_does_not_load(benchmark):
     ]
     page = benchmark.markdown(rows, stubs=True)
     assert "stub CUDA libraries" in page
-    assert "| float16 | 1 of 1 | 11 | 10 | 9 | 0 | 0 | 0 | 2 | 0 |" in page
-    assert "| float16 | 1.10 | 1.10 | good 1.10 |" in page
+    assert "| float32 | 1 of 1 | 10 | 10 | 0 | 10 | 7 | 0 | 0 | 0 | 2 |" in page
+    assert "| float16 | 1 of 1 | 11 | 10 | 9 | 0 | 0 | 0 | 0 | 2 | 0 |" in page
+    assert "| float16 | 1.10 | 1.10 | 100% | good 1.10 |" in page
+    assert "| bfloat16 | | | | |" in page
     assert "| good | 10 | 11 | 9 | 0 | 0 | copies 0 -> 2 | **does not load** |" in page
     assert "- **good** (bfloat16): no kernel for &lt;Cast>" in page
     assert "- **bad** (float32)" in page
@@ -56,3 +62,11 @@ def test_a_model_is_placed_as_it_is_and_in_each_half(benchmark, tmp_path):
     path.write_bytes(b"no model")
     row = benchmark.placed("m", path, lambda *_: Placement())
     assert row.results["float16"].refused.startswith("not rewritten: ")
+
+
+def test_one_half_type_may_be_asked_for(benchmark):
+    """Then the page has its columns alone."""
+    row = benchmark.Row("good", Placement(operators={"MatMul": 10}), {"bfloat16": Placement()})
+    page = benchmark.markdown([row], stubs=False, halves=("bfloat16",))
+    assert "float16 |" not in page.replace("bfloat16 |", "")
+    assert "| good | 10 | 0 | 0 | 0 | 0 |  |" in page

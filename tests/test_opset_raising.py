@@ -79,7 +79,7 @@ def test_it_stays(options):
     assert rewrite(model, options).model.opset_import[0].version == 11
 
 
-TWICE = CLIPPED.replace("[clip] b = Clip (a", "k = MatMul (a, w) [clip] b = Clip (k")
+TWICE = CLIPPED.replace("[clip] b = Clip (a", "j = MatMul (a, w) k = MatMul (j, w) [clip] b = Clip (k")
 SOFTMAX = """g (float[2, 4] x) => (float[2, 4] y) <float[4, 4] w> {
     a = MatMul (x, w)
     b = MatMul (a, w)
@@ -101,7 +101,8 @@ PLAIN = CONVOLUTION.format(size=8, middle="Sigmoid")
 POOLED = CONVOLUTION.format(size=4, middle="MaxPool <kernel_shape = [2, 2], strides = [2, 2]>")
 LEAKY = CONVOLUTION.format(size=8, middle="LeakyRelu")
 SQUEEZED = """g (float[1, 4] x) => (float[4] y) <float[4, 4] w> {
-    k = MatMul (x, w)
+    j = MatMul (x, w)
+    k = MatMul (j, w)
     a = MatMul (k, w)
     y = Squeeze <axes = [0]> (a)
 }"""

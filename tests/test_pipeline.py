@@ -29,7 +29,7 @@ def path(model, tmp_path):
     return tmp_path / "m.onnx"
 
 
-BEFORE = ["load", "prepare", "analyse", "classify", "colour", "plan", "freeze"]
+BEFORE = ["load", "prepare", "analyse", "classify", "colour", "predict", "plan", "freeze"]
 """The stages up to the first edit."""
 
 
@@ -233,7 +233,7 @@ def test_what_a_checker_refuses_before_is_a_warning(model):
 def test_no_check_when_not_asked(model):
     """Without the check there is no verdict of the checker."""
     model.graph.node[1].attribute.append(helper.make_attribute("odd", 1))
-    assert rewrite(model, Options(check=False)).report.warnings == ()
+    assert not any("checker" in warning for warning in rewrite(model, Options(check=False)).report.warnings)
 
 
 @pytest.fixture
@@ -282,9 +282,9 @@ def test_numbers(model):
 
 def test_a_very_large_model_is_checked_for_its_structure_and_says_so(model, monkeypatch):
     """Beyond the limit onnx infers no types again: the report warns of it; below, nothing is said."""
-    assert rewrite(model).report.warnings == ()
+    before = rewrite(model).report.warnings
     monkeypatch.setattr(result_checks, "FULL_UP_TO", 1)
-    (warning,) = rewrite(model).report.warnings
+    (warning,) = set(rewrite(model).report.warnings) - set(before)
     assert "structure only" in warning
 
 

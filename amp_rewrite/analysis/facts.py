@@ -58,7 +58,7 @@ def gather(prepared: Prepared, options: Options, seen: Observed) -> Facts:
     observed.refuse_foreign(model.graph, seen)
     graph = unit_building.build(model, prepared.types, options.target, options.half)
     if prepared.form.idioms:
-        graph = marking.mark(graph, options.half)
+        graph = marking.mark(graph, options)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
     old = _old_opset(model.graph, options.half)

@@ -14,7 +14,7 @@ from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, writt
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
-from amp_rewrite.policy import operator_lists, targets
+from amp_rewrite.policy import devices, operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.process.stopwatch import Progress
@@ -64,6 +64,10 @@ _FLAGS = (
         help="Do not compute what depends on stored values alone, nor merge BatchNormalizations, beforehand.",
     ),
     click.option("--keep-opset", is_flag=True, help="Do not raise the opset to one that has more kernels."),
+    _choice("--device", devices.BY_NAME, devices.H200.name, "The device for which times are predicted."),
+    click.option(
+        "--gate", is_flag=True, help="Leave a model as it is that is predicted to be no faster in half."
+    ),
     click.option(
         "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
     ),
@@ -105,6 +109,8 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         keep_functions=flags["keep_functions"],
         fold=not flags["no_fold"],
         keep_opset=flags["keep_opset"],
+        device=devices.BY_NAME[flags["device"]],
+        gate=flags["gate"],
     )
     return DecisionFlags(options, None, decided=bool(given))
 

@@ -167,6 +167,8 @@ class RewriteJob:
             on_plan=self.on_plan,
             progress=self.progress,
         )
+        told = tuple(map(in_flags, result.report.warnings))
+        result = replace(result, report=replace(result.report, warnings=told))
         if not overwritten:
             return result
         writing.save(loading.load(result.model), self.model, self.options.external_data)

@@ -34,13 +34,19 @@ def print_result(
         _write_json(json_, report, verdict, reason, _told(advice, placed))
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))
     if reason == NOTHING_CHANGED:
-        console.print(f"nothing changed: no node became {report.half}, and the result computes what it did")
+        console.print(_nothing_changed(report))
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
         terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
     passed = verdict.ok if isinstance(verdict, Verdict) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
+
+
+def _nothing_changed(report: Report) -> str:
+    if report.gated:
+        return f"nothing changed: the result is the original, as --gate asks where {report.half} does not pay"
+    return f"nothing changed: no node became {report.half}, and the result computes what it did"
 
 
 def _told(advice: Advice, placed: Comparison | None) -> dict[str, object]:
@@ -54,7 +60,8 @@ def _write_json(
     if isinstance(judged, AmpRewriteError):
         verdict = {"not_compared": in_flags(judged)}
     verified = {"verified": not reason, "not_verified": reason or None}
-    writing.write_json({**report.to_json(), **verified, "verification": verdict, **told}, path)
+    plain = {**report.to_json(), "warnings": list(map(in_flags, report.warnings))}
+    writing.write_json({**plain, **verified, "verification": verdict, **told}, path)
 
 
 def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
@@ -73,6 +80,9 @@ def print_plan(console: Console, analysis: Analysis, json_: Path | None, placed:
         _write_json(json_, analysis.report(), None, "--dry-run was given", _told(advice, placed))
     terminal_rewrite.print_plan(console, analysis.plan)
     terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
+    terminal_rewrite.print_lines(console, summary.prediction_lines(analysis.report().prediction))
+    for warning in analysis.predicted:
+        console.print(f"warning  {in_flags(warning)}")
     halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))
     console.print(
         f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "

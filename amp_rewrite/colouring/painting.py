@@ -26,6 +26,8 @@ class Rule(enum.Enum):
     SPREAD = "spread"
     SETTLE = "settle"
     LEFT = "left"
+    PRUNE = "prune"
+    GATE = "gate"
 
 
 @dataclass(frozen=True, slots=True)

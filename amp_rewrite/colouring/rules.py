@@ -29,6 +29,7 @@ from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import weight_derived
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
+from amp_rewrite.colouring.ties import Ties, edges_of
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.policy.options import Level
@@ -71,7 +72,7 @@ class _Rules:
         self._kinds = [entry.taken_as for entry in entries]
         self._listed = [entry.unheld or entry.taken_as for entry in entries]
         self._paints: dict[int, Paint] = {}
-        self._tied = _Ties(graph.ties)
+        self._tied = Ties(graph.ties)
         self._leaving = frozenset(graph.root.outputs)
 
     def paint(self, rule: Rule, found: _Found) -> list[int]:
@@ -114,6 +115,8 @@ class _Rules:
 
     def follow_and_spread(self, *, follow: bool) -> None:
         """Both rules in turn until neither paints: what follows also follows through CLEAR units."""
+        entering = (alike.result for alike in self._graph.alike if follow and alike.enters)
+        self.paint(Rule.FOLLOW, dict.fromkeys(filter(self._is_open, entering)))
         fresh = self._halves()
         while fresh:
             found = reach(fresh, self._consumers, self._follows) if follow else {}
@@ -138,30 +141,32 @@ class _Rules:
     def settle_types(self) -> None:
         """Weights are HALF only where their data are, where a runtime fuses both into one node of one type.
 
-        FULL weights make the producer of the data FULL; then data that are FULL, or that anyone reads as such
-        (both read one Cast, which is not fused), make the weights FULL.
+        FULL weights make the producer of the data FULL; then data that are FULL, or that anyone reads as
+        such (both read one Cast, which is not fused), make the weights FULL. Where half is forced on the
+        statistics no Cast stands before them.
         """
         found = self._graph.alike
-        if not found:
-            return
-        producers = _edges((u, alike.producer) for alike in found for u in alike.weights)
+        producers = edges_of((unit, alike.producer) for alike in found for unit in alike.weights)
         self._fill(producers, producers)
-        weights = _edges(
+        weights = edges_of(
             (reader, unit)
             for alike in found
-            for reader in (alike.producer, *alike.beside)
+            for reader in (alike.producer, *(() if self._is_half(alike.result) else alike.beside))
             for unit in alike.weights
         )
-        for alike in found:
-            if alike.producer is None or alike.leaves:
-                weights.setdefault(alike.result, []).extend(alike.weights)
-        self._fill(weights, weights)
+        given = [alike for alike in found if alike.producer is None and not alike.enters]
+        shown = [alike for alike in found if alike.leaves and not self._is_half(alike.result)]
+        for alike in (*given, *shown):
+            self._paint_full({unit: alike.result for unit in alike.weights if self._is_half(unit)})
+        self._fill((*weights, *producers), weights)
 
     def _fill(self, units: Iterable[int], edges: Mapping[int, Sequence[int]]) -> None:
         """Paints FULL what is HALF and reachable, by these edges and by ties, from those that are FULL."""
-        tied = _Ties(self._graph.ties)
+        tied = Ties(self._graph.ties)
         full = [unit for unit in units if not self._is_half(unit)]
-        found = reach(full, lambda unit: (*edges.get(unit, ()), *tied.of(unit)), self._is_half)
+        self._paint_full(reach(full, lambda unit: (*edges.get(unit, ()), *tied.of(unit)), self._is_half))
+
+    def _paint_full(self, found: Mapping[int, int]) -> None:
         for unit, cause in found.items():
             self._paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
 
@@ -219,15 +224,6 @@ class _Rules:
         yield from self._tied.of(unit)
 
 
-def _edges(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, list[int]]:
-    """The edges of a graph, each from the first of a pair to the second, where there are both."""
-    found: dict[int, list[int]] = {}
-    for start, end in pairs:
-        if start is not None and end is not None:
-            found.setdefault(start, []).append(end)
-    return found
-
-
 def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:
     return (unit for unit, other in enumerate(kinds) if other is kind)
 
@@ -235,21 +231,3 @@ def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:
 def _is_held(entry: Entry) -> bool:
     """Whether more than a list holds a unit in float32."""
     return entry.kind is Kind.FIXED and entry.authority is not Authority.LIST
-
-
-class _Ties:
-    """What a unit is tied to; a group is given out once, since who asked has gone to all of it."""
-
-    def __init__(self, ties: Sequence[tuple[int, ...]]) -> None:
-        self._ties = ties
-        self._groups: dict[int, list[int]] = {}
-        self._given: set[int] = set()
-        for group, members in enumerate(ties):
-            for unit in members:
-                self._groups.setdefault(unit, []).append(group)
-
-    def of(self, unit: int) -> Iterator[int]:
-        for group in self._groups.get(unit, ()):
-            if group not in self._given:
-                self._given.add(group)
-                yield from self._ties[group]

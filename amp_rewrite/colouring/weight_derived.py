@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import varying as values_that_vary
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.policy.operator_lists import Entry, Kind
@@ -28,7 +29,9 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
             and found.issuperset(graph.predecessors[unit.index])
             and entering.isdisjoint(map(value_of, unit.uses))
         ):
-            varying = _varying(graph) if varying is None else varying  # few models come this far
+            varying = (
+                values_that_vary.find(graph.nodes) if varying is None else varying
+            )  # few models come this far
             if not varying.isdisjoint(unit.node.outputs):
                 found.add(unit.index)
     return frozenset(found)
@@ -37,14 +40,3 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
 def _is_inside(graph: UnitGraph, unit: int) -> bool:
     """Whether a unit is inside of an operator that is written out."""
     return unit in graph.spelled and graph.spelled[unit].part is Part.INNER
-
-
-def _varying(graph: UnitGraph) -> set[ir.Value | None]:
-    """All values that depend on an input of the model or of a body."""
-    found: set[ir.Value | None] = set()
-    for inner, nodes in graph.nodes.items():
-        found.update(value for value in inner.inputs if value.const_value is None)
-        for node in nodes:
-            if not found.isdisjoint(node.inputs):
-                found.update(node.outputs)
-    return found

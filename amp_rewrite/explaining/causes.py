@@ -174,6 +174,8 @@ def _key(root: Decision) -> Hashable:
     entry = root.entry
     if root.by_hand:
         return "by hand"
+    if root.paint.rule in (Rule.PRUNE, Rule.GATE):
+        return root.paint.rule
     if entry.authority in FOUND:
         return entry.evidence.reason
     if entry.authority is Authority.PIN:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring import classification, match_counts, rules
+from amp_rewrite.colouring import classification, match_counts, paying, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.costs.prices import Prices
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import causes, suggestions
+from amp_rewrite.explaining import causes, predictions, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence
@@ -38,8 +40,9 @@ class ModelState:
 class Analysis:
     """All that is known and decided of a model, before anything changes.
 
-    `findings` are what holds single units in float32. `replayed` holds where a saved plan decided. `loaded`,
-    `graph` and `plan` refer to the model itself, which is another after `rewrite`.
+    `findings` are what holds single units in float32, and `predicted` warnings of predicted times. `replayed`
+    holds where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which is another
+    after `rewrite`.
     """
 
     loaded: Loaded
@@ -53,6 +56,8 @@ class Analysis:
     matched: tuple[Matched, ...]
     io: tuple[IOType, ...]
     state: ModelState
+    predicted: tuple[str, ...]
+    _prices: Prices | None
     _report: Report
 
     def report(self) -> Report:
@@ -87,7 +92,8 @@ class Analysis:
         """
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options)
-        return rules.paint(self.graph, entries, follow=options.follow, level=options.level)
+        painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
+        return paying.pruned(self.graph, painting, options, self._prices).painting
 
     def _refuse_edited(self) -> None:
         if self.state.is_edited:
@@ -101,7 +107,7 @@ class Analysis:
 class Decided:
     """What was decided, and the options by which; `replayed` holds where a saved plan decided."""
 
-    painting: Painting
+    priced: Priced
     plan: Plan
     options: Options
     replayed: bool
@@ -112,7 +118,8 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
 
     The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
     """
-    graph, painting, plan, options = facts.graph, decided.painting, decided.plan, decided.options
+    graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
+    painting, predicted = priced.painting, predictions.warnings(priced.prediction, gated=priced.gated)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
@@ -123,7 +130,9 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         form_changes=prepared.changes,
         size_before=loaded.size,
         matched=matched,
-        warnings=warnings,
+        prediction=priced.prediction,
+        gated=priced.gated,
+        warnings=(*warnings, *predicted),
     )
     return Analysis(
         loaded,
@@ -137,5 +146,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         matched,
         io_types(loaded.model, graph.types),
         ModelState(),
+        predicted,
+        priced.prices,
         planned,
     )

@@ -66,6 +66,8 @@ def _because(decision: Decision, cause: str) -> str:
     if rule is Rule.DENY and kind is not Kind.DENY:
         downstream = f"downstream of {cause or _GONE}, which is denied or suspect itself"
         return f"stays float32: {own}, and {downstream}" if kind is Kind.FIXED else downstream
+    if rule in (Rule.PRUNE, Rule.GATE):
+        return f"stays float32: {in_words(decision.entry.evidence)}"
     if rule is Rule.LEFT:
         return _LEFT.get(kind, f"stays float32: {own}")
     if rule in _ON_THE_WAY:

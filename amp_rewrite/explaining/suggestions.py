@@ -71,6 +71,8 @@ def _without_trying(cause: RootCause) -> str:
     root = cause.first
     if root.by_hand:
         return 'set "colour" to "half" in the plan'
+    if root.paint.rule in _PREDICTED:
+        return _PREDICTED[root.paint.rule]
     if root.entry.authority is Authority.SCHEMA:
         alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
         return "nothing: it can only be float32 here" if alone else ""  # what is downstream might be freed
@@ -81,6 +83,7 @@ def _without_trying(cause: RootCause) -> str:
     return "nothing to gain: it goes with what is beside it" if root.entry.kind is Kind.CLEAR else ""
 
 
+_PREDICTED = {Rule.PRUNE: "nothing to gain, as predicted", Rule.GATE: "leave out --gate"}
 _BY_USER = frozenset((Authority.PIN, Authority.OVERRIDE))
 
 

@@ -17,7 +17,7 @@ class Authority(enum.Enum):
     the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
     recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
     lists differently. TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. LIST: an
-    operator list.
+    operator list. PREDICTION: times that are predicted for a device; it takes from half, and never gives.
     """
 
     SCHEMA = "schema"
@@ -32,6 +32,7 @@ class Authority(enum.Enum):
     TARGET = "target"
     IDIOM = "idiom"
     LIST = "list"
+    PREDICTION = "prediction"
 
     def outranks(self, other: Authority) -> bool:
         """Whether what this one says holds against the other."""
@@ -88,15 +89,19 @@ class Reason(enum.Enum):
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"
+    # predicted times
+    ISLAND = "island"
+    GATED = "gated"
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of a unit: who says it, by which reason, and what that rests on, as far as it has it.
 
-    `subject` names what it is about: a value, a pattern, an attribute, a list or a target. `number` is the
-    number that was found and `limit` the one it is held against. `half` names the half type, and `text` is
-    the sentence of a list, or the attribute that a target refuses.
+    `subject` names what it is about: a value, a pattern, an attribute, a list, a target or a device. `number`
+    is the number that was found and `limit` the one it is held against. `half` names the half type, and
+    `text` is the sentence of a list, or the attribute that a target refuses. `nodes` and `casts` count those
+    of a part of the model.
     """
 
     authority: Authority
@@ -106,3 +111,5 @@ class Evidence:
     limit: float | None = None
     half: str = ""
     text: str = ""
+    nodes: int | None = None
+    casts: int | None = None

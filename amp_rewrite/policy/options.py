@@ -11,7 +11,8 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.policy import targets
+from amp_rewrite.policy import devices, targets
+from amp_rewrite.policy.devices import H200, Device
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.operator_lists import OpLists, load, shipped
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
@@ -92,15 +93,16 @@ class Options:
     """How to rewrite.
 
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
-    type. `target` is the runtime that the model is for. `follow` is the rule that keeps a matrix product
-    and what follows it in one piece. `io` types the inputs and outputs, save those in `keep_io`.
-    `keep_functions` leaves calls of model-local functions as they are, in float32, instead of inlining
-    them. `fold` computes what depends on stored values alone, and merges BatchNormalizations, before anything
-    is decided; `keep_opset` leaves the opset as it is. `check` has onnx check the result, `metadata` leaves
-    the decisions in the metadata of the result. `external_data` says where a result that is a file keeps its
-    weights.
+    type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are
+    predicted not to pay there stay float32, and with `gate` the model as a whole, if that is predicted of it.
+    `follow` is the rule that keeps a matrix product and what follows it in one piece. `io` types the inputs
+    and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
+    in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
+    BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
+    check the result, `metadata` leaves the decisions in the metadata of the result. `external_data` says
+    where a result that is a file keeps its weights.
 
-    `half`, `target`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
+    `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
     of a file, `keep_io` as one name or several. Raises OptionError, which names the field, for anything
     else, and ListError for a list that is not there or is wrong.
@@ -120,6 +122,8 @@ class Options:
     check: bool
     metadata: bool
     external_data: ExternalData
+    device: Device
+    gate: bool
 
     def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
         self,
@@ -137,6 +141,8 @@ class Options:
         check: bool = True,
         metadata: bool = True,
         external_data: ExternalData | Beside | str = _AS_IT_WAS,
+        device: Device | str = H200,
+        gate: bool = False,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
@@ -153,11 +159,19 @@ class Options:
         hold("check", arguments.flag("Options.check", check))
         hold("metadata", arguments.flag("Options.metadata", metadata))
         hold("external_data", _external_data(external_data))
+        hold("device", arguments.named("Options.device", device, Device, devices.BY_NAME))
+        hold("gate", arguments.flag("Options.gate", gate))
 
     @property
     def only_grappler(self) -> bool:
         """Whether TensorFlow's lists and rules decide, and nothing else: colours are Grappler's."""
         return not self.follow and self.operator_lists().name == GRAPPLERS
+
+    @property
+    def prunes(self) -> bool:
+        """Whether what does not pay is taken from half again; TensorFlow's lists decide alone."""
+        listed = self.operator_lists().name == GRAPPLERS
+        return not listed and self.level is not Level.UNSAFE_FORCE_ALL
 
     @property
     def form(self) -> Form:

@@ -17,7 +17,20 @@ def in_words(evidence: Evidence) -> str:
         limit=_Number(evidence.limit),
         half=evidence.half,
         text=evidence.text or _WORDS[Reason.ASKED],
+        part=_part(evidence),
+        price=_price(evidence.number),
     )
+
+
+def _part(evidence: Evidence) -> str:
+    """The nodes and Casts of a part of the model."""
+    counts = ((evidence.nodes, "node"), (evidence.casts, "Cast"))
+    known = ((count, noun) for count, noun in counts if count is not None)
+    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in known)
+
+
+def _price(times: float | None) -> str:
+    return "more than it saves" if times is None else f"{times:.3g} times what it saves"
 
 
 class _Number:
@@ -81,4 +94,6 @@ _WORDS: Mapping[Reason, str] = {
     Reason.CAST: "a Cast takes the types that are beside it",
     Reason.NOT_LISTED: "the operator is on no list of {subject}",
     Reason.LISTED: "{text}",
+    Reason.ISLAND: "an island of {part}, predicted to cost {price} on {subject}",
+    Reason.GATED: "the gate: {half} is predicted to be {number:.3g} times as fast as float32 on {subject}",
 }

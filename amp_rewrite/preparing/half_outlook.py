@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import constants
+from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import half_ports
 from amp_rewrite.preparing.half_ports import HalfPorts
@@ -19,22 +19,19 @@ from amp_rewrite.preparing.half_ports import HalfPorts
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The nodes that will likely be half, how many Casts stand between them and the others, and how many of
-    them are a Clip that has to be written as two nodes for it (clip_as_max_min).
+    """The nodes that will likely be half, and by how many the ones that compute exceed those that are added:
+    Casts, and one for each Clip that has to be two nodes (clip_as_max_min).
     """
 
     half: frozenset[ir.Node]
-    casts: int
-    doubled: int
-
-    @property
-    def gain(self) -> int:
-        """How many nodes more are half than there are added."""
-        return len(self.half) - self.casts - self.doubled
+    gain: int
 
 
 def of(nodes: Iterable[ir.Node], types: Types, ports: HalfPorts, version_of: Callable[[str], int]) -> Outlook:
-    """The outlook of these nodes at the opsets that `version_of` gives by domain; linear in their ports."""
+    """The outlook of the nodes of a model, in order, at the opsets that `version_of` gives by domain; linear
+    in their ports. What depends on stored values alone is no node: it is computed once.
+    """
+    nodes, stored = _split(nodes)
     max_and_min = ports.prefers_max_and_min(version_of(""))
 
     def float32(node: ir.Node) -> frozenset[ir.Value]:
@@ -50,10 +47,24 @@ def of(nodes: Iterable[ir.Node], types: Types, ports: HalfPorts, version_of: Cal
             fresh = [node for node in _beside(value) if value in around.get(node, ()) and node not in half]
             half.update(fresh)
             waiting.extend(fresh)
-    touched = {value for node in half for value in around[node]}
+    touched = {value for node in half for value in around[node]} - stored
     casts = sum(_casts(value, half, around) for value in touched)
     doubled = sum(map(half_ports.is_clip, half)) if max_and_min else 0
-    return Outlook(frozenset(half), casts, doubled)
+    return Outlook(frozenset(half), sum(map(ports.computes, half)) - casts - doubled)
+
+
+def _split(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
+    """The nodes that depend on more than stored values, and the values that do not."""
+    found: list[ir.Node] = []
+    stored: set[ir.Value] = set()
+    for node in nodes:
+        read = [value for value in node.inputs if value is not None]
+        known = all(value in stored or value.const_value is not None for value in read)
+        if known and (read or node.op_type == "Constant") and not control_flow.may_have_bodies(node):
+            stored.update(node.outputs)
+        else:
+            found.append(node)
+    return found, stored
 
 
 _CLIPPED = (0, ~0)
@@ -65,16 +76,16 @@ _Around = dict[ir.Node, frozenset[ir.Value]]
 
 
 def _beside(value: ir.Value) -> Iterator[ir.Node]:
-    """The nodes that a value connects, unless it is stored."""
+    """The nodes that a value connects, unless it is stored or comes from outside."""
     producer = value.producer()
-    if producer is not None and producer.op_type != "Constant":
+    if producer is not None:
         yield producer
         yield from value.consumers()
 
 
 def _casts(value: ir.Value, half: set[ir.Node], around: _Around) -> int:
     """How many Casts a value needs, from float32 or to it; none where it is stored."""
-    if constants.stored_as(value) is not None:
+    if value.const_value is not None:
         return 0
     producer = value.producer()
     is_made_half = producer in half and value in around[producer]

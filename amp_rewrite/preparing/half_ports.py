@@ -50,6 +50,10 @@ class HalfPorts:
         """Whether the operator of a node is on the list `allow`: without one, nothing becomes half."""
         return self._kinds.get((node.domain, node.op_type)) is Kind.ALLOW
 
+    def computes(self, node: ir.Node) -> bool:
+        """Whether half makes a node faster: those on the list `clear` take the type of their neighbours."""
+        return self._kinds.get((node.domain, node.op_type)) in (Kind.ALLOW, Kind.INFER)
+
     def prefers_max_and_min(self, version: int) -> bool:
         """Whether Max and Min can be half at an opset, and Clip cannot."""
         calls = (Call("", name, version, inputs, 1) for name, inputs in (("Clip", 1), ("Max", 2), ("Min", 2)))

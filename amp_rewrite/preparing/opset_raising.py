@@ -72,7 +72,7 @@ class _Raising:
         types = element_types.infer(self._model)
         gains = {version: self._gain(version, types) for version in (self._old, *versions)}
         for version in sorted(versions, key=lambda version: (-gains[version], version)):
-            if gains[version] > max(gains[self._old], 0) and self._is_free(version, types):
+            if gains[version] > gains[self._old] and self._is_free(version, types):
                 yield version
 
     def _frees(self, version: int) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from amp_rewrite.colouring.match_counts import Matched
+from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.explaining import form_sentences
+from amp_rewrite.explaining import form_sentences, predictions
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.report import Report
 
@@ -29,6 +30,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
+    yield from prediction_lines(report.prediction)
     if report.saturated:
         clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
         yield SummaryLine("masks", clamped)
@@ -45,6 +47,12 @@ def lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("warning", warning)
     for fault in report.broken:
         yield SummaryLine("BROKEN", fault)
+
+
+def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:
+    """The predicted times, where there are any."""
+    if found is not None:
+        yield SummaryLine("time", predictions.summary(found))
 
 
 def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:

@@ -12,7 +12,7 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.rewriting import json_fields
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
-from amp_rewrite.rewriting.json_fields import FLAG, NUMBER, TEXT, JsonFields, one_of, or_null
+from amp_rewrite.rewriting.json_fields import COUNT, FLAG, NUMBER, TEXT, JsonFields, one_of, or_null
 
 Record = Mapping[str, Any]
 
@@ -48,6 +48,7 @@ def of_entry(entry: Entry) -> Record:
 _EVIDENCE_DETAILS: JsonFields = {
     **{name: json_fields.optional(TEXT) for name in ("subject", "half", "text")},
     **{name: json_fields.optional(NUMBER) for name in ("number", "limit")},
+    **{name: json_fields.optional(COUNT) for name in ("nodes", "casts")},
 }
 ENTRY_FIELDS: JsonFields = {
     "kind": one_of(Kind),

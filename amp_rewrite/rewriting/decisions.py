@@ -53,7 +53,7 @@ class Decision:
         return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
 
 
-_GIVE_FULL = (Rule.DENY, Rule.LEFT)
+_GIVE_FULL = (Rule.DENY, Rule.LEFT, Rule.PRUNE, Rule.GATE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ class SavedPlan:
             keep_functions=self.form.keep_functions,
             fold=self.form.fold,
             keep_opset=not self.form.raise_opset,
+            gate=False,
         )
 
     def entries(self, graph: UnitGraph) -> tuple[Entry, ...]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting.plan import Plan, Storage
 
@@ -35,7 +36,8 @@ class NodeCounts:
 class Report:
     """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
-    `changed` says whether the result differs from the original.
+    `changed` says whether the result differs from the original. `prediction` are predicted times, None where
+    nothing is half; where the model is `gated`, they are what half would have taken.
     `form_changes` are what was changed, in float32, before anything was decided.
     `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
     `observed` counts the units kept in float32 because of observed values, and `matched` the nodes that match
@@ -52,6 +54,8 @@ class Report:
     saturated: int
     flushed: int
     observed: int = 0
+    prediction: Prediction | None = None
+    gated: bool = False
     form_changes: tuple[FormChange, ...] = ()
     casts_removed: int = 0
     size_before: int = 0
@@ -69,7 +73,8 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
         changes = [{**asdict(change), "kind": change.kind.value} for change in self.form_changes]
-        return asdict(self) | {"ok": self.ok, "form_changes": changes, "seconds": dict(self.seconds)}
+        plain = {"ok": self.ok, "form_changes": changes, "seconds": dict(self.seconds)}
+        return asdict(self) | plain | {"prediction": self.prediction and self.prediction.to_json()}
 
 
 class Extent(enum.IntEnum):

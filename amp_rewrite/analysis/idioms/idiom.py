@@ -19,8 +19,8 @@ class Idiom:
     `outer` go with the operator as its weight, its bias or, where there is no `inner`, as its only parts:
     they count as the operator does, and have one colour. Without `inner` there is no `result`.
 
-    `fused_if_alike` holds where a runtime fuses the nodes into one whose data and weights must have one type:
-    then the producer of `data` and `outer` have one colour where nobody else reads `data` in float32.
+    `typed_as` is a value where a runtime fuses the nodes into one whose weights must have the type of that:
+    then its producer and `outer` have one colour, or `outer` are float32 as somebody else reads it as that.
     """
 
     operator: Operator
@@ -28,7 +28,7 @@ class Idiom:
     inner: tuple[ir.Node, ...] = ()
     result: ir.Node | None = None
     outer: tuple[ir.Node, ...] = ()
-    fused_if_alike: bool = False
+    typed_as: ir.Value | None = None
 
 
 class Part(enum.Enum):
@@ -51,12 +51,14 @@ class Spelled:
 class Alike:
     """Units whose types a runtime wants to be one: the producer of data, None where no unit is, and weights.
 
-    `result` is the result of the idiom, and `beside` are the units outside of it that read the data. `leaves`
-    holds where the data are an output of a graph.
+    `result` is the result of the idiom, and `beside` are the units outside of it that read the data (none
+    where they are made inside of it). `enters` holds where the data are an input of the model that becomes
+    half, `leaves` where they are an output that does not.
     """
 
     result: int
     producer: int | None
     weights: tuple[int, ...]
     beside: tuple[int, ...]
+    enters: bool
     leaves: bool

@@ -7,31 +7,33 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import normalisation
+from amp_rewrite.analysis.idioms import activations, normalisation, patterns, softmax
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.options import IOTypes, Options
 
 Recognise = Callable[[UnitGraph, Half], Iterable[Idiom]]
 """Finds the idioms of one kind in a model that is to become that half type; linear in the nodes, and the same
 whatever the order of independent nodes.
 """
 
-RECOGNISED: tuple[Recognise, ...] = (normalisation.find,)
+RECOGNISED: tuple[Recognise, ...] = (normalisation.find, activations.find, softmax.find)
 
 
-def mark(graph: UnitGraph, half: Half) -> UnitGraph:
+def mark(graph: UnitGraph, options: Options) -> UnitGraph:
     """The same graph with the parts of idioms marked, an edge from the data of each to its result, and ties.
 
     A unit that is part of several idioms is the first of INNER, RESULT and OUTER that it is in any.
     """
-    idioms = [idiom for recognise in RECOGNISED for idiom in recognise(graph, half)]
-    return _Marking(graph, idioms).marked() if idioms else graph
+    idioms = [idiom for recognise in RECOGNISED for idiom in recognise(graph, options.half)]
+    return _Marking(graph, idioms, options).marked() if idioms else graph
 
 
 class _Marking:
-    def __init__(self, graph: UnitGraph, idioms: Sequence[Idiom]) -> None:
-        self._graph, self._idioms = graph, idioms
+    def __init__(self, graph: UnitGraph, idioms: Sequence[Idiom], options: Options) -> None:
+        self._graph, self._idioms, self._options = graph, idioms, options
+        self._entering, self._leaving = frozenset(graph.root.inputs), frozenset(graph.root.outputs)
         self._units: dict[ir.Node, list[int]] = {}
         nodes = {node for idiom in idioms for node in (*idiom.inner, *idiom.outer)}
         for unit in graph.units:
@@ -45,7 +47,7 @@ class _Marking:
             if producer not in predecessors[result]:
                 predecessors[result] = [*predecessors[result], producer]
                 successors[producer] = [*successors[producer], result]
-        outer = (self._of(idiom.outer) for idiom in self._idioms)
+        outer = (self._making(idiom.outer) for idiom in self._idioms)
         return replace(
             graph,
             predecessors=predecessors,
@@ -57,6 +59,10 @@ class _Marking:
 
     def _of(self, nodes: Iterable[ir.Node]) -> tuple[int, ...]:
         return tuple(unit for node in nodes for unit in self._units.get(node, ()))
+
+    def _making(self, nodes: Iterable[ir.Node]) -> tuple[int, ...]:
+        """The units of these nodes that produce values: an exponent may have a type of its own."""
+        return tuple(unit for unit in self._of(nodes) if self._graph.units[unit].defs)
 
     def _entrances(self) -> Iterator[tuple[int, int]]:
         """The producer of the data and the result of each idiom that has both as units."""
@@ -80,23 +86,29 @@ class _Marking:
         if part is Part.RESULT:
             return () if result is None else (result,)
         if part is Part.OUTER:
-            return self._of(idiom.outer)
+            return self._making(idiom.outer)
         return (unit for unit in self._of(idiom.inner) if unit != result)
 
-    def _fused(self) -> Iterator[tuple[Idiom, int]]:
+    def _fused(self) -> Iterator[tuple[Idiom, ir.Value, int]]:
         for idiom in self._idioms:
             result = self._result(idiom)
-            if idiom.fused_if_alike and result is not None and self._of(idiom.outer):
-                yield idiom, result
+            if idiom.typed_as is not None and result is not None and self._of(idiom.outer):
+                yield idiom, idiom.typed_as, result
 
-    def _alike(self, idiom: Idiom, result: int) -> Alike:
-        graph, data = self._graph, idiom.data
-        inner = frozenset(self._of(idiom.inner))
-        beside = (unit for unit, _ in graph.uses.get(data, ()) if unit not in inner)
+    def _alike(self, idiom: Idiom, data: ir.Value, result: int) -> Alike:
+        graph, inner = self._graph, frozenset(self._of(idiom.inner))
+        seen = patterns.passed_on(data)
+        beside = (unit for value in seen for unit, _ in graph.uses.get(value, ()) if unit not in inner)
         return Alike(
             result=result,
             producer=graph.producer.get(data),
             weights=self._of(idiom.outer),
             beside=tuple(dict.fromkeys(beside)),
-            leaves=data.is_graph_output(),
+            enters=data in self._entering and self._is_half_io(data),
+            leaves=any(value in self._leaving and not self._is_half_io(value) for value in seen),
         )
+
+    def _is_half_io(self, value: ir.Value) -> bool:
+        """Whether an input or output of the model becomes half."""
+        asked = self._options.io is IOTypes.HALF and value.name not in self._options.keep_io
+        return asked and not value.is_initializer()

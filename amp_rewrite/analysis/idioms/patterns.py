@@ -51,6 +51,17 @@ def origin(value: ir.Value) -> ir.Value:
     return value
 
 
+def passed_on(value: ir.Value) -> tuple[ir.Value, ...]:
+    """A value, and the outputs of Identities of it: runtimes take them for the same."""
+    found = {value: None}
+    todo = [value]
+    while todo:
+        made = [node.outputs[0] for node, _ in todo.pop().uses() if is_default(node, "Identity")]
+        todo += [other for other in made if other not in found]
+        found.update(dict.fromkeys(made))
+    return tuple(found)
+
+
 def readers(value: ir.Value) -> tuple[ir.Node, ...]:
     """The nodes that read a value, each once; none where it is also an output of a graph."""
     return () if value.is_graph_output() else tuple(dict.fromkeys(node for node, _ in value.uses()))

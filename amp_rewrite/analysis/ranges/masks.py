@@ -36,7 +36,9 @@ def _masks(use: UnitUse, context: Context) -> bool:
 
 
 def _is_softmax(use: UnitUse, context: Context) -> bool:
-    return effective_op(context.node(use.unit)) in _SOFTMAX
+    spelled = context.graph.spelled.get(use.unit)
+    operator = spelled.operator[1] if spelled is not None else effective_op(context.node(use.unit))
+    return operator in _SOFTMAX
 
 
 def _carries(use: UnitUse, context: Context) -> bool:
@@ -47,7 +49,7 @@ def _carries(use: UnitUse, context: Context) -> bool:
 
 def _sign_after(use: UnitUse, context: Context) -> float | None:
     """-1, +1 or _AS_THE_MASK_SAYS; None if the unit does not propagate a mask."""
-    if not _carries(use, context):
+    if not _carries(use, context) or _is_softmax(use, context):
         return None
     operator = effective_op(context.node(use.unit))
     if operator == "Mul":

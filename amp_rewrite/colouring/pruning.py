@@ -1,0 +1,106 @@
+"""The rule `prune`, and the gate: half units that cost more than they save become FULL.
+
+| not pruned                               | why                                            |
+|------------------------------------------|------------------------------------------------|
+| what a pin or an override decided        | the user knows better                          |
+| anything at the level `unsafe-force-all` | it was asked for everything                    |
+| anything, where nothing would be left    | who asks for half gets half; the report says   |
+|                                          | that it does not pay, and the gate is for who  |
+|                                          | wants it that way                              |
+
+Sizes count as large (ModelCosts.large), and as larger still where nothing would be left. Keeping more in
+float32 leaves half no unit that would be pruned without (costs.unpaid_parts), unless it takes the last part
+that pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
+from amp_rewrite.costs import islands, unpaid_parts
+from amp_rewrite.costs.islands import Island
+from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.prices import Prices
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.operator_lists import Entry, Kind
+
+_BY_USER = (Authority.PIN, Authority.OVERRIDE)
+
+
+def prune(prices: Prices, painting: Painting) -> Painting:
+    """The painting with what does not pay in float32; linear in units and edges."""
+    halves = [paint.colour is Colour.HALF for paint in painting.paints]
+    kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER]
+    has_half = any(kind.dtype == prices.costs.half.dtype for kind in prices.graph.types.values())
+    for larger in _LARGER:
+        costs = prices.costs.at(larger)
+        unpaid = unpaid_parts.find(prices.graph, costs, prices.borders, halves, kept)
+        left = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
+        if not unpaid:
+            return painting
+        if has_half or _has_allowed(painting.entries, left):
+            found = islands.find(prices.graph, costs, prices.borders, left, unpaid)
+            return _without(prices, painting, found)
+    return painting
+
+
+_LARGER = (1, 8, 64)
+"""Where nothing would be left, sizes count as so many times larger."""
+
+
+def _without(prices: Prices, painting: Painting, found: Mapping[int, Island]) -> Painting:
+    paints, entries = list(painting.paints), list(painting.entries)
+    for unit, island in found.items():
+        paints[unit] = Paint(Colour.FULL, Rule.PRUNE)
+        entries[unit] = replace(entries[unit], evidence=_evidence(island, prices.costs.device.name))
+    _settle_casts(prices.graph, paints)
+    return Painting(tuple(paints), tuple(entries))
+
+
+def _evidence(island: Island, device: str) -> Evidence:
+    return Evidence(
+        Authority.PREDICTION,
+        Reason.ISLAND,
+        subject=device,
+        number=island.times,
+        nodes=island.nodes,
+        casts=island.casts,
+    )
+
+
+def gate(painting: Painting, predicted: Prediction) -> Painting:
+    """The painting with nothing in half, as the whole model is predicted to be no faster."""
+    evidence = Evidence(
+        Authority.PREDICTION,
+        Reason.GATED,
+        subject=predicted.device,
+        number=predicted.speedup,
+        half=predicted.half,
+    )
+    pairs = tuple(zip(painting.paints, painting.entries, strict=True))
+    gated = Paint(Colour.FULL, Rule.GATE)
+    paints = (gated if paint.colour is Colour.HALF else paint for paint, _ in pairs)
+    entries = (
+        replace(entry, evidence=evidence) if paint.colour is Colour.HALF else entry for paint, entry in pairs
+    )
+    return Painting(tuple(paints), tuple(entries))
+
+
+def _has_allowed(entries: Sequence[Entry], halves: Sequence[bool]) -> bool:
+    """Whether something that is half was allowed on its own account."""
+    pairs = zip(entries, halves, strict=True)
+    return any(is_half and entry.kind is Kind.ALLOW for entry, is_half in pairs)
+
+
+def _settle_casts(graph: UnitGraph, paints: list[Paint]) -> None:
+    """Casts that went with what is FULL now: those that read it, then those that it reads."""
+    casts = [unit for unit in graph.by_operator.get("Cast", ()) if paints[unit].rule is Rule.SETTLE]
+    for reads, order in ((True, casts), (False, casts[::-1])):
+        for unit in order:
+            if bool(graph.units[unit].uses) is reads:
+                beside = graph.predecessors[unit] if reads else graph.successors[unit]
+                if any(paints[other].colour is Colour.FULL for other in beside):
+                    paints[unit] = Paint(Colour.FULL, Rule.LEFT)

@@ -1,0 +1,179 @@
+"""What each node moves and computes: bytes, FLOPs and launches, as far as they depend on its precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
+from amp_rewrite.costs import fused_idioms
+from amp_rewrite.costs.sizes import Sizes
+from amp_rewrite.flops import flop_formulas
+from amp_rewrite.model.traversal import GraphNodes
+from amp_rewrite.onnx_types import control_flow, element_types
+
+LOOPED = 16
+"""How often a body of a Loop or a Scan runs: few models say it."""
+
+CONTRACTED = 1024
+"""The length of the inner product of a product of unknown shape: the width of a common network."""
+
+
+class Kernel(NamedTuple):
+    """One run of a node, times `runs`.
+
+    `units` are those of the node, by position. Each of them moves `moved` elements that vary, and `stored`
+    ones of weights, of which every element takes two or four bytes; `fixed` are the bytes of all others.
+    `product` are the FLOPs of a product of matrices, and `width` is the length of its inner products, 0 where
+    it is not known.
+    """
+
+    units: tuple[int, ...]
+    moved: tuple[int, ...]
+    stored: tuple[int, ...]
+    fixed: int
+    product: int
+    width: int
+    runs: int
+
+
+def of_graph(
+    graph: UnitGraph, sizes: Sizes, vary: set[ir.Value | None], inside: set[ir.Value], half: ir.DataType
+) -> Iterator[Kernel]:
+    """The kernels of a model, in the order of `graph.nodes`; linear in nodes and ports.
+
+    Values `inside` a fusion are not moved. Nodes that move no data, or are computed once for all runs, have
+    no kernel, nor have Casts between float32 and half: whether they run depends on the colours beside them
+    (borders).
+    """
+    held: dict[ir.Node, list[Unit]] = {}
+    for unit in graph.units:
+        held.setdefault(unit.node, []).append(unit)
+    absorbed = fused_idioms.find(graph).absorbed
+    measure = _Measure(graph, sizes, vary, inside, frozenset((ir.DataType.FLOAT, half)))
+    runs = body_runs(graph.nodes)
+    for inner, nodes in graph.nodes.items():
+        for node in nodes:
+            units = held.get(node, ())
+            within = any(unit.index in absorbed for unit in units) if absorbed else False
+            if not within and not measure.is_free(node):
+                yield measure.kernel(node, units, runs[inner])
+
+
+def body_runs(nodes: GraphNodes) -> dict[ir.Graph, int]:
+    """How often each graph runs."""
+    runs = dict.fromkeys(nodes, 1)
+    for inner, held in nodes.items() if len(nodes) > 1 else ():  # outer graphs come first
+        for node in held:
+            times = LOOPED if node.op_type in _LOOPS and not node.domain else 1
+            for body in control_flow.bodies(node) if control_flow.may_have_bodies(node) else ():
+                runs[body] = min(runs[inner] * times, _MOST_RUNS)
+    return runs
+
+
+_LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
+_MOST_RUNS = LOOPED**4
+
+
+class _Measure:
+    def __init__(
+        self,
+        graph: UnitGraph,
+        sizes: Sizes,
+        vary: set[ir.Value | None],
+        inside: set[ir.Value],
+        pair: frozenset[ir.DataType],
+    ) -> None:
+        self._types, self._sizes, self._vary, self._inside = graph.types, sizes, vary, inside
+        self._pair = pair
+
+    def is_free(self, node: ir.Node) -> bool:
+        """Whether a node moves no data, or is computed once for all runs."""
+        operator, domain = node.op_type, node.domain
+        if operator in FREE and not domain:
+            return True
+        if self._vary.isdisjoint(node.outputs):
+            return True
+        has_bodies = control_flow.may_have_bodies(node) and bool(control_flow.bodies(node))
+        return has_bodies or (operator == "Cast" and not domain and self._is_cast(node))
+
+    def kernel(self, node: ir.Node, units: Sequence[Unit], runs: int) -> Kernel:
+        """What a node costs."""
+        operator = node.op_type
+        made = self._sizes.largest(node.outputs)
+        most = made if operator in _READS_WHAT_IT_MAKES else _ALL
+        sums = [self._elements(unit, most) for unit in units]
+        product, width = self._product(node, made) if operator in PRODUCTS else (0, 0)
+        return Kernel(
+            tuple([unit.index for unit in units]),
+            tuple([moved for moved, _ in sums]),
+            tuple([stored for _, stored in sums]),
+            self._fixed(node, most),
+            product,
+            width,
+            runs,
+        )
+
+    def _is_cast(self, node: ir.Node) -> bool:
+        """Whether a node is a Cast between float32 and half."""
+        kinds = (self._types.get(value) for value in (*node.inputs, *node.outputs) if value is not None)
+        return self._pair == frozenset(kind.dtype for kind in kinds if kind is not None)
+
+    def _elements(self, unit: Unit, most: int) -> tuple[int, int]:
+        """The elements that vary, and those that do not, which the ports of a unit move."""
+        moved = stored = 0
+        elements, vary, inside = self._sizes.elements, self._vary, self._inside
+        for use in unit.uses:
+            value = value_of(use)
+            if value is None or value in inside:
+                continue
+            if value in vary:
+                moved += min(elements(value), most)
+            else:
+                stored += min(elements(value), most)
+        return moved + sum([elements(value) for value in unit.defs if value not in inside]), stored
+
+    def _fixed(self, node: ir.Node, most: int) -> int:
+        """The bytes of what is not float32, such as indices, masks and what is half already."""
+        total = 0.0
+        types = self._types
+        for value in (*node.inputs, *node.outputs):
+            kind = types.get(value) if value is not None else None
+            if value is None or kind is None or kind is _FLOAT32 or kind.dtype == ir.DataType.FLOAT:
+                continue
+            width = 1.0 if kind.dtype in _NO_WIDTH else kind.dtype.itemsize
+            total += width * min(self._sizes.elements(value), most)
+        return int(total)
+
+    def _product(self, node: ir.Node, made: int) -> tuple[int, int]:
+        """The FLOPs of a product and the length of its inner products, 0 where shapes are unknown."""
+        if not made or any(value is not None and self._sizes.shape(value) is None for value in node.inputs):
+            return 2 * CONTRACTED * made, 0
+        found = flop_formulas.of_node(node, self._sizes.shape, floats=True)
+        return (2 * CONTRACTED * made, 0) if found is None else (found, max(found // (2 * made), 1))
+
+
+FREE = frozenset(
+    """Constant Identity Dropout Reshape Flatten Squeeze Unsqueeze Shape Size Optional OptionalGetElement
+    OptionalHasElement SequenceConstruct SequenceAt SequenceInsert SequenceErase SequenceEmpty
+    SequenceLength""".split()
+)
+"""Operators that onnxruntime runs without a copy, or on the host."""
+
+PRODUCTS = frozenset(
+    """MatMul Gemm Conv ConvTranspose DeformConv Einsum LSTM GRU RNN Attention FusedMatMul FusedGemm FusedConv
+    GemmFastGelu TransposeMatMul MultiHeadAttention GroupQueryAttention DecoderMaskedMultiHeadAttention
+    MatMulNBits MatMulBnb4 ConvTransposeWithDynamicPads NhwcConv NhwcFusedConv""".split()
+)
+"""Operators whose FLOPs count: those of all others take less time than their bytes."""
+
+_READS_WHAT_IT_MAKES = frozenset(
+    "Gather GatherElements GatherND Slice Split EmbedLayerNormalization Compress".split()
+)
+"""Operators that read no more of their data than they make."""
+
+_ALL = 1 << 62
+_FLOAT32 = element_types.tensor(ir.DataType.FLOAT)
+_NO_WIDTH = frozenset((ir.DataType.UNDEFINED, ir.DataType.STRING))

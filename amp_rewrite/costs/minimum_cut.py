@@ -1,0 +1,127 @@
+"""The part of a network that a minimum cut leaves on the side of the sink: the smallest such part.
+
+Push-relabel (A. V. Goldberg, R. E. Tarjan: A new approach to the maximum-flow problem, J. ACM 35, 1988), from
+demands towards supplies: each node passes on what it lacks to one that is nearer to a supply. What is cut off
+depends on the numbers alone, which are whole, and not on the order of nodes and edges.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+UNLIMITED = 1 << 120
+"""More than any sum of costs."""
+
+_ROUNDS = 64
+"""The search is given up after so much work for each node and edge: then nothing is cut off."""
+
+_AGAIN = 4
+"""Distances are measured anew after so much work for each node and edge."""
+
+_TIES = 24
+"""Bits that are added to all numbers: a supply of one of these decides between equal cuts."""
+
+
+class Network:
+    """Nodes with a supply and a demand each, and edges between them."""
+
+    def __init__(self) -> None:
+        self.supply: list[int] = []
+        self.demand: list[int] = []
+        self._edges: list[list[int]] = []
+        self._ends: list[int] = []
+        self._left: list[int] = []
+        self._away: list[int] = []
+
+    def node(self) -> int:
+        """A new node."""
+        self.supply.append(0)
+        self.demand.append(0)
+        self._edges.append([])
+        return len(self.supply) - 1
+
+    def edge(self, start: int, end: int, forth: int, back: int = 0) -> None:
+        """An edge that lets so much through, forth and back."""
+        edge = len(self._ends)
+        self._ends += (end, start)
+        self._left += (forth << _TIES, back << _TIES)
+        self._edges[start].append(edge)
+        self._edges[end].append(edge + 1)
+
+    def cut_off(self) -> set[int]:
+        """The nodes from which more is demanded than all supplies can give; called once.
+
+        Linear in nodes and edges: none is cut off where the work would grow beyond.
+        """
+        for node, supply in enumerate(self.supply):
+            self.supply[node] = (supply << _TIES) + 1
+            self.demand[node] <<= _TIES
+        size = len(self.supply) + len(self._ends)
+        left = _ROUNDS * size
+        while left > 0:
+            lacking = self._measure()
+            if not lacking:
+                never = len(self.supply)
+                return {node for node, away in enumerate(self._away) if away >= never}
+            left -= size + self._settle(lacking, _AGAIN * size)
+        return set()
+
+    def _measure(self) -> deque[int]:
+        """Measures how far each node is away from a supply; the nodes that lack something and can get it."""
+        for node, demand in enumerate(self.demand):
+            given = min(demand, self.supply[node])
+            self.demand[node] -= given
+            self.supply[node] -= given
+        never = len(self.supply)
+        self._away = [0 if supply else never for supply in self.supply]
+        todo = deque([node for node, supply in enumerate(self.supply) if supply])
+        while todo:
+            here = todo.popleft()
+            for edge in self._edges[here]:
+                there = self._ends[edge]
+                if self._left[edge] and self._away[there] == never:
+                    self._away[there] = self._away[here] + 1
+                    todo.append(there)
+        lacks = [node for node, demand in enumerate(self.demand) if demand and self._away[node] < never]
+        return deque(lacks)
+
+    def _settle(self, lacking: deque[int], most: int) -> int:
+        """Passes on what nodes lack until none does that can get it, or so much work is done; the work."""
+        never, work = len(self.supply), 0
+        while lacking and work < most:
+            node = lacking.popleft()
+            while self.demand[node] and self._away[node] < never:
+                work += 1 + len(self._edges[node])
+                lacking.extend(self._pull(node))
+                if self.demand[node]:
+                    self._away[node] = self._nearest(node) + 1
+        return work
+
+    def _pull(self, node: int) -> list[int]:
+        """Gets what a node lacks from those that are nearer to a supply; which of them lack it now."""
+        fresh: list[int] = []
+        for edge in self._edges[node]:
+            giver, room = self._ends[edge], self._left[edge ^ 1]
+            if not room or self._away[giver] >= self._away[node]:
+                continue
+            amount = min(room, self.demand[node])
+            self._left[edge ^ 1] -= amount
+            self._left[edge] += amount
+            self.demand[node] -= amount
+            if not self.demand[giver]:
+                fresh.append(giver)
+            self._take(giver, amount)
+            if not self.demand[node]:
+                break
+        return [giver for giver in fresh if self.demand[giver]]
+
+    def _take(self, giver: int, amount: int) -> None:
+        given = min(amount, self.supply[giver])
+        self.supply[giver] -= given
+        self.demand[giver] += amount - given
+
+    def _nearest(self, node: int) -> int:
+        """The distance of the nearest giver that has room; that of none where there is none."""
+        never = len(self.supply)
+        rooms = (self._ends[edge] for edge in self._edges[node] if self._left[edge ^ 1])
+        return min((self._away[giver] for giver in rooms), default=never)

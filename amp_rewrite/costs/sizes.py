@@ -1,0 +1,72 @@
+"""How many elements every value has, from the shapes that stand in the model: nothing is inferred here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from amp_rewrite.flops.type_protos import Shape
+from amp_rewrite.model import constants
+from amp_rewrite.model.traversal import GraphNodes
+
+OPEN = 64
+"""The size of an open dimension: between a usual batch and a usual sequence."""
+
+UNKNOWN = 1 << 20
+"""The elements of a value of unknown shape that no known one leads to: a batch of images, or of tokens."""
+
+_MOST = 1 << 50
+"""No value counts more: shapes of hostile models may say anything."""
+
+
+class Sizes:
+    """The sizes of a model's values; an open dimension counts as OPEN.
+
+    A value without a shape counts as the largest value that its node reads.
+    """
+
+    def __init__(self, nodes: GraphNodes) -> None:
+        self._shapes: dict[ir.Value, Shape | None] = {}
+        self._elements: dict[ir.Value, int] = {}
+        for held in nodes.values():
+            for node in held:
+                for value in node.outputs:
+                    if self.shape(value) is None:
+                        self._guess(node)
+                        break
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """The shape of a value; None where its rank is unknown."""
+        if value is None:
+            return None
+        if value not in self._shapes:
+            self._shapes[value] = _shape(value)
+        return self._shapes[value]
+
+    def elements(self, value: ir.Value) -> int:
+        """How many elements a value has."""
+        found = self._elements.get(value)
+        if found is None:
+            shape = self.shape(value)
+            found = UNKNOWN if shape is None else min(math.prod(shape), _MOST)
+            self._elements[value] = found
+        return found
+
+    def largest(self, values: Iterable[ir.Value]) -> int:
+        """The elements of the largest of these; 1 where there is none."""
+        return max(map(self.elements, values), default=1)
+
+    def _guess(self, node: ir.Node) -> None:
+        read = [self.elements(value) for value in node.inputs if value is not None]
+        for value in node.outputs:
+            if self.shape(value) is None:
+                self._elements[value] = max(read, default=UNKNOWN)
+
+
+def _shape(value: ir.Value) -> Shape | None:
+    if value.shape is not None:
+        return tuple([dim if type(dim) is int and dim >= 0 else OPEN for dim in value.shape])
+    stored = constants.stored_as(value)
+    return None if stored is None else tuple(stored.shape.numpy())

@@ -1,0 +1,155 @@
+"""The parts of what is half that cost more in Casts than they save: the largest saving is what is left.
+
+Which units to take from half is a minimum cut: each saves time in half, each Cast between two colours costs
+some, and so does each fusion that a border breaks. No search among islands finds a better choice, and keeping
+more in float32 takes nothing back: of two sets of candidates, the smaller one leaves a subset of what the
+larger one leaves, as these costs are submodular (D. M. Topkis: Minimizing a submodular function on a lattice,
+Operations Research 26, 1978).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.costs import fused_idioms
+from amp_rewrite.costs.borders import Border, Made
+from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
+from amp_rewrite.costs.model_costs import ModelCosts
+
+
+def find(
+    graph: UnitGraph,
+    costs: ModelCosts,
+    borders: Iterable[Border],
+    halves: Sequence[bool],
+    kept: Collection[int],
+) -> frozenset[int]:
+    """The units to take from half, of those in `halves` that are not `kept`; whole ties only.
+
+    Casts of the model are not among them: they go with what is beside them. Linear in units and edges
+    (minimum_cut).
+    """
+    if not any(halves):
+        return frozenset()
+    network = _UnitNetwork(graph, costs, halves)
+    network.add_gains(kept)
+    for border in borders:
+        network.add_border(border)
+    network.add_fusions()
+    network.add_types()
+    return network.unpaid()
+
+
+class _UnitNetwork:
+    """A node for each half unit, or for all that are tied, and some for borders with several readers."""
+
+    def __init__(self, graph: UnitGraph, costs: ModelCosts, halves: Sequence[bool]) -> None:
+        self._graph, self._costs, self._halves = graph, costs, halves
+        self._network = Network()
+        self._node: dict[int, int] = {}
+        tied = _representatives(graph.ties)
+        for unit, is_half in enumerate(halves):
+            if is_half:
+                first = tied.get(unit, unit)
+                if first not in self._node:
+                    self._node[first] = self._network.node()
+                self._node[unit] = self._node[first]
+
+    def add_gains(self, kept: Collection[int]) -> None:
+        """What each unit saves in half, and what may not be taken from it."""
+        for kernel in self._costs.kernels:
+            for at, unit in enumerate(kernel.units):
+                if self._halves[unit]:
+                    self._gain(unit, self._costs.gain(kernel, at, self._costs.large))
+        for unit in kept:
+            if unit in self._node:
+                self._network.supply[self._node[unit]] += UNLIMITED
+
+    def _gain(self, unit: int, amount: int) -> None:
+        if amount > 0:
+            self._network.supply[self._node[unit]] += amount
+        else:
+            self._network.demand[self._node[unit]] -= amount
+
+    def add_border(self, border: Border) -> None:
+        """What the Casts of a value cost, for any colours of the units at it."""
+        readers = dict.fromkeys(self._node[unit] for unit in border.readers if self._halves[unit])
+        full = border.full or not all(self._halves[unit] for unit in border.readers)
+        producer = None if border.producer is None else self._node.get(border.producer)
+        if producer is None and not readers:
+            return
+        cost = self._costs.cast(border.value, self._costs.large)
+        if producer is not None:
+            readers.pop(producer, None)
+            self._between(producer, tuple(readers), cost, full=full, half=border.half)
+        elif border.made is Made.HALF:
+            if not full:
+                self._network.supply[self._shared(readers, goes_out=True)] += cost
+        elif not border.half:
+            self._network.demand[self._shared(readers, goes_out=False)] += cost
+
+    def _between(self, producer: int, readers: tuple[int, ...], cost: int, *, full: bool, half: bool) -> None:
+        """A border of a unit and readers that may be half; `full` and `half` say what else reads."""
+        network = self._network
+        if full:
+            network.demand[producer] += cost
+        if half:
+            network.supply[producer] += cost
+        if readers and not full:
+            network.edge(producer, self._shared(readers, goes_out=True), cost)
+        if readers and not half:
+            network.edge(self._shared(readers, goes_out=False), producer, cost)
+
+    def _shared(self, readers: Collection[int], *, goes_out: bool) -> int:
+        """A node that is half only where all readers are (`goes_out`), or where any is."""
+        if len(readers) == 1:
+            return next(iter(readers))
+        node = self._network.node()
+        for reader in readers:
+            self._network.edge(node, reader, *((UNLIMITED, 0) if goes_out else (0, UNLIMITED)))
+        return node
+
+    def add_fusions(self) -> None:
+        """What a border inside of a fusion costs: its launch, and a value that is written and read."""
+        for fusion in self._costs.fusions:
+            producer, consumer = self._node.get(fusion.producer), self._node.get(fusion.consumer)
+            if producer is None and consumer is None:
+                continue
+            cost = self._costs.broken(fusion, self._costs.large) + self._costs.launch(fusion)
+            self._apart(producer, consumer, cost)
+
+    def _apart(self, producer: int | None, consumer: int | None, cost: int) -> None:
+        """What it costs that two units differ; one that is None is float32."""
+        if producer is None or consumer is None:
+            for node in (node for node in (producer, consumer) if node is not None):
+                self._network.demand[node] += cost
+        elif producer != consumer:
+            self._network.edge(producer, consumer, cost, cost)
+
+    def add_types(self) -> None:
+        """What may be half only where something else is."""
+        for unit, other in fused_idioms.together(self._graph):
+            if unit in self._node and other in self._node:
+                self._network.edge(self._node[unit], self._node[other], UNLIMITED)
+
+    def unpaid(self) -> frozenset[int]:
+        """The units that are better off in float32."""
+        gone = self._network.cut_off()
+        return frozenset(unit for unit, node in self._node.items() if node in gone)
+
+
+def _representatives(ties: Iterable[tuple[int, ...]]) -> dict[int, int]:
+    """One unit for each that is tied, the same for all that must have one colour."""
+    first: dict[int, int] = {}
+
+    def root(unit: int) -> int:
+        while first.setdefault(unit, unit) != unit:
+            first[unit] = first[first[unit]]
+            unit = first[unit]
+        return unit
+
+    for group in ties:
+        for unit in group:
+            first[root(unit)] = root(group[0])
+    return {unit: root(unit) for unit in list(first)}

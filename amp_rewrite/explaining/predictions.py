@@ -1,0 +1,40 @@
+"""Predicted times, in words."""
+
+from __future__ import annotations
+
+from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.explaining.sentences import plural
+
+PREDICTED = "predicted, not measured"
+
+
+def summary(found: Prediction) -> str:
+    """The times of a result against float32 and against everything in half, with its launches and Casts."""
+    speeds = f"{found.speedup:.2f} times float32 and {found.of_everything:.2f} times everything in {found.half}"
+    launches = f"{found.result.launches:,} launches, {found.result.casts:,} of them Casts"
+    return f"{speeds} on {found.device}{_at(found)}, {launches} ({PREDICTED})"
+
+
+def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
+    """That half is predicted not to pay, where it is."""
+    if found is None or not found.is_slower:
+        return ()
+    remedy = _GATED if gated else _REMEDY
+    if not found.fast_half:
+        return (f"{found.device} is no faster in {found.half} than in float32; {remedy}",)
+    speed = f"predicted {found.speedup:.2f} times float32 on {found.device}{_at(found)}"
+    return (f"{speed}{_why(found)}; {remedy}",)
+
+
+_GATED = "the model stays as it is (`Options.gate`)"
+_REMEDY = "`Options.gate` leaves such a model as it is"
+
+
+def _at(found: Prediction) -> str:
+    return f" at {found.sizes}" if found.sizes else ""
+
+
+def _why(found: Prediction) -> str:
+    """Where the time goes: Casts, as a rule."""
+    count = found.result.casts
+    return f": {plural(count, 'Cast')} {'is a launch' if count == 1 else 'are launches'}" if count else ""

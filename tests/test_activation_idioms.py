@@ -1,0 +1,156 @@
+"""Activations and softmaxes that are written out: one colour, in half where their data are."""
+
+import numpy as np
+import pytest
+
+from amp_rewrite import analyze, rewrite
+from amp_rewrite.placement.differences import between
+from amp_rewrite.policy.options import Options, Pins
+from tests import activations, softmaxes, text
+from tests.cuda_sessions import cuda_placer, marks
+
+OPSETS = range(11, 23)
+IDIOMS = [name for name in activations.ACTIVATIONS if "Clip" not in name]
+
+
+def activation(name, opset=17):
+    """An activation between two products."""
+    return activations.between_products(activations.ACTIVATIONS[name], opset)
+
+
+def softmax(name, opset=17):
+    """A softmax between two products."""
+    return softmaxes.between_products(softmaxes.spelled(name, opset), opset)
+
+
+def colours(source, options=None):
+    """Whether the nodes between the two products are half: a set of one, if they have one colour."""
+    found = analyze(text.model(source), options)
+    inside = (unit for unit in found.graph.units if unit.node.op_type != "MatMul" and unit.defs)
+    return {found.painting.is_half(unit.index) for unit in inside}
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_every_spelling_loads_and_is_close(opset):
+    """Every twelfth Gelu at each opset, so that all of them come up, and all others at each."""
+    names = [*list(activations.GELUS)[opset - 11 :: 12], *activations.GATES]
+    sources = [activation(name, opset) for name in names]
+    sources += [softmax(name, opset) for name in softmaxes.SOFTMAXES]
+    for source in sources:
+        before = text.model(source)
+        text.agree(before, rewrite(before).model)
+
+
+@pytest.mark.parametrize("kind", ["Erf", "Tanh", "GATES", "SOFTMAXES"])
+def test_every_spelling_is_half(kind):
+    """All of it, though a Pow or an Exp alone would not be; every third Gelu."""
+    names = {"GATES": [name for name in activations.GATES if "Clip" not in name]}.get(kind)
+    names = names or [name for name in activations.GELUS if name.startswith(kind)][::3]
+    sources = map(softmax, softmaxes.SOFTMAXES) if kind == "SOFTMAXES" else map(activation, names)
+    for source in sources:
+        assert colours(source) == {True}, source
+
+
+@pytest.mark.parametrize("pinned", ["c", "e", "o", "z"])
+@pytest.mark.parametrize("name", ["Tanh: Pow, plain; one after; data halved"])
+def test_a_pin_decides_all_of_it(name, pinned):
+    """There is no Cast in the middle."""
+    source = activation(name)
+    assert colours(source, Options(pins=Pins(keep_full=pinned))) == {False}
+
+
+def test_numbers_beyond_the_range_saturate():
+    """A cube that overflows in half gives what it would give in float32."""
+    source = """g (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float three = {3}, float k = {0.0447},
+        float w = {0.798}, float one = {1}, float half = {0.5}> {
+        a = MatMul (x, v)
+        c = Pow (a, three) s = Mul (c, k) t = Add (a, s) d = Mul (t, w) e = Tanh (d) o = Add (e, one)
+        g = Mul (a, half) z = Mul (g, o)
+        y = MatMul (z, v)
+    }"""
+    large = np.diag([100, -100, 100, -100]).astype(np.float32)
+    before = text.model(source, {"v": large})
+    assert {"c", "z"} <= text.in_half(source)
+    expected, found = text.run(before)["y"], text.run(rewrite(before).model)["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1)
+
+
+OTHERS = {
+    "other data": "e = Sigmoid (a) n = Neg (a) z = Mul (n, e)",
+    "a difference": "q = Pow (a, two) n = Pow (a, three) d = Sub (q, n) e = Tanh (d) z = Mul (a, e)",
+    "a power of something else": "n = Neg (a) q = Pow (n, two) e = Tanh (q) z = Mul (a, e)",
+    "another reader": "q = Pow (a, three) e = Tanh (q) g = Mul (a, e) z = Add (g, q)",
+    "no gate": "q = Pow (a, three) e = Tanh (q) z = Add (a, e)",
+    "itself": "q = Pow (a, three) e = Tanh (q) z = Mul (e, e)",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_activation_is_as_it_was(name):
+    """The lists decide then: a power is dangerous."""
+    found = analyze(text.model(activations.between_products(OTHERS[name])))
+    assert not found.graph.spelled
+
+
+NO_MAXIMUM = "e = Exp (a) s = ReduceSum (e, last) z = Div (e, s)"
+REST = "d = Sub (a, m) e = Exp (d) s = ReduceSum (e, last) z = Div (e, s)"
+OTHER_MAXIMUM = f"n = Neg (a) m = ReduceMax <axes = [-1]> (n) {REST}"
+LOST_AXIS = f"m = ReduceMax <axes = [-1], keepdims = 0> (a) {REST}"
+
+
+@pytest.mark.parametrize("body", [NO_MAXIMUM, OTHER_MAXIMUM, LOST_AXIS])
+def test_an_exponential_that_may_be_large_is_not_half(body):
+    """Without its own maximum taken from it, nothing bounds it."""
+    source = softmaxes.between_products(body).replace("[2, 4, 8]", "[8, 8, 8]")
+    assert "e" not in text.in_half(source)
+
+
+def test_a_sum_that_may_be_large_is_not_half():
+    """An axis of more elements than half has numbers."""
+    source = softmax("divided").replace("8, 8] v", "8, 70000] v").replace("8, 8] u", "70000, 8] u")
+    declared = source.replace("] u,", "] u, float[2, 4, 70000] a,")
+    analysis = analyze(text.unchecked(declared), Options(check=False))
+    assert analysis.graph.spelled == {}
+
+
+def test_a_mask_before_a_written_out_softmax_is_clamped():
+    """As before any other: the lowest number of half serves as well."""
+    body = "k = Add (a, low) " + softmaxes.spelled("divided", 17).replace("(a", "(k")
+    source = softmaxes.between_products(body).replace("int64[1]", "float[8] low, int64[1]")
+    weights = {"low": np.where(np.arange(8) % 3 == 0, -3.4e38, 0).astype(np.float32)}
+    assert {"k", "e", "z"} <= text.in_half(source, weights=weights)
+    before = text.model(source, weights)
+    text.agree(before, rewrite(before).model)
+
+
+@pytest.mark.parametrize("name", ["SiLU", "QuickGelu", "Erf: divided; one after; halved last"])
+def test_bfloat16_fuses_too(name):
+    """What onnxruntime fuses in float32 alone is computed in that, behind and before a Cast."""
+    is_half = colours(activation(name, 22), Options(half="bfloat16"))
+    assert is_half == {name == "SiLU"}
+
+
+@marks
+@pytest.mark.parametrize("opset", [11, 13, 17, 18, 20, 22])
+def test_cuda_fuses_what_it_fuses_in_float32(opset):
+    """The results have a Cast more at each end, and no other node; every third spelling at each opset."""
+    sources = [activation(name, opset) for name in IDIOMS[opset % 3 :: 3]]
+    sources += [softmax(name, opset) for name in softmaxes.SOFTMAXES]
+    with cuda_placer() as place:
+        for source in sources:
+            before = text.model(source)
+            original, result = place(before), place(rewrite(before).model)
+            assert (result.refused, between(original, result).worse) == ("", ()), source
+            assert (result.nodes, result.fused) == (original.nodes + 2, original.fused), source
+
+
+@marks
+@pytest.mark.parametrize("opset", [13, 22])
+def test_bfloat16_loads_on_cuda(opset):
+    """Fused as in float32; onnxruntime takes a Cast before a Pow for a part of another pattern."""
+    names = [name for name in activations.ACTIVATIONS if "Pow" not in name][opset % 2 :: 2]
+    with cuda_placer() as place:
+        for source in [activation(name, opset) for name in names]:
+            before = text.model(source)
+            original, result = place(before), place(rewrite(before, Options(half="bfloat16")).model)
+            assert (result.refused, result.fused) == ("", original.fused), source

@@ -1,0 +1,87 @@
+"""`costs.minimum_cut` against every cut of small networks."""
+
+import itertools
+import random
+
+import pytest
+
+from amp_rewrite.costs import minimum_cut
+from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
+
+
+def drawn(seed):
+    """Supplies, demands and edges of a small network."""
+    chance = random.Random(seed)
+    size = chance.randint(1, 7)
+    supplies = [chance.randint(0, 6) for _ in range(size)]
+    demands = [chance.choice((0, 0, chance.randint(0, 9))) for _ in range(size)]
+    pairs = itertools.permutations(range(size), 2)
+    edges = [(*pair, chance.randint(0, 5), chance.choice((0, 3, UNLIMITED))) for pair in pairs]
+    return supplies, demands, [edge for edge in edges if chance.random() < 0.3]
+
+
+def network(supplies, demands, edges):
+    """The same as a Network."""
+    made = Network()
+    for supply, demand in zip(supplies, demands, strict=True):
+        node = made.node()
+        made.supply[node], made.demand[node] = supply, demand
+    for edge in edges:
+        made.edge(*edge)
+    return made
+
+
+def price(left, supplies, demands, edges):
+    """What a cut costs that leaves these nodes on the side of the supplies."""
+    total = sum(demands[node] if node in left else supply for node, supply in enumerate(supplies))
+    for start, end, forth, back in edges:
+        total += forth * (start in left and end not in left) + back * (end in left and start not in left)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_smallest_part_of_a_minimum_cut_is_cut_off(seed):
+    """Of all cheapest cuts, that which leaves most; ties leave all."""
+    given = drawn(seed)
+    nodes = range(len(given[0]))
+    cuts = [set(cut) for count in range(len(nodes) + 1) for cut in itertools.combinations(nodes, count)]
+    least = min(price(cut, *given) for cut in cuts)
+    most = max((cut for cut in cuts if price(cut, *given) == least), key=len)
+    assert set(nodes) - network(*given).cut_off() == most
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_order_of_nodes_does_not_matter(seed):
+    """What is cut off of a network with its nodes and edges in another order is the same."""
+    supplies, demands, edges = drawn(seed)
+    order = list(range(len(supplies)))
+    random.Random(-seed).shuffle(order)
+    place = {node: at for at, node in enumerate(order)}
+    again = network(
+        [supplies[node] for node in order],
+        [demands[node] for node in order],
+        [(place[start], place[end], forth, back) for start, end, forth, back in reversed(edges)],
+    )
+    assert {order[node] for node in again.cut_off()} == network(supplies, demands, edges).cut_off()
+
+
+def chain(length):
+    """A chain that lets one through, with a supply of three at one end, and a demand of two at each node."""
+    return network([3] + [0] * (length - 1), [2] * length, [(i, i + 1, 1, 1) for i in range(length - 1)])
+
+
+def test_a_long_chain_takes_linear_work(monkeypatch):
+    """Nodes are settled in work that grows as their number does."""
+    work = []
+    settle = Network._settle
+    monkeypatch.setattr(Network, "_settle", lambda *given: work.append(settle(*given)) or work[-1])
+    for length in (1000, 4000):
+        work.append(0)
+        assert len(chain(length).cut_off()) == length - 1
+    assert sum(work) < 20 * 5000
+
+
+def test_where_the_work_would_grow_beyond_nothing_is_cut_off(monkeypatch):
+    """The search ends after a bounded number of rounds, and what it does not know stays."""
+    monkeypatch.setattr(minimum_cut, "_ROUNDS", 0)
+    assert chain(10).cut_off() == set()

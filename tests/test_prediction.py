@@ -1,0 +1,202 @@
+"""Predicted times: of devices, of kernels, of whole models; the warning, and the gate."""
+
+import json
+from dataclasses import replace
+
+import onnx
+import pytest
+
+from amp_rewrite.costs import prices
+from amp_rewrite.costs.model_costs import AS_GIVEN
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.sentences import first_step
+from amp_rewrite.pipeline import analyze, rewrite
+from amp_rewrite.policy import devices
+from amp_rewrite.policy.devices import H200, T4, Device
+from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.rewriting import plan_files
+from tests import text
+from tests.commands import failure, run
+
+SMALL = "g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { y = MatMul(x, w) }"
+LARGE = """g (float[4096, 1024] x) => (float[4096, 1024] y) <float[1024, 1024] w> {
+  a = MatMul(x, w)
+  y = MatMul(a, w)
+}"""
+EXACT = Device("exact", float32=1e12, float16=4e12, bfloat16=1e12, bandwidth=1e9, launch=1e-3)
+"""A device whose times can be computed by hand."""
+
+
+def predicted(model, **asked):
+    """The prediction for a model."""
+    return rewrite(model, Options(**asked)).report.prediction
+
+
+@pytest.mark.parametrize("device", devices.BY_NAME.values(), ids=lambda device: device.name)
+def test_devices(device):
+    """Every device has its source, rates in a sensible order, and is known by its name."""
+    assert device.source.startswith("NVIDIA")
+    assert device.bandwidth < device.float32 <= device.bfloat16 <= device.float16
+    assert Options(device=device.name.upper()).device is device
+
+
+def test_a_device_without_the_half_type():
+    """Turing's Tensor Cores have no bfloat16."""
+    assert T4.is_fast("float16")
+    assert not T4.is_fast("bfloat16")
+
+
+def test_times_by_hand():
+    """A kernel takes the longer of its bytes and its FLOPs, and a launch; so does a Cast."""
+    found = predicted(text.model(SMALL), device=EXACT)
+    assert found.float32.seconds == pytest.approx(1e-3 + 4 * 48 / 1e9)
+    assert found.result.seconds == pytest.approx(1e-3 + 2 * 48 / 1e9 + 2 * (1e-3 + 6 * 16 / 1e9))
+    assert (found.float32.launches, found.float32.casts) == (1, 0)
+    assert (found.result.launches, found.result.casts) == (3, 2)
+    assert found.speedup == pytest.approx(found.float32.seconds / found.result.seconds)
+    slow = replace(EXACT, bandwidth=1e15)
+    work = 2 * 2 * 4096 * 1024 * 1024
+    found = predicted(text.model(LARGE), device=slow)
+    assert found.float32.seconds == pytest.approx(2e-3 + work / 1e12, rel=1e-4)
+    assert found.result.seconds == pytest.approx(4e-3 + work / 4e12, rel=1e-4)
+
+
+def test_half_inputs_and_outputs_need_no_cast():
+    """With --io half nothing is cast."""
+    assert predicted(text.model(SMALL), io=IOTypes.HALF).result.casts == 0
+
+
+def test_what_runs_as_one_launches_once():
+    """A bias goes with its product, in either colour."""
+    biased = (
+        "g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w, float[4] b> { a = MatMul(x, w) y = Add(a, b) }"
+    )
+    found = predicted(onnx.shape_inference.infer_shapes(text.model(biased)))
+    assert found.float32.launches == 1
+    assert found.result.launches == 3
+
+
+def test_open_sizes_count_as_large():
+    """An open dimension has a size of its own, which the prediction names."""
+    opened = text.model("g (float[N, 4] x) => (float[N, 4] y) <float[4, 4] w> { y = MatMul(x, w) }")
+    assert predicted(opened).sizes == "64x4"
+
+
+def test_a_small_model_counts_as_large_where_it_is_pruned():
+    """What is decided does not go by the sizes of a demonstration; what is reported does."""
+    analysis = analyze(text.model(SMALL))
+    found = prices.measure(analysis.graph, analysis.options)
+    assert found.predict([True], AS_GIVEN).speedup < 1 < found.predict([True], found.costs.large).speedup
+
+
+def test_the_report_warns():
+    """A model that is predicted to be no faster is half all the same, and the report says what to do."""
+    report = rewrite(text.model(SMALL)).report
+    assert report.changed
+    (warning,) = report.warnings
+    told = "predicted 0.33 times float32 on h200 at 4x4: 2 Casts are launches"
+    assert warning == f"{told}; `Options.gate` leaves such a model as it is"
+    assert rewrite(text.model(LARGE)).report.warnings == ()
+
+
+def test_a_device_without_fast_half_is_warned_of():
+    """However fast it is predicted to be: such a device gains by the bytes alone."""
+    (warning,) = rewrite(text.model(LARGE), Options(half="bfloat16", device="t4")).report.warnings
+    assert warning.startswith("t4 is no faster in bfloat16 than in float32")
+
+
+@pytest.mark.parametrize("asked", [{}, {"io": IOTypes.HALF, "device": EXACT, "half": "bfloat16"}], ids=str)
+def test_the_gate_leaves_the_model_as_it_is(asked):
+    """Byte for byte, inputs and outputs included; the report says what was predicted."""
+    given = text.model(SMALL).SerializeToString()
+    result = rewrite(given, Options(gate=True, **asked))
+    assert result.model == given
+    assert result.report.gated
+    assert not result.report.changed
+    assert result.report.prediction.is_slower
+    assert result.report.nodes.half == 0
+    assert "the model stays as it is" in result.report.warnings[0]
+
+
+def test_the_gate_lets_through_what_pays():
+    """Where half is predicted to be faster, the gate changes nothing."""
+    model = text.model(LARGE)
+    assert rewrite(model, Options(gate=True)).model == rewrite(model).model
+
+
+def test_a_gated_node_says_why():
+    """`explain` names the gate, and the way around it."""
+    analysis = analyze(text.model(SMALL), Options(gate=True))
+    told = "stays float32: the gate: float16 is predicted to be 0.333 times as fast as float32 on h200"
+    assert first_step(analysis.decisions(), 0).reason == told
+    (cause,) = analysis.causes()
+    assert cause.suggestion.why == "leave out --gate"
+
+
+def test_a_saved_plan_has_decided(tmp_path):
+    """A plan is carried out whatever is predicted of it; the report predicts all the same."""
+    analysis = analyze(text.model(SMALL))
+    dumped = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
+    (tmp_path / "plan.json").write_text(dumped)
+    report = rewrite(
+        text.model(SMALL), Options(gate=True), replay=plan_files.load(tmp_path / "plan.json")
+    ).report
+    assert report.changed
+    assert report.prediction.is_slower
+
+
+def test_nothing_half_nothing_predicted():
+    """A model of which nothing is half takes the time that it took."""
+    report = rewrite(text.model("g (float[4] x) => (float[4] y) { y = Exp(x) }")).report
+    assert report.prediction is None
+    assert json.loads(json.dumps(report.to_json()))["prediction"] is None
+
+
+def test_what_is_no_device():
+    """The error names the field and what there is."""
+    with pytest.raises(OptionError, match=r"Options.device: 'h100' is not one of h200, a100, l4, t4"):
+        Options(device="h100")
+
+
+# ---- the command line
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The small model in a file."""
+    onnx.save(text.model(SMALL), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_the_summary_predicts(path, tmp_path):
+    """The terminal and the JSON have the prediction, in words that say what it is."""
+    done = run(path, "--device", "a100", "--no-verify", "--json", tmp_path / "r.json")
+    assert done.exit_code == 0
+    line = next(line for line in done.output.splitlines() if line.startswith("time"))
+    assert "times float32 and 1.00 times everything in float16 on a100 at 4x4" in line
+    assert line.endswith("3 launches, 2 of them Casts (predicted, not measured)")
+    assert "--gate leaves such a model as it is" in done.output
+    found = json.loads((tmp_path / "r.json").read_text())["prediction"]
+    assert (found["device"], found["result"]["casts"]) == ("a100", 2)
+    assert found["predicted"] == "not measured"
+
+
+def test_the_gate_says_what_it_did(path, tmp_path):
+    """The output is the original, the exit code is 0, and both are said."""
+    done = run(path, "--gate", "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
+    assert done.exit_code == 0
+    assert "the result is the original, as --gate asks where float16 does not pay" in done.output
+    assert (tmp_path / "o.onnx").read_bytes() == path.read_bytes()
+    assert json.loads((tmp_path / "r.json").read_text())["gated"] is True
+
+
+def test_a_plan_excludes_device_and_gate(path, tmp_path):
+    """They would have no say."""
+    run(path, "--dry-run", "--save-plan", tmp_path / "p.json")
+    line = failure(path, "--plan", tmp_path / "p.json", "--device", "t4", "--gate")
+    assert "leave out --device and --gate" in line
+
+
+def test_the_default_device():
+    """The H200, as the one that the numbers of the documentation are for."""
+    assert Options().device is H200

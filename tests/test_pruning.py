@@ -1,0 +1,164 @@
+"""The rule `prune`: parts of what is half that cost more in Casts than they save."""
+
+import itertools
+from dataclasses import replace
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from amp_rewrite.colouring.painting import Rule
+from amp_rewrite.costs import islands, prediction, prices, unpaid_parts
+from amp_rewrite.explaining.sentences import first_step
+from amp_rewrite.pipeline import analyze, rewrite
+from amp_rewrite.policy.operator_lists import Kind, load
+from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.rewriting import plan_files
+from tests import text
+from tests.random_models import models
+
+STATE = """g (float[2, 64, 256] x, float[2, 256, 16] s)
+  => (float[2, 64, 256] y, float[2, 256, 16] n) <float[256, 256] w, float[16, 1] c> {
+  [product] h = MatMul(x, w)
+  [again] y = MatMul(h, w)
+  [decay] d = Exp(s)
+  [read] r = MatMul(d, c)
+  [next] n = Pow(d, r)
+}"""
+"""Two products that pay, and a product of a matrix and a vector that float32 feeds and reads, as in Mamba."""
+
+
+@pytest.fixture
+def state():
+    """The model of that text."""
+    return shaped(STATE)
+
+
+def shaped(written):
+    """The model of a text, with the shapes of all its values."""
+    return onnx.shape_inference.infer_shapes(text.model(written))
+
+
+def half(analysis):
+    """The names of the nodes that are half."""
+    return {decision.name for decision in analysis.decisions().all if decision.is_half}
+
+
+def test_a_product_of_float32_state_does_not_pay_two_casts(state):
+    """Fed and read by float32 alone, it moves as much as its Casts do; other products pay for theirs."""
+    analysis = analyze(state)
+    assert half(analysis) == {"product", "again"}
+    assert len(analysis.plan.casts) == 2
+
+
+def test_it_says_so(state):
+    """`explain` has the nodes, the Casts and the price, and groups what is pruned."""
+    analysis = analyze(state)
+    decisions = analysis.decisions()
+    (unit,) = (unit for unit, decision in enumerate(decisions.all) if decision.name == "read")
+    step = first_step(decisions, unit)
+    assert step.rule is Rule.PRUNE
+    told = "stays float32: an island of 1 node, 2 Casts, predicted to cost "
+    assert step.reason.startswith(told)
+    assert step.reason.endswith(" times what it saves on h200")
+    (cause,) = (cause for cause in analysis.causes() if cause.first.paint.rule is Rule.PRUNE)
+    assert cause.suggestion.why == "nothing to gain, as predicted"
+
+
+GRAPPLERS = Options(lists=load("tensorflow"), follow=False)
+KEEPING = [
+    Options(pins=Pins(force_half="read")),
+    Options(lists=load("default").override(Kind.ALLOW, ["MatMul"])),
+    Options(level=Level.UNSAFE_FORCE_ALL),
+    GRAPPLERS,
+]
+
+
+@pytest.mark.parametrize("asked", KEEPING, ids=["a pin", "an override", "all is forced", "Grappler's lists"])
+def test_what_is_not_pruned(state, asked):
+    """A pin, an override, the level that forces all, and Grappler's rules have the last word."""
+    assert "read" in half(analyze(state, asked))
+
+
+def test_a_model_that_does_not_pay_at_all_is_half_all_the_same(state):
+    """Pruning takes parts of a model, and never all of it."""
+    assert half(analyze(state, Options(pins=Pins(keep_full=("product", "again"))))) == {"read"}
+
+
+def test_a_saved_plan_is_carried_out_as_it_is(state, tmp_path):
+    """What was pruned stays float32, with its reason; what is half in the plan becomes half, paid or not."""
+    analysis = analyze(state)
+    dumped = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
+    (tmp_path / "plan.json").write_text(dumped)
+    again = analyze(state, replay=plan_files.load(tmp_path / "plan.json"))
+    assert again.painting == analysis.painting
+    edited = dumped.replace('"colour": "full",\n   "rule": "prune"', '"colour": "half",\n   "rule": "prune"')
+    (tmp_path / "plan.json").write_text(edited)
+    assert "read" in half(analyze(state, replay=plan_files.load(tmp_path / "plan.json")))
+
+
+def test_twice_is_once(state):
+    """The Casts that pruning leaves do not make the pruned part worth it the second time."""
+    once = rewrite(state).model
+    assert rewrite(once).model == once
+
+
+LOOP = """g (float[2, 64, 256] x, float[2, 256, 16] s, int64 n, bool go)
+  => (float[2, 64, 256] y, float[2, 256, 16] o) <float[256, 256] w, float[16, 1] c> {
+  [product] y = MatMul(x, w)
+  o = Loop(n, go, s) <body = b (int64 i, bool on, float[2, 256, 16] t) => (bool on2, float[2, 256, 16] t2) {
+    on2 = Identity(on)
+    [decay] d = Exp(t)
+    [read] r = MatMul(d, c)
+    [next] t2 = Mul(d, r)
+  }>
+}"""
+
+
+def test_a_body_counts_as_often_as_it_runs():
+    """Casts within a loop are paid for in each of its runs."""
+    analysis = analyze(shaped(LOOP))
+    assert half(analysis) == {"product"}
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(models())
+def test_no_choice_is_better(model):
+    """Of all choices of units to take from half, the one that is made has the least predicted time, and takes
+    the fewest units of those.
+    """
+    analysis = analyze(model, Options(level=Level.UNSAFE_FORCE_ALL))
+    graph = analysis.graph
+    halves = [analysis.painting.is_half(unit.index) for unit in graph.units]
+    free = [unit for unit, is_half in enumerate(halves) if is_half][:7]
+    found = prices.measure(graph, Options())
+    costs = replace(found.costs, device=replace(found.costs.device, launch=found.costs.device.launch * 4))
+
+    def time(taken):
+        left = [is_half and unit not in taken for unit, is_half in enumerate(halves)]
+        (found_time,) = prediction.run_times(costs, found.borders, [left], costs.large)
+        return round(found_time.seconds * 1e15)
+
+    kept = set(range(len(halves))) - set(free)
+    taken = unpaid_parts.find(graph, costs, found.borders, halves, kept)
+    choices = (set(some) for count in range(len(free) + 1) for some in itertools.combinations(free, count))
+    consistent = (some for some in choices if not _breaks(graph, halves, some))
+    assert time(taken) <= min(map(time, consistent)) + len(free)
+
+
+def _breaks(graph, halves, taken):
+    """Whether units that are tied would have two colours."""
+    return any(len({halves[unit] and unit not in taken for unit in tie}) > 1 for tie in graph.ties)
+
+
+def test_islands_are_connected_parts(state):
+    """Two parts that nothing connects have a price each."""
+    analysis = analyze(state, GRAPPLERS)
+    graph = analysis.graph
+    found = prices.measure(graph, Options())
+    names = [unit.node.name for unit in graph.units]
+    gone = {names.index("product"), names.index("read")}
+    left = [analysis.painting.is_half(unit.index) and unit.index not in gone for unit in graph.units]
+    parts = islands.find(graph, found.costs, found.borders, left, gone)
+    assert {names[unit]: island.nodes for unit, island in parts.items()} == {"product": 1, "read": 1}
+    assert parts[names.index("product")].times < 1 < parts[names.index("read")].times
