@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -31,6 +31,27 @@ def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, byt
     except Exception:  # as above
         return {}
     return {info.name: info.type.SerializeToString() for info in inferred.graph.value_info}
+
+
+def infer_values(model: bytes) -> list[bytes]:
+    """For each graph of a model, outer before inner, a graph with the types that onnx infers for values.
+
+    Known integers are followed through the model. Empty if the inference fails.
+    """
+    try:
+        inferred = shape_inference.infer_shapes(onnx.ModelProto.FromString(model), data_prop=True)
+    except Exception:  # as above
+        return []
+    return [
+        onnx.GraphProto(value_info=graph.value_info).SerializeToString() for graph in _graphs(inferred.graph)
+    ]
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+            yield from _graphs(body)
 
 
 def infer_node(
@@ -96,7 +117,7 @@ Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """The name of a function, and its arguments."""
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function for function in (complaint, infer_model, infer_node, evaluate)
+    function.__name__: function for function in (complaint, infer_model, infer_values, infer_node, evaluate)
 }
 
 

@@ -15,9 +15,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from amp_rewrite.model import constants, tensor_blocks
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import worker, worker_process
+from amp_rewrite.preparing import stored_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +85,9 @@ def _size(kind: onnx.TypeProto) -> TensorSize | None:
     tensor = kind.tensor_type
     dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
     dtype = ir.DataType(tensor.elem_type)
-    if not tensor.HasField("shape") or min(dims, default=0) < 0 or not is_number(dtype):
+    if not tensor.HasField("shape") or min(dims, default=0) < 0 or not stored_values.is_number(dtype):
         return None
     return TensorSize(dtype, tuple(dims))
-
-
-def is_number(dtype: ir.DataType) -> bool:
-    """Whether a tensor of this type has a whole number of bytes for each element."""
-    return dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and dtype.bitwidth >= _BYTE
-
-
-_BYTE = 8
 
 
 def _proto(
@@ -106,7 +98,7 @@ def _proto(
     for value, tensor in constant.leaves.items():
         dims = tensor.shape.numpy()
         if data_up_to is None or tensor.nbytes <= data_up_to:
-            graph.initializer.append(numpy_helper.from_array(_array(tensor), names[value]))
+            graph.initializer.append(numpy_helper.from_array(stored_values.read(tensor), names[value]))
         else:
             graph.input.append(helper.make_tensor_value_info(names[value], int(tensor.dtype), dims))
     for node in constant.nodes:
@@ -125,13 +117,4 @@ def _node(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
         input=[names[value] if value is not None else "" for value in node.inputs],
         output=[names[value] if value.name else "" for value in node.outputs],
         attribute=[ir.serde.serialize_attribute(attribute) for attribute in node.attributes.values()],
-    )
-
-
-def _array(tensor: ir.TensorProtocol) -> np.ndarray:
-    """The values of a tensor; a file is read, not mapped."""
-    if not isinstance(tensor, ir.ExternalTensor):
-        return constants.numbers(tensor)
-    return np.concatenate([np.empty(0, tensor.dtype.numpy()), *tensor_blocks.read(tensor)]).reshape(
-        tensor.shape.numpy()
     )

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.preparing import constant_evaluation
+from amp_rewrite.preparing import constant_evaluation, stored_values
 from amp_rewrite.preparing.constant_evaluation import ConstantNodes, Sizes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.stored_values import StoredValues
@@ -101,7 +101,7 @@ def _constant(model: ir.Model, stored: StoredValues, kept: Container[ir.Node]) -
 def _leaf(stored: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
     """The tensor stored for a value, where it is of numbers, and not too large."""
     tensor = stored.tensor(value)
-    fits = tensor is not None and constant_evaluation.is_number(tensor.dtype) and tensor.nbytes <= LARGEST
+    fits = tensor is not None and stored_values.is_number(tensor.dtype) and tensor.nbytes <= LARGEST
     return tensor if fits else None
 
 

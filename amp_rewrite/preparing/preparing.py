@@ -21,6 +21,7 @@ from amp_rewrite.preparing import (
     norm_reciprocals,
     opset_raising,
     transposed_weights,
+    value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
 
@@ -50,7 +51,8 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     kept = kept_nodes.find(model, form)
     if form.fold:
         changes += constant_folding.fold(model, kept)
-        changes += batch_norm_folding.fold(model, form.half, kept)
+        if "BatchNormalization" in operators:
+            changes += batch_norm_folding.fold(model, form.half, kept)
     if form.idioms and "Reciprocal" in operators:
         changes += norm_reciprocals.write(model, kept)
     changes += clip_as_max_min.rewrite(model, form)
@@ -59,6 +61,7 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
         idle_casts.bypass(model, types)
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
+    value_shapes.infer(model, types)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -82,11 +83,19 @@ class StoredValues:
             graph.initializers.pop(value.name or "")
 
 
-def read(tensor: ir.TensorProtocol) -> Floats:
-    """The values of a stored float32 tensor in memory of their own: a file is read, not mapped."""
-    whole = np.empty(tensor.size, np.float32)
+def read(tensor: ir.TensorProtocol) -> NDArray[Any]:
+    """The values of a stored tensor of numbers, in memory of their own: a file is read, not mapped."""
+    whole = np.empty(tensor.size, tensor.dtype.numpy())
     start = 0
     for block in tensor_blocks.read(tensor):
         whole[start : start + block.size] = block
         start += block.size
     return whole.reshape(tensor.shape.numpy())
+
+
+def is_number(dtype: ir.DataType) -> bool:
+    """Whether each element of a tensor of this type is a number of whole bytes."""
+    return dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and dtype.bitwidth >= _BYTE
+
+
+_BYTE = 8

@@ -1,0 +1,71 @@
+"""The shapes of values, as onnx infers them: runtimes need them to fuse, and estimates of cost to count."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from amp_rewrite.model import traversal
+from amp_rewrite.onnx_types import worker, worker_process
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.preparing import structure_proto
+
+MOST_NODES = 50_000
+"""The number of nodes up to which shapes are inferred: the inference takes about a sixth of a rewrite, more
+than all other steps that prepare a model.
+"""
+
+
+def infer(model: ir.Model, types: Types) -> None:
+    """Gives the values that nodes make the shapes that onnx infers, and their types.
+
+    What the model declares stays where it is as exact, or says more; where it contradicts what is inferred it
+    is wrong, and replaced. Outputs of graphs stay as they are declared. Where onnx fails, and above
+    MOST_NODES, nothing changes.
+    """
+    nodes = traversal.nodes(model.graph)
+    if sum(map(len, nodes.values())) > MOST_NODES:
+        return
+    structure = structure_proto.of(model, nodes, types)
+    found = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
+    for held, inferred in zip(nodes.values(), found, strict=False):
+        infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
+        for value in (value for node in held for value in node.outputs):
+            kind = infos.get(structure.name(value))
+            if kind is not None and not value.is_graph_output():
+                _declare(value, kind.tensor_type, types)
+
+
+_Dims = tuple[int | str | None, ...]
+
+
+def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types) -> None:
+    """Gives a value a shape, unless onnx takes it for another type than we do."""
+    kind = types.get(value)
+    if not inferred.HasField("shape") or type(kind) is not ir.TensorType or kind.dtype != inferred.elem_type:
+        return
+    dims = tuple(_dimension(dim) for dim in inferred.shape.dim)
+    declared = _dims(value.shape)
+    merged = dims if declared is None else _merged(declared, dims)
+    if merged != declared:
+        value.shape = ir.Shape(merged)
+    value.type = value.type or kind
+
+
+def _dimension(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+
+
+def _dims(shape: ir.Shape | None) -> _Dims | None:
+    if shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
+
+
+def _merged(declared: _Dims, inferred: _Dims) -> _Dims:
+    """The more exact of the two in each dimension; what was inferred, where they contradict each other."""
+    pairs = list(zip(declared, inferred, strict=False))
+    apart = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+    if apart or len(declared) != len(inferred):
+        return inferred
+    return tuple(b if a is None or isinstance(b, int) else a for a, b in pairs)

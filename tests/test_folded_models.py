@@ -1,0 +1,53 @@
+"""Real models after folding, in float32: the bits of what was computed beforehand, and float32's rounding."""
+
+import numpy as np
+import onnx
+import pytest
+
+from amp_rewrite.model import inlining, loading, writing
+from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.preparing import batch_norm_folding, constant_folding
+from tests.test_models import INDEX, MODELS, feeds, name_of
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.slow
+
+
+def outputs(model, given, level):
+    """What onnxruntime computes, with its optimisation at a level."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session.run(None, given)
+
+
+def changed(entry, fold):
+    """A model before and after a step, serialised; skips what the step leaves as it is."""
+    source = MODELS / entry["file"]
+    loaded = loading.load(source)
+    inlining.inline(loaded.model)
+    if not fold(loaded.model):
+        pytest.skip("nothing to fold")
+    made = writing.to_proto(loaded).SerializeToString()
+    onnx.checker.check_model(made, full_check=True)
+    return source.read_bytes(), made
+
+
+@pytest.mark.parametrize("entry", INDEX, ids=name_of)
+def test_computed_beforehand(entry):
+    """Nodes that run as they are give the same bits as before, from values that were stored."""
+    before, after = changed(entry, lambda model: constant_folding.fold(model, ()))
+    given = feeds(entry)
+    pairs = zip(*(outputs(m, given, "ORT_DISABLE_ALL") for m in (before, after)), strict=True)
+    assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+@pytest.mark.parametrize("entry", INDEX, ids=name_of)
+def test_merged(entry):
+    """Folded weights differ from those that the runtime folds itself by float32's rounding."""
+    before, after = changed(entry, lambda model: batch_norm_folding.fold(model, FLOAT16, ()))
+    given = feeds(entry)
+    for a, b in zip(*(outputs(m, given, "ORT_ENABLE_ALL") for m in (before, after)), strict=True):
+        assert np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(a)

@@ -1,0 +1,112 @@
+"""The shapes that onnx infers, in the result."""
+
+import onnx
+import pytest
+
+from amp_rewrite import pipeline
+from amp_rewrite.model import loading
+from amp_rewrite.onnx_types import shape_inference, worker
+from amp_rewrite.preparing import value_shapes
+from tests import text
+
+PRODUCT = """g (float[n,4] x) => (float[n,4] y) <float[4,4] w> {
+    h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, w) }"""
+
+
+def inferred(proto):
+    """The shapes of the values that nodes make, in all graphs, as text."""
+    model = loading.load(proto).model
+    value_shapes.infer(model, shape_inference.types(model))
+    made = (value for node in model.graph.all_nodes() for value in node.outputs)
+    return {value.name: str(value.shape) for value in made}
+
+
+def declared(proto):
+    """The element types and dimensions that the value_info of a model declares."""
+    names = onnx.TensorProto.DataType.Name
+    return {
+        info.name: (
+            names(info.type.tensor_type.elem_type),
+            [dim.dim_param or dim.dim_value for dim in info.type.tensor_type.shape.dim],
+        )
+        for info in proto.graph.value_info
+    }
+
+
+def test_the_result_has_them():
+    """Each value has its shape in the result, with the type that it has there; Casts as what they read."""
+    made = pipeline.rewrite(text.model(PRODUCT)).model
+    found = declared(made)
+    assert found["x__float16"] == ("FLOAT16", ["n", 4])
+    assert found["h"] == found["r"] == found["y__float16"] == ("FLOAT16", ["n", 4])
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ([2, 3, 4], "[2,3,4]"),
+        (["batch", 3, 4], "[2,3,4]"),
+        ([None, None, None], "[2,3,4]"),
+        ([2, 3, 5], "[2,3,4]"),  # contradicted
+        ([24], "[2,3,4]"),
+    ],
+)
+def test_what_is_declared(said, found):
+    """What is right stays, what is open is filled, and what is wrong is replaced, and misleads nobody."""
+    proto = text.unchecked(
+        "g (float[2,3,4] x) => (float[a,b,c] y) { h = Relu (x)  k = Exp (h)  y = Neg (k) }"
+    )
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, said))
+    shapes = inferred(proto)
+    assert shapes["h"] == shapes["k"] == found
+
+
+def test_what_is_open_keeps_its_name():
+    """A dimension that cannot be inferred keeps what is declared of it."""
+    proto = text.unchecked("g (float[2,n] x, int64[1] s) => (y) { h = Reshape (x, s)  y = Neg (h) }")
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, ["all"]))
+    assert inferred(proto)["h"] == "[all]"
+
+
+def test_unknown_operators_are_believed():
+    """Of an operator that onnx does not know, what is declared counts, and is followed."""
+    proto = text.unchecked(
+        "g (float[2] x) => (y) { h = com.microsoft.Anything (x)  k = Relu (h)  y = Neg (k) }"
+    )
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, [7]))
+    assert inferred(proto)["k"] == "[7]"
+
+
+def test_computed_shapes():
+    """Shapes that are computed from shapes are followed."""
+    proto = text.model(
+        """g (float[2,3,4] x) => (float[a,b] y) <int64 one = {1}, int64[1] rest = {-1}> {
+            s = Shape (x)  d = Gather (s, one)  u = Unsqueeze (d, zero)  c = Concat <axis=0> (u, rest)
+            h = Reshape (x, c)  y = Relu (h) }""".replace("int64 one", "int64[1] zero = {0}, int64 one")
+    )
+    assert inferred(proto)["h"] == "[3,8]"
+
+
+def test_in_bodies():
+    """Values of a body have shapes, though another body calls a value of its own the same."""
+    proto = text.model(
+        """g (float[2,4] x, bool c) => (float[a,b] y) <float[4,3] w, float[4,5] v> {
+            y = If (c) <then_branch = t () => (float[2,3] p) { h = MatMul (x, w)  p = Relu (h) },
+                        else_branch = e () => (float[2,5] q) { h = MatMul (x, v)  q = Relu (h) }> }"""
+    )
+    model = loading.load(proto).model
+    value_shapes.infer(model, shape_inference.types(model))
+    found = [str(n.outputs[0].shape) for n in model.graph.all_nodes() if n.op_type == "MatMul"]
+    assert found == ["[2,3]", "[2,5]"]
+
+
+def test_where_onnx_fails(monkeypatch):
+    """A model that onnx cannot infer is rewritten all the same."""
+    monkeypatch.setattr(worker, "call", lambda *_, **__: None)
+    assert inferred(text.model(PRODUCT))["h"] == "None"
+
+
+def test_a_very_large_model_is_left_alone(monkeypatch):
+    """Above a number of nodes, shapes are not inferred."""
+    monkeypatch.setattr(value_shapes, "MOST_NODES", 2)
+    assert inferred(text.model(PRODUCT))["h"] == "None"
