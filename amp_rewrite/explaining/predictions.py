@@ -10,7 +10,9 @@ PREDICTED = "predicted, not measured"
 
 def summary(found: Prediction) -> str:
     """The times of a result against float32 and against everything in half, with its launches and Casts."""
-    speeds = f"{found.speedup:.2f} times float32 and {found.of_everything:.2f} times everything in {found.half}"
+    speeds = (
+        f"{found.speedup:.2f} times float32 and {found.of_everything:.2f} times everything in {found.half}"
+    )
     launches = f"{found.result.launches:,} launches, {found.result.casts:,} of them Casts"
     return f"{speeds} on {found.device}{_at(found)}, {launches} ({PREDICTED})"
 
