@@ -89,7 +89,7 @@ def numbers(kind: onnx.TypeProto.Tensor) -> NDArray[np.generic]:
 
 
 def rewritten(proto: onnx.ModelProto, options: Options | None = None) -> Result:
-    """The result, which is valid in full and has no complaints, but that so small a model may be no faster."""
+    """The result, valid in full and without complaints, but that so small a model may be no faster."""
     result = rewrite(proto, options)
     assert result.report.broken == ()
     assert all(warning.startswith("predicted") for warning in result.report.warnings)
