@@ -89,10 +89,10 @@ def numbers(kind: onnx.TypeProto.Tensor) -> NDArray[np.generic]:
 
 
 def rewritten(proto: onnx.ModelProto, options: Options | None = None) -> Result:
-    """The result, which is valid in full and has no complaints."""
+    """The result, valid in full and without complaints, but that so small a model may be no faster."""
     result = rewrite(proto, options)
     assert result.report.broken == ()
-    assert result.report.warnings == ()
+    assert all(warning.startswith("predicted") for warning in result.report.warnings)
     onnx.checker.check_model(result.model, full_check=True)
     return result
 
