@@ -20,18 +20,15 @@ import onnx_ir as ir
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
-from amp_rewrite.colouring import classification, paying, rules
-from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
-from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rewriting import annotations, editing, plan, plan_files, result_checks, tidy
+from amp_rewrite.rewriting import annotations, editing, plan, plan_files, replaying, result_checks, tidy
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 
@@ -176,9 +173,9 @@ def _decide(
     loaded = stages.run("load", loading.load, source)
     prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
     facts = stages.run("analyse", gather, prepared, options, seen)
-    entries = stages.run("classify", _classify, facts, options, replay)
-    painting = stages.run("colour", _colour, facts, entries, options, replay)
-    priced = stages.run("predict", _predict, facts, painting, options, replay)
+    entries = stages.run("classify", replaying.classify, facts, options, replay)
+    painting = stages.run("colour", replaying.colour, facts, entries, options, replay)
+    priced = stages.run("predict", replaying.price, facts, painting, options, replay)
     planned = stages.run("plan", _plan, facts, priced, options)
     decided = Decided(priced, planned, options, replayed=replay is not None)
     return stages.run("freeze", freeze, loaded, prepared, facts, decided)
@@ -188,27 +185,6 @@ def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Op
     """What counts: the options that were given, with what a saved plan decides taken from it."""
     asked = options or Options()
     return replay.over(asked) if replay else asked
-
-
-def _classify(facts: Facts, options: Options, replay: plan_files.SavedPlan | None) -> tuple[Entry, ...]:
-    if replay is not None:
-        return replay.entries(facts.graph)
-    return classification.classify(facts.graph, facts.findings, options)
-
-
-def _colour(
-    facts: Facts, entries: tuple[Entry, ...], options: Options, replay: plan_files.SavedPlan | None
-) -> Painting:
-    if replay is not None:
-        return replay.painting(facts.graph, entries)
-    return rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
-
-
-def _predict(
-    facts: Facts, painting: Painting, options: Options, replay: plan_files.SavedPlan | None
-) -> Priced:
-    """What stays half as it pays, and the prediction; a saved plan is carried out as it is."""
-    return paying.settle(facts.graph, painting, options, decided=replay is not None)
 
 
 def _plan(facts: Facts, priced: Priced, options: Options) -> Plan:

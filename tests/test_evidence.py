@@ -57,7 +57,9 @@ def graph(source: str) -> UnitGraph:
     return amp_rewrite.analyze(text.model(source)).graph
 
 
-@pytest.mark.parametrize("authority", [a for a in Authority if a not in (Authority.PIN, Authority.LIST)])
+@pytest.mark.parametrize(
+    "authority", [a for a in Authority if a not in (Authority.PIN, Authority.LIST, Authority.PREDICTION)]
+)
 def test_findings_yield_to_higher_authorities(authority):
     """A finding holds against lists that it outranks, and yields to pins unless it is the schema's."""
     units = graph("g (float[4, 4] x) => (float[4, 4] y) { [node] y = MatMul(x, x) }")

@@ -3,6 +3,7 @@
 import pytest
 
 from amp_rewrite import analyze
+from amp_rewrite.colouring.painting import Rule
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement_log import CpuReason
 from amp_rewrite.policy import targets
@@ -82,7 +83,8 @@ def test_what_is_refused_stays_float32(source, name):
     found = analyze(model(source))
     (op,) = [unit for unit in found.graph.units if unit.node.name == "op"]
     entry = found.painting.entries[op.index]
-    assert found.painting.is_half(op.index) != bool(name)
+    is_half = found.painting.is_half(op.index) or found.painting.paints[op.index].rule is Rule.PRUNE
+    assert is_half != bool(name)
     assert (entry.authority is Authority.TARGET) == bool(name)
     assert not name or f"refuses it for its {name}," in in_words(entry.evidence)
 

@@ -32,23 +32,19 @@ def _arg_extremum(node: ir.Node) -> Iterator[str]:
         yield "select_last_index"
 
 
-def _recurrent(*activations: str) -> Refused:
+def _recurrent(node: ir.Node, *activations: str) -> Iterator[str]:
     """What cuDNN's recurrent layers lack: other activations than these, in either direction, and clipping."""
-
-    def refused(node: ir.Node) -> Iterator[str]:
-        yield from (name for name in _NEVER_TAKEN if name in node.attributes)
-        said = [name.lower() for name in _texts(node, "activations")]
-        if said != [*activations, *activations][: len(said)]:
-            yield "activations"
-
-    return refused
+    yield from (name for name in _NEVER_TAKEN if name in node.attributes)
+    said = [name.lower() for name in _texts(node, "activations")]
+    if said != [*activations, *activations][: len(said)]:
+        yield "activations"
 
 
 _NEVER_TAKEN = ("activation_alpha", "activation_beta", "clip")
 
 
 def _lstm(node: ir.Node) -> Iterator[str]:
-    yield from _recurrent("sigmoid", "tanh", "tanh")(node)
+    yield from _recurrent(node, "sigmoid", "tanh", "tanh")
     if _int(node, "input_forget"):
         yield "input_forget"
     if len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
@@ -60,9 +56,13 @@ _PEEPHOLES = 7
 
 def _gru(node: ir.Node) -> Iterator[str]:
     """cuDNN applies the linear transformation before the reset gate; ONNX's default is after."""
-    yield from _recurrent("sigmoid", "tanh")(node)
+    yield from _recurrent(node, "sigmoid", "tanh")
     if _int(node, "linear_before_reset") != 1:
         yield "linear_before_reset"
+
+
+def _rnn(node: ir.Node) -> Iterator[str]:
+    yield from _recurrent(node, "tanh")
 
 
 REFUSED_BY_CUDA: Mapping[str, Refused] = {
@@ -71,7 +71,7 @@ REFUSED_BY_CUDA: Mapping[str, Refused] = {
     "ConvTranspose": _conv_transpose,
     "GRU": _gru,
     "LSTM": _lstm,
-    "RNN": _recurrent("tanh"),
+    "RNN": _rnn,
 }
 """By operator of the default domain: for what the CUDA provider refuses a node."""
 
