@@ -22,20 +22,20 @@ _MOST = 1 << 50
 
 
 class Sizes:
-    """The sizes of a model's values; an open dimension counts as OPEN.
+    """The sizes of a model's values; an open dimension of an input counts as OPEN.
 
-    A value without a shape counts as the largest value that its node reads.
+    A value without a shape, or with a dimension that no input has, counts as the largest value that its node
+    reads: what such a dimension comes to follows from others.
     """
 
     def __init__(self, nodes: GraphNodes) -> None:
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._elements: dict[ir.Value, int] = {}
+        self._open = {str(dim) for graph in nodes for value in graph.inputs for dim in value.shape or ()}
         for held in nodes.values():
             for node in held:
-                for value in node.outputs:
-                    if self.shape(value) is None:
-                        self._guess(node)
-                        break
+                if any(self._is_vague(value) for value in node.outputs):
+                    self._guess(node)
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         """The shape of a value; None where its rank is unknown."""
@@ -58,10 +58,18 @@ class Sizes:
         """The elements of the largest of these; 1 where there is none."""
         return max(map(self.elements, values), default=1)
 
+    def _is_vague(self, value: ir.Value) -> bool:
+        shape = value.shape
+        if shape is None:
+            return self.shape(value) is None
+        return not shape.is_static() and any(
+            not isinstance(dim, int) and str(dim) not in self._open for dim in shape
+        )
+
     def _guess(self, node: ir.Node) -> None:
         read = [self.elements(value) for value in node.inputs if value is not None]
         for value in node.outputs:
-            if self.shape(value) is None:
+            if self._is_vague(value):
                 self._elements[value] = max(read, default=UNKNOWN)
 
 
