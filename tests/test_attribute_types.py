@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from amp_rewrite.policy import targets
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import Options, Pins
 from tests.text import becomes
 
 ANY_TARGET = Options(target=targets.ANY)
@@ -116,6 +116,7 @@ TYPED = {
             y__float16 = Mul (n, b__float16)
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
+        Options(pins=Pins(force_half="y")),
     ),
     # A Cast that also has float32 consumers keeps its type; its half consumers get another Cast.
     "a cast with readers of both colours stays": partial(
@@ -135,6 +136,7 @@ TYPED = {
             [y__float32] y = Cast <to = 1> (y__float16)
             z = Exp (a)
         }""",
+        Options(pins=Pins(force_half="y")),
     ),
 }
 

@@ -21,7 +21,7 @@ from amp_rewrite.running import intermediate_values, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 
-FORCED = Options(level=Level.UNSAFE_FORCE_ALL)
+FORCED = Options(level=Level.UNSAFE_FORCE_ALL, fold=False)
 HEADER = '<ir_version: 9, opset_import: ["": 17, "own": 1]>'
 SQUARE = (
     "g (float[2] x) => (float[2] y) { [double] d = Add (x, x) [square] s = Mul (d, d) [back] y = Sqrt (s) }"

@@ -86,8 +86,21 @@ def causes_hold(graph, decisions):
         cause, rule = decision.paint.cause, decision.paint.rule.value
         if cause is not None:
             words = first_step(decisions, unit)
-            assert rule not in BESIDE or cause in getattr(graph, BESIDE[rule])[unit], words
+            assert rule not in BESIDE or cause in beside(graph, decisions, unit, BESIDE[rule]), words
             assert decisions.all[cause].is_half is decision.is_half, words
+
+
+def beside(graph, decisions, unit, side):
+    """The units on one side of a unit; behind the result of an idiom, those that this stands for, too."""
+    found, edges = set(), getattr(graph, side)
+    waiting = [*edges[unit]]
+    while waiting:
+        other = waiting.pop()
+        if other not in found:
+            found.add(other)
+            stands = decisions.all[other].entry.stands_as is not None
+            waiting.extend(edges[other] if stands else ())
+    return found
 
 
 def casts_hold(told, model, types):

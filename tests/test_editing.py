@@ -47,7 +47,7 @@ def test_what_surrounds_the_graph_survives():
     assert weight.doc_string == "a weight"
     assert weight.metadata_props == proto.graph.initializer[0].metadata_props
     inside = next(info for info in after.graph.value_info if info.name == "a")
-    assert inside == helper.make_tensor_value_info("a", 10, [1, 1, "H", 4])
+    assert inside == helper.make_tensor_value_info("a", 10, [1, 1, 4, 4])
 
 
 def test_declared_types_follow():

@@ -26,7 +26,7 @@ def out(tmp_path):
 
 def again(out):
     """Writes the result again, and returns the warnings."""
-    return rewrite(out.with_name("m.onnx"), BESIDE, output=out).report.warnings
+    return text.complaints(rewrite(out.with_name("m.onnx"), BESIDE, output=out))
 
 
 def stays(out, reader):

@@ -55,7 +55,7 @@ def test_names_that_are_no_utf_8(place):
     data.opset_import.add(domain="domain", version=1)
     raw = data.SerializeToString().replace(place.encode(), place.encode()[:-1] + b"\xe9")
     result = rewrite(raw, Options(metadata=False))
-    assert result.report.warnings == ("names that are not UTF-8 were read as Latin-1",)
+    assert text.complaints(result) == ("names that are not UTF-8 were read as Latin-1",)
     assert place[:-1] + "é" in str(onnx.ModelProto.FromString(result.model))
     assert result.report.nodes.half == 2
 
@@ -89,7 +89,7 @@ def test_the_last_of_several_initializers_of_one_name_counts(last):
     assert result.report.nodes.half
     held = result.model.graph
     assert len(held.initializer) + len(held.sparse_initializer) == 1
-    assert result.report.warnings == (
+    assert text.complaints(result) == (
         "several initializers are called 'w': the last of them counts, as in onnxruntime",
     )
     text.agree(before, result.model)
@@ -235,7 +235,7 @@ def test_before_opset_6_nothing_changes(io):
     )
     result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, io=io))
     assert result.model == proto
-    assert result.report.warnings == ("float16 needs opset 6, and the model has 5: nothing can change",)
+    assert text.complaints(result) == ("float16 needs opset 6, and the model has 5: nothing can change",)
 
 
 def test_no_import_for_casts_where_nodes_have_none():

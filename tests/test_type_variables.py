@@ -39,6 +39,7 @@ OPERATORS = {
             y__float16 = Resize <mode = "linear"> (m, "", s)
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
+        Options(pins=Pins(force_half="y")),
     ),
     # T, T1 and T2 have the same type for the default target, whose kernel has one type.
     "batch normalization stays in one piece": partial(
@@ -55,6 +56,7 @@ OPERATORS = {
             y__float16 = BatchNormalization (c, s, b, m, v)
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
+        Options(fold=False),
     ),
     # Omitted inputs of Clip and LSTM stay omitted; ratio is T1.
     "empty optional inputs stay empty": partial(

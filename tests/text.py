@@ -88,11 +88,16 @@ def numbers(kind: onnx.TypeProto.Tensor) -> NDArray[np.generic]:
     return np.linspace(0.1, 0.9, int(np.prod(shape)), dtype=np.float32).reshape(shape).astype(dtype)
 
 
+def complaints(result: Result) -> tuple[str, ...]:
+    """The warnings of a result, but that so small a model is predicted to be no faster."""
+    return tuple(told for told in result.report.warnings if not told.startswith("predicted"))
+
+
 def rewritten(proto: onnx.ModelProto, options: Options | None = None) -> Result:
     """The result, valid in full and without complaints, but that so small a model may be no faster."""
     result = rewrite(proto, options)
     assert result.report.broken == ()
-    assert all(warning.startswith("predicted") for warning in result.report.warnings)
+    assert complaints(result) == ()
     onnx.checker.check_model(result.model, full_check=True)
     return result
 

@@ -53,7 +53,10 @@ def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types) -> 
 
 
 def _dimension(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+    """A size, or a name; the names that onnx makes up say nothing, and would be new to a runtime."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    return None if dim.dim_param.startswith("unk__") else dim.dim_param or None
 
 
 def _dims(shape: ir.Shape | None) -> _Dims | None:
