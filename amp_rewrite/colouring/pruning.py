@@ -15,9 +15,10 @@ that pays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.costs import islands, unpaid_parts
@@ -57,6 +58,7 @@ def _without(prices: Prices, painting: Painting, found: Mapping[int, Island]) ->
         paints[unit] = Paint(Colour.FULL, Rule.PRUNE)
         entries[unit] = replace(entries[unit], evidence=_evidence(island, prices.costs.device.name))
     _settle_casts(prices.graph, paints)
+    _settle_causes(prices.graph, paints)
     return Painting(tuple(paints), tuple(entries))
 
 
@@ -104,3 +106,37 @@ def _settle_casts(graph: UnitGraph, paints: list[Paint]) -> None:
                 beside = graph.predecessors[unit] if reads else graph.successors[unit]
                 if any(paints[other].colour is Colour.FULL for other in beside):
                     paints[unit] = Paint(Colour.FULL, Rule.LEFT)
+
+
+def _settle_causes(graph: UnitGraph, paints: list[Paint]) -> None:
+    """Units that a pruned one caused to be HALF get a neighbour that still is, on the side that their rule
+    goes by; where there is none, the first in the chain of causes.
+    """
+    halves = [unit for unit, paint in enumerate(paints) if paint.colour is Colour.HALF]
+    lost = {
+        unit for unit in halves if (cause := paints[unit].cause) is not None and not _is_half(paints, cause)
+    }
+
+    def next_to(unit: int) -> Iterator[int]:
+        yield from (u for u in graph.successors[unit] if u in lost and paints[u].rule in _FROM_PRODUCERS)
+        yield from (u for u in graph.predecessors[unit] if u in lost and paints[u].rule in _FROM_CONSUMERS)
+
+    found = reach([unit for unit in halves if unit not in lost], next_to, lost.__contains__)
+    for unit in lost:
+        cause = found[unit] if unit in found else _first_half(paints, unit)
+        paints[unit] = replace(paints[unit], cause=cause)
+
+
+_FROM_PRODUCERS = (Rule.FOLLOW, Rule.SPREAD)
+_FROM_CONSUMERS = (Rule.BETWEEN, Rule.LEAD, Rule.SPREAD)
+
+
+def _first_half(paints: Sequence[Paint], unit: int) -> int | None:
+    cause = paints[unit].cause
+    while cause is not None and not _is_half(paints, cause):
+        cause = paints[cause].cause
+    return cause
+
+
+def _is_half(paints: Sequence[Paint], unit: int) -> bool:
+    return paints[unit].colour is Colour.HALF
