@@ -132,6 +132,36 @@ SMALL = """g (float[4, 4] x) => (float[4, 4] y) <float[1] e1, float[1] e2, float
 TINY = {"e1": np.array([1e-12], np.float32), "e2": np.array([1e-10], np.float32)}
 
 
+NORMS = """g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, float two = {2.0}, float least = {1e-5}> {
+  [p] a = MatMul(x, w)
+  [s1] b = Pow(a, two)
+  [m1] c = ReduceMean<axes = [-1]>(b)
+  [e1] d = Add(c, least)
+  [r1] f = Sqrt(d)
+  [d1] h = Div(a, f)
+  [q] i = MatMul(h, w)
+  [s2] j = Pow(i, two)
+  [m2] k = ReduceMean<axes = [-1]>(j)
+  [e2] l = Add(k, least)
+  [r2] m = Sqrt(l)
+  [d2] n = Div(i, m)
+  [z] o = MatMul(n, w)
+  [n1] t = ReduceL2<axes = [-1]>(o)
+  [n2] u = Max(t, least)
+  [n3] v = Div(o, u)
+  [last] y = MatMul(v, w)
+}"""
+
+
+def test_written_out_norms_are_one_cause():
+    """What holds back their parts is one cause, whichever operators they are; another norm is another."""
+    rms, lp = causes(NORMS)
+    assert rms[1] == ["s1", "m1", "e1", "r1", "d1", "s2", "m2", "e2", "r2", "d2"]
+    assert lp[1] == ["n1", "n2", "n3"]
+    assert rms[2].flags == tuple(f"--allow {each}" for each in ("Pow", "ReduceMean", "Add", "Sqrt", "Div"))
+    assert (rms[2].frees, lp[2].frees) == (11, 5)  # each with the Divs of the other
+
+
 def test_a_finding_in_several_places_is_one_cause():
     """Findings that differ in names and numbers are one; who goes against one forces it."""
     (cause,) = analyze(text.model(SMALL, TINY)).causes()

@@ -23,7 +23,7 @@ from amp_rewrite.reporting import (
     verdict_text,
 )
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
-from tests.text import RUNS, model
+from tests.text import DOWNSTREAM, RUNS, model
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
 HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
@@ -70,12 +70,15 @@ def test_the_summary_and_the_coverage_are_those_of_the_report():
     assert data["coverage"]["operators"]["MatMul"] == shown.coverage.row("MatMul").to_json()
 
 
-def test_the_chain_of_causes_is_the_one_that_explain_prints():
-    """Following the causes of a unit through the page's data gives the steps of `sentences.chain`."""
-    proto = demo.network()
+@pytest.mark.parametrize(
+    ("proto", "name", "last"),
+    [(model(DOWNSTREAM), "squash", "square"), (demo.network(), "score_scale", "context_matmul")],
+)
+def test_the_chain_of_causes_is_the_one_that_explain_prints(proto, name, last):
+    """Following the causes of a unit, in float32 or in half, gives the steps of `sentences.chain`."""
     analysis, data = analyze(proto), html_json.plain(made(proto))
-    unit = next(unit for unit in analysis.graph.units if unit.node.name == "rms_sqrt")
-    (box,) = [box for box in data["boxes"] if box["name"] == "rms_sqrt"]
+    unit = next(unit for unit in analysis.graph.units if unit.node.name == name)
+    (box,) = [box for box in data["boxes"] if box["name"] == name]
     assert box["units"] == (unit.index,)
     found, at = [], unit.index
     while at is not None:
@@ -84,6 +87,7 @@ def test_the_chain_of_causes_is_the_one_that_explain_prints():
     steps = chain(analysis.decisions(), unit.index)
     assert found == [(step.unit, step.reason) for step in steps]
     assert len(found) == 4
+    assert f"'{last}'" in found[-1][0]
 
 
 def test_what_holds_nodes_back_is_what_explain_says():
@@ -94,8 +98,8 @@ def test_what_holds_nodes_back_is_what_explain_says():
     assert [(cause["weight"], cause["suggestion"]) for cause in data["causes"]] == [
         (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
     ]
-    names = [data["boxes"][box]["name"] for box in data["causes"][0]["boxes"]]
-    assert {"rms_square", "rms_mean", "rms_epsilon", "rms_sqrt"} <= set(names)
+    names = [[data["boxes"][box]["name"] for box in cause["boxes"]] for cause in data["causes"]]
+    assert names == [["rms_square", "rms_mean", "rms_epsilon", "rms_sqrt", "rms_div"], ["head_softmax"]]
 
 
 @needs_runs

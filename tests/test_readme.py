@@ -62,6 +62,15 @@ def test_explain_prints_what_the_readme_shows(tmp_path):
     assert shown.stdout.strip() in README
 
 
+def test_explain_lists_the_causes_that_the_readme_shows(tmp_path):
+    """The list of what keeps nodes in float32 is what the command prints."""
+    run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
+    shown = run(sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", folder=tmp_path)
+    causes = shown.stdout.split("open dimensions")[0]
+    assert causes.count("to allow:") == 2
+    assert causes in README
+
+
 def test_the_demo_prints_the_numbers_that_the_readme_shows(tmp_path):
     """Nodes, Casts, size and masks of the demo are those in the README."""
     printed = run(sys.executable, "-m", "amp_rewrite", "demo", folder=tmp_path).stdout

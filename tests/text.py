@@ -37,6 +37,16 @@ twice (v) => (u) { u = Add (v, v) }
 """
 """A model with a function of its own."""
 
+DOWNSTREAM = """held (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, float[8] shift, float two = {2.0}> {
+  [before] a = MatMul (x, w)
+  [square] b = Pow (a, two)
+  [shift] c = Add (b, shift)
+  [root] d = Sqrt (c)
+  [squash] e = Tanh (d)
+  [after] y = MatMul (e, w)
+}"""
+"""A denied node between two products, and three that stay float32 because of it."""
+
 RUNS = importlib.util.find_spec("onnxruntime") is not None
 
 Weights = Mapping[str, NDArray[np.generic]]

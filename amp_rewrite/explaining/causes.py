@@ -178,7 +178,7 @@ def _key(root: Decision) -> Hashable:
         return root.paint.rule
     if entry.authority in FOUND:
         return entry.evidence.reason
-    if entry.authority is Authority.PIN:
+    if entry.authority in (Authority.PIN, Authority.IDIOM):
         return entry.evidence
     if root.paint.rule is Rule.LEFT and (entry.kind is Kind.CLEAR or root.operator == "Cast"):
         return Kind.CLEAR
