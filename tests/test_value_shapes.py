@@ -68,6 +68,15 @@ def test_what_is_open_keeps_its_name():
     assert inferred(proto)["h"] == "[all]"
 
 
+@pytest.mark.parametrize(("output", "found"), [("a,b", "[unk__0,unk__1]"), ("?,4", "[None,None]")])
+def test_names_that_onnx_makes_up(output, found):
+    """They tell a runtime which sizes are the same, and never reach an output that has no name of its own."""
+    proto = text.unchecked(
+        f"g (float[n,4] x, int64[1] s) => (float[{output}] y) {{ h = Slice (x, s, s)  y = Relu (h) }}"
+    )
+    assert inferred(proto)["h"] == found
+
+
 def test_unknown_operators_are_believed():
     """Of an operator that onnx does not know, what is declared counts, and is followed."""
     proto = text.unchecked(

@@ -27,24 +27,29 @@ def infer(model: ir.Model, types: Types) -> None:
     if sum(map(len, nodes.values())) > MOST_NODES:
         return
     structure = structure_proto.of(model, nodes, types)
+    is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
     found = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
     for held, inferred in zip(nodes.values(), found, strict=False):
         infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
         for value in (value for node in held for value in node.outputs):
             kind = infos.get(structure.name(value))
             if kind is not None and not value.is_graph_output():
-                _declare(value, kind.tensor_type, types)
+                _declare(value, kind.tensor_type, types, named=not is_shown)
 
 
 _Dims = tuple[int | str | None, ...]
 
 
-def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types) -> None:
-    """Gives a value a shape, unless onnx takes it for another type than we do."""
+def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, *, named: bool) -> None:
+    """Gives a value a shape, unless onnx takes it for another type than we do.
+
+    Sizes that are `named` keep the names that onnx makes up: by them a runtime knows that two are the same.
+    It also passes them on to outputs of the model that have no names of their own, where they would be new.
+    """
     kind = types.get(value)
     if not inferred.HasField("shape") or type(kind) is not ir.TensorType or kind.dtype != inferred.elem_type:
         return
-    dims = tuple(_dimension(dim) for dim in inferred.shape.dim)
+    dims = tuple(_dimension(dim, named=named) for dim in inferred.shape.dim)
     declared = _dims(value.shape)
     merged = dims if declared is None else _merged(declared, dims)
     if merged != declared:
@@ -52,11 +57,11 @@ def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types) -> 
     value.type = value.type or kind
 
 
-def _dimension(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    """A size, or a name; the names that onnx makes up say nothing, and would be new to a runtime."""
+def _dimension(dim: onnx.TensorShapeProto.Dimension, *, named: bool) -> int | str | None:
     if dim.HasField("dim_value"):
         return dim.dim_value
-    return None if dim.dim_param.startswith("unk__") else dim.dim_param or None
+    is_made_up = dim.dim_param.startswith("unk__")
+    return None if is_made_up and not named else dim.dim_param or None
 
 
 def _dims(shape: ir.Shape | None) -> _Dims | None:
