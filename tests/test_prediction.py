@@ -6,6 +6,7 @@ from dataclasses import replace
 import onnx
 import pytest
 
+from amp_rewrite.colouring import paying
 from amp_rewrite.costs import prices
 from amp_rewrite.costs.model_costs import AS_GIVEN
 from amp_rewrite.errors import OptionError
@@ -14,6 +15,7 @@ from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.policy import devices
 from amp_rewrite.policy.devices import H200, T4, Device
 from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting import plan_files
 from tests import text
 from tests.commands import failure, run
@@ -200,3 +202,16 @@ def test_a_plan_excludes_device_and_gate(path, tmp_path):
 def test_the_default_device():
     """The H200, as the one that the numbers of the documentation are for."""
     assert Options().device is H200
+
+
+def test_a_very_large_model_without_shapes(monkeypatch):
+    """Where sizes would be guesses and there are many, nothing is predicted but for the gate."""
+    monkeypatch.setattr(value_shapes, "MOST_NODES", 0)
+    monkeypatch.setattr(paying, "MOST_GUESSED", 0)
+    source = (
+        "g (float[n,4] x) => (float[n,4] y) <float[4,4] w> { h = MatMul (x, w)  k = Relu (h)  y = Neg (k) }"
+    )
+    assert rewrite(text.model(source)).report.prediction is None
+    assert rewrite(text.model(source), Options(gate=True)).report.prediction is not None
+    monkeypatch.setattr(paying, "MOST_GUESSED", 3)
+    assert rewrite(text.model(source)).report.prediction is not None

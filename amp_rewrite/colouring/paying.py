@@ -26,8 +26,19 @@ class Priced:
     gated: bool = False
 
 
+MOST_GUESSED = 50_000
+"""The number of units up to which sizes are guessed where shapes are unknown; in larger models, of which
+shapes are not inferred either (preparing.value_shapes), it would take a fifth of a rewrite, and say little.
+"""
+
+
 def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: bool) -> Priced:
-    """What is left of a painting, with its prediction; one that is `decided` stays as it is."""
+    """What is left of a painting, with its prediction; one that is `decided` stays as it is.
+
+    Nothing is predicted of a very large model with mostly unknown shapes, unless the gate is asked for.
+    """
+    if _is_guesswork(graph, options):
+        return Priced(painting)
     found = Priced(painting) if decided else pruned(graph, painting, options)
     if not _is_half_anywhere(found.painting):
         return found
@@ -41,10 +52,17 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
 
 def pruned(graph: UnitGraph, painting: Painting, options: Options, known: Prices | None = None) -> Priced:
     """What pruning leaves of a painting, where the options have it; `known` are prices for these options."""
-    if not options.prunes or not _is_half_anywhere(painting):
+    if not options.prunes or not _is_half_anywhere(painting) or _is_guesswork(graph, options):
         return Priced(painting)
     found = known or prices.measure(graph, options)
     return Priced(pruning.prune(found, painting), found)
+
+
+def _is_guesswork(graph: UnitGraph, options: Options) -> bool:
+    if options.gate or len(graph.units) <= MOST_GUESSED:
+        return False
+    known = sum(value.shape is not None for unit in graph.units for value in unit.defs)
+    return known < len(graph.units) / 2
 
 
 def _is_half_anywhere(painting: Painting) -> bool:
