@@ -400,3 +400,22 @@ def test_a_cast_between_loads_on_cuda(place, order, pinned):
 def test_different_ranks_load_on_cuda(place, source):
     """Nothing between the two has another type."""
     assert place(rewrite(text.model(source)).model).refused == ""
+
+
+@pytest.mark.parametrize("stored", ["w", "k"])
+def test_a_transpose_of_a_stored_weight_is_left_to_the_runtime(runtime, stored):
+    """onnxruntime folds it: its product is half, whatever the ranks, and the result runs; also behind a Cast."""
+    before = text.model(
+        f"""g (float[2,3,4] x) => (float[a,b,c] y) <float[6,4] w> {{
+            k = Identity (w)
+            [turn] t = Transpose <perm = [1, 0]> ({stored})
+            [product] y = MatMul (x, t)
+        }}"""
+    )
+    found = analyze(before)
+    assert all(
+        found.painting.is_half(unit.index) for unit in found.graph.units if unit.node.name == "product"
+    )
+    result = rewrite(before)
+    assert result.report.form_changes == ()
+    loads(runtime, before, result.model)

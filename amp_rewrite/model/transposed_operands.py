@@ -43,11 +43,16 @@ class Product:
 
 
 def transposed(nodes: Iterable[ir.Node]) -> Ranks:
-    """The values that are, or may become, the output of a Transpose that moves the first axis."""
+    """The values that are, or may become, the output of a Transpose that moves the first axis.
+
+    A Transpose of a stored value is none of them: onnxruntime folds it before it looks for any to absorb.
+    """
     found: dict[ir.Value, int | None] = {}
     kept: dict[ir.Value, int | None] = {}
     waiting = [
-        _Step(node.outputs[0], turned_rank(node), _moves_first(node)) for node in nodes if _turns(node)
+        _Step(node.outputs[0], turned_rank(node), _moves_first(node))
+        for node in nodes
+        if _turns(node) and not _is_folded(node)
     ]
     while waiting:
         step = waiting.pop()
@@ -169,6 +174,17 @@ def _is_reshaped(node: ir.Node, before: int | None) -> bool:
 def _turns(node: ir.Node) -> bool:
     """Whether a node is a Transpose."""
     return node.op_type == "Transpose" and node.domain == "" and len(node.outputs) == 1
+
+
+def _is_folded(transpose: ir.Node) -> bool:
+    """Whether a Transpose reads a stored value that no caller can replace, as it is or through Casts."""
+    value = next(iter(transpose.inputs), None)
+    while value is not None and constants.stored_as(value) is None:
+        node = value.producer()
+        if node is None or node.op_type not in ("Cast", "Identity") or node.domain:
+            return False
+        value = next(iter(node.inputs), None)
+    return value is not None and not value.is_graph_input()
 
 
 def _moves_first(node: ir.Node) -> bool:
