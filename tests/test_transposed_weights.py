@@ -404,7 +404,7 @@ def test_different_ranks_load_on_cuda(place, source):
 
 @pytest.mark.parametrize("stored", ["w", "k"])
 def test_a_transpose_of_a_stored_weight_is_left_to_the_runtime(runtime, stored):
-    """onnxruntime folds it: its product is half whatever the ranks, and the result runs; so behind an Identity."""
+    """onnxruntime folds it: its product is half whatever the ranks, and runs; so behind an Identity."""
     before = text.model(
         f"""g (float[2,3,4] x) => (float[a,b,c] y) <float[6,4] w> {{
             k = Identity (w)
