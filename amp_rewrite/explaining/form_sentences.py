@@ -42,6 +42,6 @@ _SENTENCES = {
     FormChangeKind.FOLDED: "computed beforehand in float32: it depends on stored values alone",
     FormChangeKind.MERGED: "merged into the weights of '{change.into}', in float32",
     FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",
-    FormChangeKind.RECIPROCAL: "written as a division, '{change.into}', which runtimes fuse into the norm",
+    FormChangeKind.RECIPROCAL: "written as a division, which runtimes fuse into the norm",
     FormChangeKind.RANK: "its stored weight has rank {change.after} in place of {change.before}, as the data",
 }

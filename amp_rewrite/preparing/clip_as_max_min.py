@@ -41,7 +41,7 @@ def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
         node for node in clips if node not in kept and _is_known(node, types) and _is_between(node, half)
     ]
     changes = [
-        FormChange(FormChangeKind.MAX_AND_MIN, pinned_as(node), into=node.name or "") for node in clips
+        FormChange(FormChangeKind.MAX_AND_MIN, pinned_as(node), into=pinned_as(node)) for node in clips
     ]
     stored = _Constants(UniqueNames(traversal.graphs(model.graph)))
     for node in clips:
