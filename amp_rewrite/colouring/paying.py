@@ -39,7 +39,7 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
     """
     if _is_guesswork(graph, options):
         return Priced(painting)
-    found = Priced(painting) if decided else pruned(graph, painting, options)
+    found = Priced(painting) if decided else _pruned(graph, painting, options, None)
     if not _is_half_anywhere(found.painting):
         return found
     known = found.prices or prices.measure(graph, options)
@@ -52,7 +52,13 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
 
 def pruned(graph: UnitGraph, painting: Painting, options: Options, known: Prices | None = None) -> Priced:
     """What pruning leaves of a painting, where the options have it; `known` are prices for these options."""
-    if not options.prunes or not _is_half_anywhere(painting) or _is_guesswork(graph, options):
+    if _is_guesswork(graph, options):
+        return Priced(painting)
+    return _pruned(graph, painting, options, known)
+
+
+def _pruned(graph: UnitGraph, painting: Painting, options: Options, known: Prices | None) -> Priced:
+    if not options.prunes or not _is_half_anywhere(painting):
         return Priced(painting)
     found = known or prices.measure(graph, options)
     return Priced(pruning.prune(found, painting), found)

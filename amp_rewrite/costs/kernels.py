@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
-from amp_rewrite.costs import fused_idioms
+from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
 from amp_rewrite.costs.sizes import Sizes
 from amp_rewrite.flops import flop_formulas
 from amp_rewrite.model.traversal import GraphNodes
@@ -26,8 +25,9 @@ class Kernel(NamedTuple):
 
     `units` are those of the node, by position. Each of them moves `moved` elements that vary, and `stored`
     ones of weights, of which every element takes two or four bytes; `fixed` are the bytes of all others.
-    `product` are the FLOPs of a product of matrices, and `width` is the length of its inner products, 0 where
-    it is not known.
+    `product` are the FLOPs of a product of matrices. It runs in the precision of the unit at position `data`,
+    which reads the first input, and in half where there is none, as that input is half already. `width` is
+    the length of its inner products, 0 where it is not known.
     """
 
     units: tuple[int, ...]
@@ -35,25 +35,30 @@ class Kernel(NamedTuple):
     stored: tuple[int, ...]
     fixed: int
     product: int
+    data: int | None
     width: int
     runs: int
 
 
 def of_graph(
-    graph: UnitGraph, sizes: Sizes, vary: set[ir.Value | None], inside: set[ir.Value], half: ir.DataType
+    graph: UnitGraph,
+    sizes: Sizes,
+    vary: set[ir.Value | None],
+    inside: set[ir.Value],
+    absorbed: frozenset[int],
+    runs: Mapping[ir.Graph, int],
+    half: ir.DataType,
 ) -> Iterator[Kernel]:
     """The kernels of a model, in the order of `graph.nodes`; linear in nodes and ports.
 
-    Values `inside` a fusion are not moved. Nodes that move no data, or are computed once for all runs, have
-    no kernel, nor have Casts between float32 and half: whether they run depends on the colours beside them
-    (borders).
+    Values `inside` a fusion are not moved, and units that an idiom has `absorbed` launch none. `runs` says
+    how often each graph runs. Nodes that move no data, or are computed once for all runs, have no kernel, nor
+    have Casts between float32 and half: whether they run depends on the colours beside them (borders).
     """
     held: dict[ir.Node, list[Unit]] = {}
     for unit in graph.units:
         held.setdefault(unit.node, []).append(unit)
-    absorbed = fused_idioms.find(graph).absorbed
     measure = _Measure(graph, sizes, vary, inside, frozenset((ir.DataType.FLOAT, half)))
-    runs = body_runs(graph.nodes)
     for inner, nodes in graph.nodes.items():
         for node in nodes:
             units = held.get(node, ())
@@ -112,6 +117,7 @@ class _Measure:
             tuple([stored for _, stored in sums]),
             self._fixed(node, most),
             product,
+            _data(node, units) if product else None,
             width,
             runs,
         )
@@ -153,6 +159,12 @@ class _Measure:
             return 2 * CONTRACTED * made, 0
         found = flop_formulas.of_node(node, self._sizes.shape, floats=True)
         return (2 * CONTRACTED * made, 0) if found is None else (found, max(found // (2 * made), 1))
+
+
+def _data(node: ir.Node, units: Sequence[Unit]) -> int | None:
+    """The position of the unit that reads the first input of a node; None where it is not float32."""
+    first = Use(node, 0)
+    return next((at for at, unit in enumerate(units) if first in unit.uses), None)
 
 
 FREE = frozenset(

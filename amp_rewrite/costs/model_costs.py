@@ -76,7 +76,7 @@ class ModelCosts:
             moved += (HALF if is_half else FULL) * (varies * scale.batch + stored)
         seconds = moved / self.device.bandwidth
         if kernel.product:
-            rate = self._half_rate if (halves[0] if halves else not kernel.units) else self.device.float32
+            rate = self._half_rate if kernel.data is None or halves[kernel.data] else self.device.float32
             work = kernel.product * scale.batch * (scale.width if kernel.width else 1.0)
             seconds = max(seconds, work / rate)
         return kernel.runs * self._launched(seconds)
@@ -123,7 +123,9 @@ def measure(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
     sizes = Sizes(graph.nodes)
     vary = varying.find(graph.nodes)
     joined = tuple(fusions.find(graph, vary))
-    found = tuple(kernels.of_graph(graph, sizes, vary, {fusion.value for fusion in joined}, half.dtype))
+    inside = {fusion.value for fusion in joined}
+    idioms, runs = fused_idioms.find(graph), kernels.body_runs(graph.nodes)
+    found = tuple(kernels.of_graph(graph, sizes, vary, inside, idioms.absorbed, runs, half.dtype))
     return ModelCosts(
         device,
         half,
@@ -131,9 +133,9 @@ def measure(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
         sizes,
         vary,
         joined,
-        kernels.body_runs(graph.nodes),
+        runs,
         {value: inner for inner in graph.nodes for value in inner.inputs},
-        fused_idioms.find(graph).inside,
+        idioms.inside,
         _large(graph, found, sizes, vary),
     )
 
