@@ -150,6 +150,19 @@ def test_a_mask_follows_its_attention():
     assert len(unit.uses) == 4
 
 
+@pytest.mark.parametrize("opset", [23, 24, 26])
+@pytest.mark.parametrize("mask", ["bool", "int64"])
+def test_values_follow_the_queries_beside_another_mask(opset, mask):
+    """Queries, keys and values are one unit where the mask has another type, and where no kernel serves the
+    opset: onnxruntime multiplies what is made of them.
+    """
+    body = f"""<ir_version: 10, opset_import: ["": {opset}]>
+      g (float[1,2,4,4] x, float[1,2,4,4] v, {mask}[4,4] m) => (float[1,2,4,4] y) {{
+        y = Attention (x, x, v, m) }}"""
+    (unit,) = analyze(parser.parse_model(body)).graph.units
+    assert len(unit.uses) == 3
+
+
 def test_an_unknown_target_is_an_error():
     """A target that nobody knows says which there are."""
     with pytest.raises(OptionError, match="choose one of onnxruntime-cuda, any"):

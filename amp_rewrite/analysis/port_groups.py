@@ -89,8 +89,7 @@ class PortGroups:
         return _Layout(groups, tuple(self._joined(domain, operator)))
 
     def _joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
-        support = self._support(domain, operator)
-        return self._target.joined(domain, operator, support, self._half) if support is not None else ()
+        return self._target.joined(domain, operator, self._support(domain, operator), self._half)
 
     def _find_support(self, domain: str, operator: str) -> Support | None:
         """The target's kernels for an operator; None if its schema alone counts."""
@@ -100,10 +99,9 @@ class PortGroups:
     def _join(
         self, node: ir.Node, groups: tuple[PortGroup, ...], names: Collection[str]
     ) -> tuple[PortGroup, ...]:
-        """The groups with those of these variables as one, if all of them are float32."""
-        parts = [group for group in groups if group.var.name in names]
-        values = [node.inputs[i] for group in parts for i in group.inputs]
-        if len(parts) < 2 or any(value is not None and value not in self._float32 for value in values):
+        """The groups with those of these variables as one that are float32."""
+        parts = [group for group in groups if group.var.name in names and self._is_float32(node, group)]
+        if len(parts) < 2:
             return groups
         one = parts[0]._replace(
             inputs=tuple(sorted(i for group in parts for i in group.inputs)),
@@ -112,6 +110,10 @@ class PortGroups:
             typed=tuple(i for group in parts for i in group.typed),
         )
         return (one, *(group for group in groups if group not in parts))
+
+    def _is_float32(self, node: ir.Node, group: PortGroup) -> bool:
+        values = (node.inputs[i] for i in group.inputs)
+        return all(value is None or value in self._float32 for value in values)
 
 
 @functools.cache

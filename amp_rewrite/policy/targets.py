@@ -52,10 +52,12 @@ class Target:
             kernel_table.load(self.table), domain, operator, version
         )
 
-    def joined(self, domain: str, operator: str, support: Support, half: str) -> tuple[frozenset[str], ...]:
+    def joined(
+        self, domain: str, operator: str, support: Support | None, half: str
+    ) -> tuple[frozenset[str], ...]:
         """Groups of an operator's variables that are to be half together or not at all."""
         wanted = self.together.get((domain, operator))
-        return (*support.joined(half), *([wanted] if wanted else ()))
+        return (*(support.joined(half) if support else ()), *([wanted] if wanted else ()))
 
 
 ANY = Target("any")
@@ -68,12 +70,14 @@ ONNXRUNTIME_CUDA = Target(
     together={
         ("", "RMSNormalization"): _DATA_AND_SCALE,
         ("", "SimplifiedLayerNormalization"): _DATA_AND_SCALE,
+        ("", "Attention"): frozenset(("T1", "T2", "U")),
     },
     has_faults=True,
     refusals=REFUSED_BY_CUDA,
 )
 """onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
-scale would be half on one side alone, and need a Cast on the other.
+scale would be half on one side alone, and need a Cast on the other. Attention at an opset without a kernel
+runs as ONNX's function, a MatMul of which reads queries and values.
 """
 
 BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ANY)}
