@@ -3,7 +3,8 @@
 onnxruntime computes at session creation what depends on stored values alone, with the kernels of its CPU
 provider. For most arithmetic that has none in half: once it is half, it is computed in every run, and a part
 that stays float32 needs Casts. So what such arithmetic leads to is stored as its result. What moves data has
-half kernels: it stays, since its result can be many times what it is made of.
+half kernels: it stays, since its result can be many times what it is made of. An operator that the user moved
+to another list is folded like others: what is stored was computed in float32, whatever the list says.
 """
 
 from __future__ import annotations

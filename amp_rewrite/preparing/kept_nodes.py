@@ -1,4 +1,4 @@
-"""The nodes whose form a user decides: those that a pin names, and what stands in their bodies."""
+"""The nodes whose form a user decides: those that a pin or a list names, and what stands in their bodies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ def find(model: ir.Model, form: Form) -> frozenset[ir.Node]:
     """The nodes that keep their form: pinned by name or pattern, or of an operator that the user moved to
     another list.
     """
-    nodes = [node for held in traversal.nodes(model.graph).values() for node in held]
-    listed = {node for node in nodes if (node.domain, node.op_type) in form.kept_operators}
-    return frozenset(listed | _below(_named(nodes, form.kept_nodes)))
+    listed = {node for node in _nodes(model) if (node.domain, node.op_type) in form.kept_operators}
+    return pinned(model, form) | listed
+
+
+def pinned(model: ir.Model, form: Form) -> frozenset[ir.Node]:
+    """The nodes that are pinned by name or pattern."""
+    return frozenset(_below(_named(_nodes(model), form.kept_nodes)))
+
+
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for held in traversal.nodes(model.graph).values() for node in held]
 
 
 def _named(nodes: list[ir.Node], patterns: Iterable[str]) -> set[ir.Node]:

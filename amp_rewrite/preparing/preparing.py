@@ -50,7 +50,7 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     changes += opset_raising.raise_opset(model, form)
     kept = kept_nodes.find(model, form)
     if form.fold:
-        changes += constant_folding.fold(model, kept)
+        changes += constant_folding.fold(model, kept_nodes.pinned(model, form))
         if "BatchNormalization" in operators:
             changes += batch_norm_folding.fold(model, form.half, kept)
     if form.idioms and "Reciprocal" in operators:
