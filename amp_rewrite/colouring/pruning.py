@@ -16,7 +16,7 @@ that pays.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
@@ -33,19 +33,37 @@ _BY_USER = (Authority.PIN, Authority.OVERRIDE)
 
 def prune(prices: Prices, painting: Painting) -> Painting:
     """The painting with what does not pay in float32; linear in units and edges."""
-    halves = [paint.colour is Colour.HALF for paint in painting.paints]
+    cut = find(prices, painting)
+    if cut is None or not cut.unpaid:
+        return painting
+    left = [is_half and unit not in cut.unpaid for unit, is_half in enumerate(_halves(painting))]
+    costs = prices.costs.at(cut.larger)
+    return _without(prices, painting, islands.find(prices.graph, costs, prices.borders, left, cut.unpaid))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The half units that do not pay where sizes count as so many times `larger`."""
+
+    larger: int
+    unpaid: frozenset[int]
+
+
+def find(prices: Prices, painting: Painting) -> Cut | None:
+    """What does not pay, at the first size at which something pays; None where nothing does at any."""
+    halves = _halves(painting)
     kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER]
     has_half = any(kind.dtype == prices.costs.half.dtype for kind in prices.graph.types.values())
     for larger in _LARGER:
-        costs = prices.costs.at(larger)
-        unpaid = unpaid_parts.find(prices.graph, costs, prices.borders, halves, kept)
+        unpaid = unpaid_parts.find(prices.graph, prices.costs.at(larger), prices.borders, halves, kept)
         left = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
-        if not unpaid:
-            return painting
-        if has_half or _has_allowed(painting.entries, left):
-            found = islands.find(prices.graph, costs, prices.borders, left, unpaid)
-            return _without(prices, painting, found)
-    return painting
+        if not unpaid or has_half or _has_allowed(painting.entries, left):
+            return Cut(larger, unpaid)
+    return None
+
+
+def _halves(painting: Painting) -> list[bool]:
+    return [paint.colour is Colour.HALF for paint in painting.paints]
 
 
 _LARGER = (1, 8, 64)
