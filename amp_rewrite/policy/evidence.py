@@ -1,6 +1,6 @@
 """Why a unit has its kind, as data: who decides, the reason, and the value and the numbers behind it.
 
-`explaining.reasons` puts it in words.
+`policy.reasons` puts it in words.
 """
 
 from __future__ import annotations
