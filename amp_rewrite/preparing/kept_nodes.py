@@ -17,13 +17,15 @@ def find(model: ir.Model, form: Form) -> frozenset[ir.Node]:
     """The nodes that keep their form: pinned by name or pattern, or of an operator that the user moved to
     another list.
     """
+    if not form.kept_operators:
+        return pinned(model, form)
     listed = {node for node in _nodes(model) if (node.domain, node.op_type) in form.kept_operators}
     return pinned(model, form) | listed
 
 
 def pinned(model: ir.Model, form: Form) -> frozenset[ir.Node]:
     """The nodes that are pinned by name or pattern."""
-    return frozenset(_below(_named(_nodes(model), form.kept_nodes)))
+    return frozenset(_below(_named(_nodes(model), form.kept_nodes)) if form.kept_nodes else ())
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:

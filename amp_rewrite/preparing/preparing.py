@@ -55,7 +55,8 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
             changes += batch_norm_folding.fold(model, form.half, kept)
     if form.idioms and "Reciprocal" in operators:
         changes += norm_reciprocals.write(model, kept)
-    changes += clip_as_max_min.rewrite(model, form)
+    if "Clip" in operators:
+        changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:
         idle_casts.bypass(model, types)
