@@ -196,9 +196,17 @@ def errors(before, after):
         yield name, float(error) if np.isfinite(error) else np.inf
 
 
+OTHERS = [variant for variant in VARIANTS if variant != "bfloat16"]
+TURNS = [
+    pytest.param(variant, entry, id=f"{variant}-{entry['name']}")
+    for i, entry in enumerate(INDEX)
+    for variant in ("bfloat16", OTHERS[i % len(OTHERS)])
+]
+"""Every model in bfloat16, and by one of the other variants in turn."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", INDEX, ids=name_of)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "entry"), TURNS)
 def test_variants_are_valid_and_load(variant, entry, tmp_path):
     """Other lists, bfloat16, everything forced, half inputs and outputs: valid, stable, and it loads."""
     case = rewritten(entry, tmp_path, VARIANTS[variant])

@@ -8,15 +8,18 @@
 | lead    | weight-derived CLEAR and marked INFER units HALF      | back from HALF units                   |
 | follow  | marked INFER units HALF that no denied unit feeds     | forward from HALF units                |
 | spread  | CLEAR units HALF                                      | both ways, and ties, from HALF units   |
-| settle  | what is tied to a FULL unit FULL; Casts as all beside | ties; then one step to each side       |
+| settle  | what is written out FULL, what is tied to a FULL unit | ties, weights and data of one kernel;  |
+|         | FULL; Casts as all beside                             | then one step to each side             |
 | left    | all others FULL                                       |                                        |
 
-A rule leaves alone what an earlier one has painted; only `settle` makes HALF units FULL. `follow` and
-`spread` take turns until neither paints. The rules are TensorFlow Grappler's auto_mixed_precision passes,
-but for `lead`, which is ours, and `follow`, which it has for bfloat16 alone.
+A rule leaves alone what an earlier one has painted; only `settle` makes HALF units FULL, and afterwards the
+rules `prune` and `gate` (pruning). `follow` and `spread` take turns until neither paints. The rules are
+TensorFlow Grappler's auto_mixed_precision passes, but for `lead`, which is ours, and `follow`, which it has
+for bfloat16 alone.
 
-Keeping more in float32 never makes a unit HALF: `deny` goes by the kinds that the lists give, so a pin or a
-finding changes nothing of what it paints (Entry.unheld), and all other rules paint less where less is HALF.
+Keeping more in float32 never makes a unit HALF (but see pruning): `deny` goes by the kinds that the lists
+give, so a pin or a finding changes nothing of what it paints (Entry.unheld), and all other rules paint less
+where less is HALF.
 Lists themselves hold nothing, nor do schemas and the kernels of the target that allow no half: a FIXED
 unit ends the paths of `deny`, as in Grappler, and an override to FIXED may make what feeds a unit HALF.
 """

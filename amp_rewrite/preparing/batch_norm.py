@@ -6,12 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite.preparing import stored_values
-from amp_rewrite.preparing.stored_values import StoredValues
-
-Doubles = NDArray[np.float64]
+from amp_rewrite.preparing.stored_values import Doubles, StoredValues
 
 
 @dataclass(frozen=True, slots=True)

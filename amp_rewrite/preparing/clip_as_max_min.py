@@ -20,7 +20,7 @@ from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing import half_outlook, half_ports, kept_nodes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.half_ports import HalfPorts
+from amp_rewrite.preparing.half_ports import FLOAT32, HalfPorts
 
 
 def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
@@ -59,7 +59,7 @@ def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
 def _is_known(node: ir.Node, types: Types) -> bool:
     """Whether a Clip has float32 data, and bounds that are absent, numbers, or scalars."""
     data = node.inputs[0]
-    if data is None or types.get(data) != _FLOAT32:
+    if data is None or types.get(data) != FLOAT32:
         return False
     stated = all(a.type == ir.AttributeType.FLOAT and not a.is_ref() for a in node.attributes.values())
     return stated and all(value is None or _is_scalar(value) for value in node.inputs[1:])
@@ -86,7 +86,7 @@ class _Constants:
             constant = ir.Node("", "Constant", [], [stored])
             value = constant.outputs[0]
             value.name = self.names.of_value(node.outputs[0], "bound")
-            value.type, value.shape = _FLOAT32, ir.Shape([])
+            value.type, value.shape = FLOAT32, ir.Shape([])
             constant.name = self.names.of_node(value.name)
             graph.insert_before(node, constant)
             self._made[graph, number] = value
@@ -123,5 +123,4 @@ def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Co
     return stored.before(node, missing if stated is None else stated.as_float())
 
 
-_FLOAT32 = ir.TensorType(ir.DataType.FLOAT)
 _LARGEST = float(np.finfo(np.float32).max)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.onnx_types import attribute_types, schema
+from amp_rewrite.onnx_types import attribute_types, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.entries import Kind, Operator
@@ -94,8 +94,8 @@ def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir
     """The float32 values at these ports of a node."""
     for port in ports:
         value = node.inputs[port] if port >= 0 else node.outputs[~port]
-        if value is not None and types.get(value) == _FLOAT32:
+        if value is not None and types.get(value) == FLOAT32:
             yield value
 
 
-_FLOAT32 = ir.TensorType(ir.DataType.FLOAT)
+FLOAT32 = element_types.tensor(ir.DataType.FLOAT)

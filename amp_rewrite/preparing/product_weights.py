@@ -8,11 +8,9 @@ from math import prod
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from amp_rewrite.preparing.stored_values import Floats
+from amp_rewrite.preparing.stored_values import Doubles, Floats
 
-Doubles = NDArray[np.float64]
 _View = tuple[int, int, int, int]
 
 

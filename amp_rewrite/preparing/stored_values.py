@@ -15,6 +15,7 @@ from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import tensor as tensor_type
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 
 class StoredValues:
