@@ -29,13 +29,13 @@ KINDS = {
     "several": ("--external-data", "600kB"),
     "in place": ("--in-place",),
 }
-KILLED, FULL = 50, 10
+KILLED, FULL = 25, 5
 """Runs of each kind."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_random_moments(tmp_path, kind):
-    """After each of two hundred kills the old result or the new one stands whole, and decoys as they were."""
+    """After each of a hundred kills the old result or the new one stands whole, and decoys as they were."""
     done = subprocess.run(
         [sys.executable, "-c", f"from tests import test_killed as t; t.kill_runs({kind!r})", str(tmp_path)],
         cwd=ROOT,
@@ -50,7 +50,7 @@ def test_killed_at_random_moments(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_fills_up(tmp_path, kind):
-    """Each of forty runs that can write only so many bytes leaves the old result, and nothing more."""
+    """Each of twenty runs that can write only so many bytes leaves the old result, and nothing more."""
     done = subprocess.run(
         [sys.executable, "-c", f"from tests import test_killed as t; t.fill_disks({kind!r})", str(tmp_path)],
         cwd=ROOT,

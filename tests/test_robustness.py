@@ -221,7 +221,7 @@ def test_killed_at_any_moment(kind, request):
     old, began = target.read_bytes(), time.monotonic()
     start(source, "-o", source.with_name("whole.onnx"), *FLAGS).communicate()
     lasts, chance = time.monotonic() - began, random.Random(4)
-    for _ in range(10):  # tests/test_killed.py kills two hundred
+    for _ in range(10):  # tests/test_killed.py kills a hundred
         process = start(source, "-o", target, *FLAGS)
         time.sleep(chance.uniform(0.6, 1.1) * lasts)
         process.kill()

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -133,19 +134,26 @@ def history():
     return found
 
 
+MOST = 8
+"""Cases of one operator."""
+
+
 def _cases():
     """Every operator of onnx's test suite as one node, with its inputs."""
     from tests.conformance import cases  # noqa: PLC0415 - collecting them takes seconds
 
+    taken = Counter()
     for case in cases.of_nodes():
         proto = onnx.ModelProto.FromString(case.data)
-        if len(proto.graph.node) == 1 and not proto.graph.node[0].domain:
+        node = proto.graph.node[0]
+        if len(proto.graph.node) == 1 and not node.domain and taken[node.op_type] < MOST:
+            taken[node.op_type] += 1
             yield proto, case.feeds
 
 
 @pytest.mark.slow
 def test_what_is_free_gives_the_same_bits():
-    """All nodes of onnx's test suite, at every pair of versions at which onnxruntime runs them."""
+    """Nodes of onnx's test suite, at every pair of versions at which onnxruntime runs them."""
     pytest.importorskip("onnxruntime")
     compared = {}
     for proto, feeds in _cases():
