@@ -1,7 +1,8 @@
 """amp-rewrite: a mixed-precision compiler pass over ONNX models.
 
 `rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on
-samples, `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`), `emulate` makes a
+samples, `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`) and returns
+`Observed`, which can be saved and merged, `emulate` makes a
 float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half,
 `measure_placement` counts what onnxruntime executes of one on a provider, and `AmpPass` is the rewrite as a
 pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close. What can go wrong in a way that a
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from amp_rewrite.placement.placement import Placement
     from amp_rewrite.placement.placing import place as measure_placement
     from amp_rewrite.policy.options import Options, Pins
+    from amp_rewrite.rewriting.observations import Observed
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.metrics import Tolerances
     from amp_rewrite.running.observation import observe
@@ -34,6 +36,7 @@ __all__ = [
     "AmpPass",
     "Analysis",
     "Coverage",
+    "Observed",
     "Options",
     "Pins",
     "Placement",
@@ -53,6 +56,7 @@ _PLACES = {
     "AmpPass": "onnx_ir_pass:AmpPass",
     "Analysis": "explaining.frozen_analysis:Analysis",
     "Coverage": "coverage.counts:Coverage",
+    "Observed": "rewriting.observations:Observed",
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",

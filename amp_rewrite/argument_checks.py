@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.observed import Magnitudes
+from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.plan_files import SavedPlan
@@ -28,7 +28,7 @@ def check_types(source: object, options: object, replay: object, seen: object) -
         for name, value in arguments.mapping(
             "seen", seen, "seen=amp_rewrite.observe(model, samples)"
         ).items():
-            arguments.instance(f'seen["{name}"]', value, Magnitudes, remedy)
+            arguments.instance(f'seen["{name}"]', value, Extremes, remedy)
 
 
 def _refuse_overruled(options: object) -> None:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
-from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
@@ -29,6 +29,7 @@ from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rewriting import annotations, editing, plan, plan_files, replaying, result_checks, tidy
+from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 
@@ -53,7 +54,7 @@ def analyze(
     options: Options | None = None,
     *,
     replay: plan_files.SavedPlan | None = None,
-    seen: Observed | None = None,
+    seen: Seen | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Decides for every part of a model, and changes nothing.
@@ -75,7 +76,7 @@ def rewrite(
     options: Options | None = None,
     *,
     replay: plan_files.SavedPlan | None = None,
-    seen: Observed | None = None,
+    seen: Seen | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Whole]: ...
@@ -89,7 +90,7 @@ def rewrite(
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
-    seen: Observed | None = None,
+    seen: Seen | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Path]: ...
@@ -103,7 +104,7 @@ def rewrite(
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
-    seen: Observed | None = None,
+    seen: Seen | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]: ...
@@ -116,7 +117,7 @@ def rewrite(
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
-    seen: Observed | None = None,
+    seen: Seen | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]:
@@ -166,11 +167,13 @@ def _decide(
     source: loading.ModelSource,
     options: Options,
     replay: plan_files.SavedPlan | None,
-    seen: Observed,
+    seen: Seen,
     stages: Stopwatch,
 ) -> Analysis:
     """All that comes before the first edit."""
     loaded = stages.run("load", loading.load, source)
+    if isinstance(seen, Observed):
+        seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
     prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
     facts = stages.run("analyse", gather, prepared, options, seen)
     entries = stages.run("classify", replaying.classify, facts, options, replay)

@@ -172,7 +172,7 @@ REWRITE = [
     ({"seen": True}, "seen: True is not a mapping"),
     (
         {"seen": {"image": IMAGE}},
-        'seen["image"]: ndarray is not of type Magnitudes; give what amp_rewrite.observe ret',
+        'seen["image"]: ndarray is not of type Extremes; give what amp_rewrite.observe ret',
     ),
     (
         {"replay": "plan.json"},

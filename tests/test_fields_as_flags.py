@@ -73,6 +73,7 @@ def test_every_flag_stands_for_a_field_that_is_there():
         for name in dir(module)
     }
     known |= {f"OpLists.override({kind.value})" for kind in Kind}
+    known |= {f"Observed.{name}" for name in dir(amp_rewrite.Observed)}
     assert [name for name in FLAGS if name.split("=")[0] not in known] == []
 
 

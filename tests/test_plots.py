@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.analysis.observed import Magnitudes
+from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.reporting import plots
@@ -63,7 +63,7 @@ def test_stored_numbers_are_counted_by_binade():
 @pytest.mark.parametrize("number", [1.0, 1.99, 2.0, 65504.0, 2.0**-24, 1e-30])
 def test_what_a_run_showed_is_counted_by_its_largest_number(number):
     """A value counts once, in the binade of its largest number."""
-    assert plots.binades_of_values({"v": Magnitudes(1e-31, number)}) == {math.floor(math.log2(number)): 1}
+    assert plots.binades_of_values({"v": Extremes(1e-31, number)}) == {math.floor(math.log2(number)): 1}
 
 
 def bars_and_limits(half, stored_numbers):

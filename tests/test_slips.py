@@ -96,6 +96,8 @@ def test_what_was_seen_of_another_model_is_refused(model):
     seen = amp_rewrite.observe(demo.network(), demo.feeds())
     for call in (amp_rewrite.rewrite, amp_rewrite.analyze):
         line = refusal(call, model, seen=seen)
+        assert line == "seen: was observed of another model; observe the model that is rewritten"
+        line = refusal(call, model, seen=dict(seen))
         assert line == "seen: holds no value of this model; observe the model that is rewritten"
     assert amp_rewrite.rewrite(model, seen=amp_rewrite.observe(model, SAMPLE)).report.changed
 
@@ -248,13 +250,13 @@ def test_options_go_to_another_process():
     assert pickle.loads(pickle.dumps(options)) == options == copy.deepcopy(options)
 
 
-def test_looking_at_nothing_but_nan_shows_nothing(model, tmp_path):
+def test_looking_at_nothing_but_infinities_shows_nothing(model, tmp_path):
     """What was seen would hold nothing in float32, as if all were small enough; --data is named."""
-    sample = {"x": np.full((2, 3), np.nan, np.float32)}
+    sample = {"x": np.full((2, 3), np.inf, np.float32)}
     line = refusal(amp_rewrite.observe, model, sample)
-    assert line == "no floating-point value of a run is finite and non-zero; give other inputs with `samples`"
+    assert line == "no floating-point value of a run is finite; give other inputs with `samples`"
     onnx.save(model, tmp_path / "m.onnx")
-    np.savez(tmp_path / "nan.npz", **sample)
-    flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "nan.npz")]
+    np.savez(tmp_path / "inf.npz", **sample)
+    flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "inf.npz")]
     done = run(tmp_path / "m.onnx", *flags)
     assert (done.exit_code, done.stderr) == (2, f"amp-rewrite: {line.replace('`samples`', '--data')}\n")

@@ -17,7 +17,7 @@ from amp_rewrite.analysis import (
     unit_building,
 )
 from amp_rewrite.analysis.idioms import marking
-from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
@@ -49,7 +49,7 @@ class Facts:
         return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
 
 
-def gather(prepared: Prepared, options: Options, seen: Observed) -> Facts:
+def gather(prepared: Prepared, options: Options, seen: Seen) -> Facts:
     """What is known of a prepared model; `seen` is what a run showed of its values.
 
     Raises OptionError when `seen` was seen of another model.
@@ -78,9 +78,7 @@ def _of_all(graph: UnitGraph, evidence: Evidence) -> Mapping[int, Evidence]:
     return {unit.index: evidence for unit in graph.units}
 
 
-def _findings(
-    graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Observed
-) -> Mapping[int, Evidence]:
+def _findings(graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Seen) -> Mapping[int, Evidence]:
     has_faults = options.target.has_faults
     merged: dict[int, Evidence] = {}
     for findings in (

@@ -1,14 +1,12 @@
-"""Values observed in a run of the float32 model, and those outside the range of half."""
+"""Values observed in runs of the float32 model, and those outside the range of half."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
@@ -21,59 +19,99 @@ HEADROOM = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Magnitudes:
-    """The `least` nonzero and the `most` finite magnitude of a value's elements."""
+class Extremes:
+    """The lowest and the highest finite element of a value, in all runs that computed it.
 
-    least: float
-    most: float
+    `samples` is the number of these runs. Of `counted` elements, `beyond` have a magnitude above the largest
+    number of float16, `flushed` are rounded to 0 by it, and `not_finite` are infinite or NaN. The extremes
+    hold for every run; elements are counted in some only (see `observe`).
+    """
 
-    def join(self, other: Magnitudes) -> Magnitudes:
-        """The magnitudes of both together."""
-        return Magnitudes(min(self.least, other.least), max(self.most, other.most))
+    low: float
+    high: float
+    samples: int = 1
+    counted: int = 0
+    beyond: int = 0
+    flushed: int = 0
+    not_finite: int = 0
+
+    @property
+    def most(self) -> float:
+        """The largest finite magnitude."""
+        return max(-self.low, self.high)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no element was finite: `low` is above `high`."""
+        return self.low > self.high
+
+    def join(self, other: Extremes) -> Extremes:
+        """The extremes of both together."""
+        return Extremes(
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            samples=self.samples + other.samples,
+            counted=self.counted + other.counted,
+            beyond=self.beyond + other.beyond,
+            flushed=self.flushed + other.flushed,
+            not_finite=self.not_finite + other.not_finite,
+        )
+
+    def in_one_run(self) -> Extremes:
+        """The same as extremes of a single run, of several values with one name."""
+        return replace(self, samples=1)
 
     def is_beyond(self, half: Half) -> bool:
         """Whether the largest magnitude, with HEADROOM, exceeds the largest number of half."""
         return self.most * HEADROOM > half.largest
 
 
-Observed = Mapping[str, Magnitudes]
-"""The observed magnitudes of the values of a model, by name."""
+NOTHING = Extremes(math.inf, -math.inf, samples=0)
+"""What nothing was seen of: `join` with it changes nothing."""
+
+Seen = Mapping[str, Extremes]
+"""The observed extremes of the values of a model, by name."""
 
 
-def magnitudes(array: NDArray[Any]) -> Magnitudes | None:
-    """The magnitudes of an array of floats; None if no element is finite and nonzero."""
-    sizes = np.abs(array[np.isfinite(array) & (array != 0)])
-    return Magnitudes(float(sizes.min()), float(sizes.max())) if sizes.size else None
-
-
-def refuse_foreign(graph: ir.Graph, observed: Observed) -> None:
+def refuse_foreign(graph: ir.Graph, seen: Seen) -> None:
     """Raises OptionError for observations of another model, which would silently have no effect."""
     made = (value for node in graph for value in node.outputs)
-    if observed and all(value.name not in observed for value in (*graph.inputs, *made)):
+    if seen and all(value.name not in seen for value in (*graph.inputs, *made)):
         raise OptionError(
             "holds no value of this model", where="seen", remedy="observe the model that is rewritten"
         )
 
 
-def check(graph: UnitGraph, observed: Observed, found: Ranges, half: Half) -> dict[int, Evidence]:
+def check(graph: UnitGraph, seen: Seen, found: Ranges, half: Half) -> dict[int, Evidence]:
     """The units that read or produce values outside the range of half, except masks before a softmax."""
-    if not observed:
+    if not seen:
         return {}
     masking = {unit for units in found.masks.values() for unit in units}
     return {
         unit.index: evidence
         for unit in graph.units
-        if unit.index not in masking and (evidence := _evidence(unit, observed, half)) is not None
+        if unit.index not in masking and (evidence := _evidence(unit, seen, half)) is not None
     }
 
 
-def _evidence(unit: Unit, observed: Observed, half: Half) -> Evidence | None:
-    beyond = ((name, observed[name]) for name in _names(unit) if name in observed)
-    name, seen = max(beyond, key=lambda pair: pair[1].most, default=("", None))
-    if seen is None or not seen.is_beyond(half):
+def _evidence(unit: Unit, seen: Seen, half: Half) -> Evidence | None:
+    beyond = ((name, seen[name]) for name in _names(unit) if name in seen)
+    name, most = max(beyond, key=lambda pair: pair[1].most, default=("", NOTHING))
+    if not most.is_beyond(half):
         return None
     reason = Reason.OBSERVED_OVERFLOW
-    return Evidence(Authority.OBSERVATION, reason, name, seen.most, half.largest, half.name)
+    return Evidence(
+        Authority.OBSERVATION, reason, name, most.most, half.largest, half.name, text=_frequency(most, half)
+    )
+
+
+def _frequency(seen: Extremes, half: Half) -> str:
+    """In how many samples, and how often, what half cannot hold was seen; empty where that is not known."""
+    times = f" in {seen.samples:,} samples" if seen.samples > 1 else ""
+    if seen.most <= half.largest:
+        return f"{times}, too near for other inputs"
+    share = f" ({seen.beyond / seen.counted:.2%} of its elements are beyond)" if seen.beyond else ""
+    return times + share
 
 
 def _names(unit: Unit) -> Iterator[str]:

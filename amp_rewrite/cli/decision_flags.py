@@ -19,6 +19,7 @@ from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import plan_files
+from amp_rewrite.rewriting.observations import Observed
 
 _KINDS = ("allow", "infer", "clear", "deny")
 _REGEX = "Node names, or regular expressions that match a whole name."
@@ -68,6 +69,12 @@ _FLAGS = (
     click.option(
         "--gate", is_flag=True, help="Leave a model as it is that is predicted to be no faster in half."
     ),
+    repeatable(
+        "--observed",
+        "FILE",
+        "Keep in float32 what was seen to leave half's range: what --save-observed wrote.",
+        type=PATH,
+    ),
     click.option(
         "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
     ),
@@ -76,15 +83,19 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class DecisionFlags:
-    """What the flags ask for; `decided` says whether any of them was written."""
+    """What the flags ask for; `decided` says whether any of them was written.
+
+    `seen` is what was observed of the model before; None where that is not given.
+    """
 
     options: Options
     replay: plan_files.SavedPlan | None
     decided: bool
+    seen: Observed | None = None
 
     def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
         """The analysis of a model under these flags; raises as `pipeline.analyze`."""
-        return pipeline.analyze(model, self.options, replay=self.replay, progress=progress)
+        return pipeline.analyze(model, self.options, replay=self.replay, seen=self.seen, progress=progress)
 
 
 def _read(flags: Mapping[str, Any]) -> DecisionFlags:
@@ -112,7 +123,16 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         device=devices.BY_NAME[flags["device"]],
         gate=flags["gate"],
     )
-    return DecisionFlags(options, None, decided=bool(given))
+    return DecisionFlags(options, None, decided=bool(given), seen=_observed(flags["observed"]))
+
+
+def _observed(paths: Iterable[Path]) -> Observed | None:
+    """What is in all of these files; None without one."""
+    known: Observed | None = None
+    for path in paths:
+        found = Observed.load(path)
+        known = found if known is None else known.merge(found)
+    return known
 
 
 def _refuse_contradictions(flags: Mapping[str, Any], given: Iterable[str]) -> None:
@@ -120,6 +140,10 @@ def _refuse_contradictions(flags: Mapping[str, Any], given: Iterable[str]) -> No
     if flags["plan"] and others:
         raise OptionError("--plan decides everything", remedy=f"leave out {' and '.join(others)}")
     _refuse_two_lists(flags)
+    if flags["observed"] and flags["level"] == Level.UNSAFE_FORCE_ALL.value:
+        raise OptionError(
+            f"--level {flags['level']} decides all, whatever is observed", remedy="leave out --observed"
+        )
     if flags["keep_io"] and flags["io"] != IOTypes.HALF.value:
         raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
 

@@ -22,6 +22,7 @@ FLAGS = {
     "Options.keep_io": "--keep-io",
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
+    "Observed.save": "--save-observed",
     "baselines.save": "--update",
     "dims": "--dim",
     "in_place=True": "--in-place",

@@ -45,7 +45,9 @@ INEFFECTIVE = (
         ("--data", "--seed", "--samples"),
         (_OBSERVE, "--latency"),
     ),
-    Ineffective("--no-verify", "runs no model", ("--timeout",), (_OBSERVE, "--latency", "--placement")),
+    Ineffective(
+        "--no-verify", "runs no model", ("--timeout",), (_OBSERVE, "--calibrate", "--latency", "--placement")
+    ),
     Ineffective("--no-verify", "runs no model", ("--dim",), (_OBSERVE, "--latency", "--html", "--plots")),
     Ineffective("--dry-run", "compares nothing", ("--require-verify",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),

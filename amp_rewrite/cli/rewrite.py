@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli import rewrite_output
+from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -70,6 +71,7 @@ from amp_rewrite.running.inputs.feeds import Data
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @decision_flags
+@calibration_flags
 @input_flags
 @comparison_flags
 @timeout_flag
@@ -90,6 +92,7 @@ def rewrite(
     require_verify: bool,
     quiet: bool,
     asked: DecisionFlags,
+    calibration: CalibrationFlags,
     data: Data,
     comparing: ComparisonFlags,
     limit: TimeLimit,
@@ -105,6 +108,7 @@ def rewrite(
     policy = _policy(asked, observe)
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+        seen = calibration.seen(model, asked, limit, progress)
         counts = report_files.asked or save_plan is not None
         placing = _placing(report_files, model, limit, in_place=in_place)
         pages = PageMaker(feeds.known_sizes(model, data) if counts else {}, placing)
@@ -122,6 +126,7 @@ def rewrite(
                 asked.options, check=not no_check, metadata=not no_metadata, external_data=external_data
             ),
             replay=asked.replay,
+            seen=seen,
             output=output,
             in_place=in_place,
             data=data,
@@ -137,7 +142,7 @@ def rewrite(
             report_files.write(page)
     placed = page.placement.compared if page is not None and page.placement else None
     if isinstance(done, Analysis):
-        rewrite_output.print_plan(console, done, json_, placed)
+        rewrite_output.print_plan(console, done, json_, placed, seen)
     else:
         rewrite_output.print_result(console, job, done, json_, placed)
 

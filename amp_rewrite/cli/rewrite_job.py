@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from amp_rewrite import pipeline
-from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
@@ -33,6 +33,7 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
+from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
@@ -54,13 +55,15 @@ class RewriteJob:
     """What to rewrite, how, and where to; what to compare it with, and on which inputs.
 
     `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
-    asked for. With `required` a result that did not change is compared as well.
+    asked for. `seen` is what was observed of the model's values before; None where nothing was. With
+    `required` a result that did not change is compared as well.
     """
 
     model: Path
     original: Runnable | AmpRewriteError | None
     options: Options
     replay: SavedPlan | None
+    seen: Observed | None
     output: Path | None
     in_place: bool
     data: Data
@@ -79,7 +82,8 @@ class RewriteJob:
             raise self.original
         self._refuse_bad_data()
         look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
-        outcome = rewrite_and_verify(Callbacks(self._rewrite, self._compare, look), self.options.half, policy)
+        steps = Callbacks(self._rewrite, self._compare, look)
+        outcome = rewrite_and_verify(steps, self.options.half, policy, self._known)
         return self._with_blame(outcome, self.comparing)
 
     def _refuse_bad_data(self) -> None:
@@ -95,7 +99,7 @@ class RewriteJob:
 
     def plan(self, policy: ObservePolicy) -> Analysis:
         """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""
-        seen = self._observe() if policy is ObservePolicy.ALWAYS else {}
+        seen = self._observe() if policy is ObservePolicy.ALWAYS else self._known
         analysis = pipeline.analyze(
             self.model, self.options, replay=self.replay, seen=seen, progress=self.progress
         )
@@ -107,7 +111,8 @@ class RewriteJob:
         bench = self._time(outcome.result) if timed else None
         verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
         if isinstance(verdict, Verdict):
-            return Evidence(verdict, observed=self._observe_if_possible(), bench=bench)
+            observed = self.seen or self._observe_if_possible()
+            return Evidence(verdict, observed=observed, bench=bench)
         reason = self.not_verified(verdict)
         told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
         return Evidence(unverified=told, bench=bench)
@@ -131,20 +136,26 @@ class RewriteJob:
         except _CANNOT_RUN:
             return None
 
-    def _observe(self) -> Observed:
+    @property
+    def _known(self) -> Seen:
+        return {} if self.seen is None else self.seen
+
+    def _observe(self) -> Seen:
+        """What was observed before, with what the samples of the comparison show."""
         tell(self.progress, "observe")
         # with --in-place the file may hold the result by now
         model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
         with naming_sizes(model, self.data), self.limit.running():
-            return observe(model, feeds.feeds(model, self.data))
+            found = observe(model, feeds.feeds(model, self.data), inputs=feeds.input_source(self.data))
+        return found if self.seen is None else self.seen.merge(found)
 
-    def _observe_if_possible(self) -> Observed:
+    def _observe_if_possible(self) -> Seen:
         try:
             return self._observe()
         except _CANNOT_RUN:
-            return {}
+            return self._known
 
-    def _rewrite(self, seen: Observed) -> Result[Any]:
+    def _rewrite(self, seen: Seen) -> Result[Any]:
         """The rewrite; the error for a result that cannot be written to its default path names -o."""
         try:
             return self._write(seen)
@@ -155,7 +166,7 @@ class RewriteJob:
             remedy = "choose another place with -o"
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
-    def _write(self, seen: Observed) -> Result[Any]:
+    def _write(self, seen: Seen) -> Result[Any]:
         overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
         result = pipeline.rewrite(
             self.original if overwritten else self.model,

@@ -19,6 +19,7 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import Outcome, Verification
+from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.verification import Verdict
 
@@ -31,8 +32,9 @@ def print_result(
     reason = job.not_verified(verdict)
     if json_ is not None:
         advice = explanation_sources.advise(outcome.result.model, report.half)
-        _write_json(json_, report, verdict, reason, _told(advice, placed))
+        _write_json(json_, report, verdict, reason, _told(advice, placed, job.seen))
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))
+    terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
     if reason == NOTHING_CHANGED:
         console.print(_nothing_changed(report))
         console.print(f"not compared with the original: {reason}")
@@ -49,8 +51,10 @@ def _nothing_changed(report: Report) -> str:
     return f"nothing changed: no node became {report.half}, and the result computes what it did"
 
 
-def _told(advice: Advice, placed: Comparison | None) -> dict[str, object]:
-    return {"advice": advice.to_json(), **({"placement": placed.to_json()} if placed else {})}
+def _told(advice: Advice, placed: Comparison | None, seen: Observed | None) -> dict[str, object]:
+    placement = {"placement": placed.to_json()} if placed else {}
+    calibration = {"calibration": seen.counts} if seen is not None else {}
+    return {"advice": advice.to_json(), **placement, **calibration}
 
 
 def _write_json(
@@ -73,13 +77,16 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
         terminal_rewrite.print_verdict(console if verdict.ok else loud, verdict, per_node=per_node)
 
 
-def print_plan(console: Console, analysis: Analysis, json_: Path | None, placed: Comparison | None) -> None:
+def print_plan(
+    console: Console, analysis: Analysis, json_: Path | None, placed: Comparison | None, seen: Observed | None
+) -> None:
     """Reports on a plan that is not carried out; `placed` is for JSON alone."""
     if json_ is not None:
         advice = explanation_sources.advise_planned(analysis)
-        _write_json(json_, analysis.report(), None, "--dry-run was given", _told(advice, placed))
+        _write_json(json_, analysis.report(), None, "--dry-run was given", _told(advice, placed, seen))
     terminal_rewrite.print_plan(console, analysis.plan)
     terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
+    terminal_rewrite.print_lines(console, summary.observed_lines(seen))
     terminal_rewrite.print_lines(console, summary.prediction_lines(analysis.report().prediction))
     for warning in analysis.predicted:
         console.print(f"warning  {in_flags(warning)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
@@ -62,7 +62,7 @@ class Evidence:
 
     verdict: Verdict | None = None
     unverified: str = ""
-    observed: Observed = field(default_factory=dict[str, Any])
+    observed: Seen = field(default_factory=dict[str, Any])
     bench: Bench | None = None
 
 

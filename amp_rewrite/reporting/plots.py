@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.model import tensor_blocks
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
@@ -106,7 +106,7 @@ def _exponents(array: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.bincount((bits >> 23) & (_EXPONENTS - 1), minlength=_EXPONENTS)
 
 
-def binades_of_values(observed: Observed) -> Binades:
+def binades_of_values(observed: Seen) -> Binades:
     """The binades of observed values: each value counts once, by its largest finite magnitude."""
     return Counter(math.frexp(found.most)[1] - 1 for found in observed.values())
 

@@ -10,6 +10,7 @@ from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import form_sentences, predictions
 from amp_rewrite.explaining.sentences import plural, size
+from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 
 
@@ -53,6 +54,16 @@ def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:
     """The predicted times, where there are any."""
     if found is not None:
         yield SummaryLine("time", predictions.summary(found))
+
+
+def observed_lines(seen: Observed | None) -> Iterator[SummaryLine]:
+    """What was observed before the rewrite, where anything was."""
+    if seen is None:
+        return
+    counts = seen.counts
+    runs = f"{plural(counts['values'], 'value')} on {plural(counts['samples'], 'sample')}"
+    flushed = f"{counts['flushed']:,} with elements that it flushes to 0"
+    yield SummaryLine("seen", f"{runs}: {counts['beyond']:,} beyond float16's range, {flushed}")
 
 
 def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
 from amp_rewrite.model import loading, writing
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
@@ -44,12 +44,28 @@ def _checked_path(path: Path) -> Path:
 
 
 def samples(given: Samples) -> Iterator[Feeds]:
-    """The samples, each checked when it is requested; FeedError for an invalid one."""
+    """The samples, each checked when it is requested; FeedError for an invalid one, and for an error in its
+    place.
+    """
     several: Any = (given,) if isinstance(given, Mapping) else given
     # arrays and strings are iterable, but do not hold samples
     if not isinstance(several, Iterable) or isinstance(several, (str, bytes)) or hasattr(several, "dtype"):
         raise FeedError(f"{arguments.shown(given)} is not a sample", where="samples", remedy=_ARRAYS)
-    return (_sample(at, sample) for at, sample in enumerate(several))
+    return (_sample(at, sample) for at, sample in enumerate(_drawn(several)))
+
+
+def _drawn(several: Iterable[Any]) -> Iterator[Any]:
+    """The same; what is raised in drawing a sample becomes a FeedError, unless it is one of ours."""
+    count = 0
+    try:
+        for sample in several:
+            yield sample
+            count += 1
+    except AmpRewriteError:
+        raise
+    except Exception as error:  # the caller's code may raise anything
+        problem = f"{type(error).__name__} was raised in place of sample {count + 1} ({error})"
+        raise FeedError(problem, where="samples", remedy="mend the iterable") from error
 
 
 def _sample(at: int, given: object) -> Feeds:

@@ -97,6 +97,25 @@ def open_unoptimised_session(model: Runnable, device: Device = Device.CPU) -> An
     return _open(model, device, options)
 
 
+def open_measuring_session(
+    model: onnx.ModelProto, device: Device, folder: Path | None, *, optimised: bool
+) -> Any:
+    """A session that computes values in the order of the nodes, so that what a node reduces does not wait for
+    the end of the run; `folder` has the files with the model's data. ModelError as above.
+    """
+    options = onnxruntime().SessionOptions()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
+    options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
+    if folder is not None:
+        options.add_session_config_entry(_DATA_FOLDER, str(folder))
+    return _open(model, device, options)
+
+
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
 def _open(model: Runnable, device: Device, options: Any) -> Any:
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _path(model)
     return run_interruptible(lambda _: create(source, options, providers(device)))

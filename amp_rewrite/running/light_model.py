@@ -1,0 +1,90 @@
+"""A model to which nodes are added for several sessions: read once, with large weights in files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Collection, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from amp_rewrite.model import external_data, inlining, loading, proto_traversal, writing
+from amp_rewrite.model.loading import Loaded
+from amp_rewrite.onnx_types import element_types, shape_inference
+from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.rewriting import plan_files
+from amp_rewrite.running import reducible_values
+from amp_rewrite.running.reducible_values import FloatTypes
+from amp_rewrite.running.sessions import Runnable
+
+LARGE = 1 << 24
+"""Weights of more bytes than these go into a temporary file: each session would take a copy of them, and so
+would each step on the way to it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LightModel:
+    """A model with its functions inlined, the types of its floats, and its opset.
+
+    `fingerprint` identifies the model as it was given (`plan_files.fingerprint`). `folder` is what
+    the data files of its weights are relative to; None without any.
+    """
+
+    fingerprint: str
+    proto: onnx.ModelProto
+    types: FloatTypes
+    opset: int
+    folder: Path | None
+
+    def copy(self) -> onnx.ModelProto:
+        """The model, to be changed."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        return proto
+
+
+@contextlib.contextmanager
+def light(model: Runnable) -> Generator[LightModel]:
+    """The model, which can be used within the context.
+
+    Raises ModelError if it cannot be read, and OutputError if there is no room for a temporary file.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        yield _read(model, Path(folder))
+
+
+def _read(model: Runnable, folder: Path) -> LightModel:
+    loaded = loading.load(model)
+    fingerprint = plan_files.fingerprint(loaded.model.graph)
+    inlining.inline(loaded.model)
+    types = reducible_values.float_types(loaded.model, shape_inference.types(loaded.model))
+    opset = element_types.default_opset(loaded.model.graph.opset_imports)
+    if loaded.external or external_data.size_of(loaded.model) <= LARGE:
+        proto = writing.to_proto(loaded)
+        return LightModel(fingerprint, proto, types, opset, _relocate(proto, loaded.external))
+    return LightModel(fingerprint, _written(loaded, folder / "model.onnx"), types, opset, folder)
+
+
+def _written(loaded: Loaded, path: Path) -> onnx.ModelProto:
+    writing.save(loaded, path, ExternalData("always"))
+    return onnx.load(path, load_external_data=False)
+
+
+def _relocate(proto: onnx.ModelProto, files: Collection[Path]) -> Path | None:
+    """Names data files as runtimes take them, relative to a folder, which is returned; None without files."""
+    if not files:
+        return None
+    folder = Path(os.path.commonpath([file.parent for file in files]))
+    for graph in proto_traversal.graphs(proto.graph):
+        for tensor in graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == _LOCATION:
+                    entry.value = os.path.relpath(entry.value, folder)
+    return folder
+
+
+_LOCATION = "location"

@@ -1,0 +1,206 @@
+"""A model that gives a few numbers for every float value, reduced within the run: no value has to be kept.
+
+Its outputs are three vectors: the largest elements of the values, the smallest, and sums. A Slot says which
+values have the next numbers in them. The numbers of bodies are handed out (`carried_reductions`).
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from amp_rewrite.model import proto_traversal
+from amp_rewrite.running import carried_reductions, reducible_values
+from amp_rewrite.running.carried_reductions import Vectors
+from amp_rewrite.running.reducible_values import SAME_ELEMENTS, FloatTypes
+from amp_rewrite.running.value_reductions import Builder, Numbers
+
+_HAND_OUT = {
+    "If": carried_reductions.of_if,
+    "Loop": carried_reductions.of_loop,
+    "Scan": carried_reductions.of_scan,
+}
+_SINCE_STATES = 9
+"""The opset from which on a Scan has no batch axis."""
+
+
+class Treatment(enum.Enum):
+    """Which numbers a value gives.
+
+    REDUCED: its extremes, and where it is needed a sum, to know whether there is a NaN. COUNTED: the extremes
+    of its finite elements, and counts.
+    """
+
+    REDUCED = "reduced"
+    COUNTED = "counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Values with the same elements, how they are treated, and the number of their sums.
+
+    `cut` are values with the same elements, but 0 for those below: outputs of Relu, whose extremes follow.
+    """
+
+    names: list[str]
+    treatment: Treatment
+    sums: int = 0
+    cut: list[str] = field(default_factory=list[str])
+
+
+Treat = Callable[[str], Treatment]
+"""Says what is done with the value of a name."""
+
+
+def add(proto: onnx.ModelProto, types: FloatTypes, opset: int, treat: Treat) -> Sequence[Slot]:
+    """Makes numbers of the values with these `types` the outputs of a model, in place of its own.
+
+    Returns what they are of, in their order.
+
+    The model stays as it is where it has no such values.
+    """
+    return _Reducer(proto, types, opset, treat).run()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is reduced in a graph: the scalars of its own values, and the vectors of its bodies."""
+
+    numbers: list[Numbers] = field(default_factory=list[Numbers])
+    slots: list[Slot] = field(default_factory=list[Slot])
+    vectors: list[Vectors] = field(default_factory=list[Vectors])
+    inner: list[Slot] = field(default_factory=list[Slot])
+    by_name: dict[str, Slot] = field(default_factory=dict[str, Slot])
+
+
+class _Reducer:
+    def __init__(self, proto: onnx.ModelProto, types: FloatTypes, opset: int, treat: Treat) -> None:
+        self._graph = proto.graph
+        self._types = iter(types)
+        self._opset = opset
+        self._treat = treat
+        self._builder = Builder(_prefix(proto), opset)
+
+    def run(self) -> Sequence[Slot]:
+        """Changes the model; returns the slots of its outputs."""
+        found = self._reduce(self._graph, self._types_of_root())
+        if vectors := self._pack(self._graph, found):
+            _prepend(self._graph, self._builder.limits())
+            del self._graph.output[:]
+            self._graph.output.extend(vectors.infos)
+        return (*found.slots, *found.inner)
+
+    def _types_of_root(self) -> Mapping[str, int]:
+        """Those of the main graph's values, without its inputs: these are measured where they are given."""
+        inputs = {entry.name for entry in self._graph.input}
+        return {name: dtype for name, dtype in next(self._types).items() if name not in inputs}
+
+    def _reduce(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> _Found:
+        """Adds the nodes that reduce the values of a graph, each behind the node that makes it."""
+        found, nodes = _Found(), list[onnx.NodeProto]()
+        passing = reducible_values.passing_nan_on(graph, types)
+        for entry in graph.input:
+            self._value(entry.name, types, passing, found, nodes)
+        for node in graph.node:
+            self._bodies(node, found, nodes)
+            nodes.append(node)
+            if not self._follows(node, types, found):
+                for name in node.output:
+                    self._value(name, types, passing, found, nodes)
+        del graph.node[:]
+        graph.node.extend(nodes)
+        return found
+
+    def _follows(self, node: onnx.NodeProto, types: Mapping[str, int], found: _Found) -> bool:
+        """Whether what is known of its input tells all of the output of a node; then it is told so."""
+        slot = found.by_name.get(node.input[0]) if node.input and node.domain == "" else None
+        if slot is None:
+            return False
+        output = node.output[0]
+        if node.op_type in SAME_ELEMENTS:
+            slot.names.append(output)
+            found.by_name[output] = slot
+            return True
+        follows = node.op_type == "Relu" and output in types
+        if not follows or {slot.treatment, self._treat(output)} != {Treatment.REDUCED}:
+            return False
+        slot.cut.append(output)
+        return True
+
+    def _value(
+        self,
+        name: str,
+        types: Mapping[str, int],
+        passing: Container[str],
+        found: _Found,
+        nodes: list[onnx.NodeProto],
+    ) -> None:
+        if name not in types:
+            return
+        treatment = self._treat(name)
+        value = self._builder.as_float(nodes, name, types[name])
+        reduce = {
+            Treatment.REDUCED: self._builder.extremes if name in passing else self._builder.summed,
+            Treatment.COUNTED: self._builder.counted,
+        }[treatment]
+        numbers = reduce(nodes, value)
+        found.numbers.append(numbers)
+        found.by_name[name] = slot = Slot([name], treatment, len(numbers.sums))
+        found.slots.append(slot)
+
+    def _bodies(self, node: onnx.NodeProto, found: _Found, nodes: list[onnx.NodeProto]) -> None:
+        """Hands out what is reduced in the bodies of a node; what stands before it goes to `nodes`."""
+        hand_out = _HAND_OUT.get(node.op_type) if node.domain == "" else None
+        if node.op_type == "Scan" and self._opset < _SINCE_STATES:
+            hand_out = None
+        for body in proto_traversal.bodies(node):
+            if hand_out is None:
+                for _ in proto_traversal.graphs(body):
+                    next(self._types, None)
+                continue
+            inner = self._reduce(body, next(self._types, {}))
+            if vectors := self._pack(body, inner):
+                handed = hand_out(node, body, vectors, self._builder.name)
+                nodes.extend(handed.before)
+                found.vectors.append(handed.vectors)
+                found.inner.extend((*inner.slots, *inner.inner))
+
+    def _pack(self, graph: onnx.GraphProto, found: _Found) -> Vectors | None:
+        """Adds the nodes that make three vectors of what was found in a graph; None if nothing was."""
+        if not found.numbers and not found.vectors:
+            return None
+        highs = [numbers.high for numbers in found.numbers]
+        lows = [numbers.low for numbers in found.numbers]
+        sums = list(itertools.chain.from_iterable(numbers.sums for numbers in found.numbers))
+        nodes, names, sizes = list[onnx.NodeProto](), list[str](), list[int]()
+        for at, scalars in enumerate((highs, lows, sums)):
+            names.append(
+                self._builder.packed(nodes, scalars, [vectors.names[at] for vectors in found.vectors])
+            )
+            sizes.append(len(scalars) + sum(vectors.sizes[at] for vectors in found.vectors))
+        graph.node.extend(nodes)
+        return Vectors(tuple(names), tuple(sizes))
+
+
+def _prepend(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    rest = list(graph.node)
+    del graph.node[:]
+    graph.node.extend((*nodes, *rest))
+
+
+def _prefix(proto: onnx.ModelProto) -> str:
+    """A beginning of names that no value has."""
+    names = {
+        name
+        for graph in proto_traversal.graphs(proto.graph)
+        for node in graph.node
+        for name in (*node.input, *node.output)
+    }
+    prefix = "amp_rewrite_reduced"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
