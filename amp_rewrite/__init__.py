@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from amp_rewrite.placement.placing import place as measure_placement
     from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.running.emulation import emulate
-    from amp_rewrite.running.metrics import Tolerances
     from amp_rewrite.running.observation import observe
-    from amp_rewrite.running.verification import Verdict, verify
+    from amp_rewrite.running.tolerances import Tolerances
+    from amp_rewrite.running.verdict import Verdict
+    from amp_rewrite.running.verification import verify
 
     __version__: str
 
@@ -57,8 +58,8 @@ _PLACES = {
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",
     "Result": "pipeline:Result",
-    "Tolerances": "running.metrics:Tolerances",
-    "Verdict": "running.verification:Verdict",
+    "Tolerances": "running.tolerances:Tolerances",
+    "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
     "emulate": "running.emulation:emulate",
     "measure_coverage": "coverage.measuring:measure",

@@ -11,7 +11,7 @@ from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.pipeline import Result
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""

@@ -19,7 +19,7 @@ from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Level, Opt
 from amp_rewrite.policy.targets import ANY
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests.labels import label
 

@@ -348,7 +348,7 @@ def test_a_failure_on_made_up_inputs_says_so(model):
     assert "on 1 synthetic sample (seed 5); CPU" in made.output
     assert "--data FILE.npz   # these inputs were synthetic" in made.output.splitlines()[-1]
     given = run(model, *FORCED, *data(model, "large"))
-    assert f"on 1 sample from {model.with_name('large.npz')}; CPU" in given.output
+    assert f"on 1 given sample from {model.with_name('large.npz')}; CPU" in given.output
     assert "made up" not in given.output
 
 

@@ -10,19 +10,19 @@ from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import grouped, repeatable
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.running import metrics, verification
+from amp_rewrite.running import tolerances, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.metrics import Tolerances
 from amp_rewrite.running.sessions import Runnable
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.verdict import Verdict
 
 _FLAGS = (
     repeatable(
         "--tolerance",
         "NAME=BOUND",
-        "A bound of the verdict, such as relative_l2=0.02 or top1=0.99; NAME=none removes one.",
+        "A bound of the verdict, such as error=0.02 or top1=0.99; NAME=none removes one.",
     ),
     click.option(
         "--per-node", is_flag=True, help="Name the nodes that add most error, even if the verdict is good."
@@ -65,6 +65,6 @@ class ComparisonFlags:
 comparison_flags = grouped(
     _FLAGS,
     "comparing",
-    lambda flags: ComparisonFlags(metrics.parse_tolerances(tuple(flags["tolerance"])), flags["per_node"]),
+    lambda flags: ComparisonFlags(tolerances.parse_tolerances(tuple(flags["tolerance"])), flags["per_node"]),
 )
 """Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""

@@ -41,7 +41,7 @@ from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 NOTHING_CHANGED = "nothing changed"
 

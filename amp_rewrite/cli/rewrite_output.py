@@ -20,7 +20,7 @@ from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 
 def print_result(

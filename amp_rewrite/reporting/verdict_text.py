@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.running.verification import Output, Verdict
+from amp_rewrite.running.verdict import Output, Verdict
 
-COLUMNS = ("output", "relative L2", "max abs", "mean abs", "SNR dB", "cosine", "agree", "verdict")
+COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 
 
 def describe(verdict: Verdict) -> str:
@@ -24,7 +24,7 @@ def _samples(verdict: Verdict) -> str:
     if inputs.is_synthetic:
         return f"{plural(verdict.samples, 'synthetic sample')} (seed {inputs.seed})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
-    return f"{plural(verdict.samples, 'sample')}{source}"
+    return f"{plural(verdict.samples, 'given sample')}{source}"
 
 
 _NAMED = 3
@@ -37,8 +37,27 @@ def cells(output: Output) -> tuple[str, ...]:
     if not (output.is_compared or output.broken):
         return (output.name, *[""] * (len(COLUMNS) - 2), "not compared")
     agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
-    numbers = (f"{m.relative_l2:.1e}", f"{m.max_abs:.1e}", f"{m.mean_abs:.1e}", f"{m.snr_db:.1f}")
-    return (output.name, *numbers, f"{m.cosine:.6f}", agreement, "FAIL" if output.broken else "PASS")
+    numbers = (output.error, output.floor, output.noise, m.relative_l2, m.max_abs)
+    judged = "FAIL" if output.broken else "PASS"
+    return (output.name, *map(_number, numbers), f"{m.cosine:.6f}", agreement, judged)
+
+
+def _number(number: float | None) -> str:
+    return "" if number is None else f"{number:.1e}"
+
+
+def notes(verdict: Verdict) -> Iterator[str]:
+    """What there is to say beside the table: the relative L2 error of each sample, if there are several."""
+    if verdict.samples < 2:
+        return
+    errors = verdict.relative_l2_by_sample
+    shown = ", ".join(_number(error) or "none" for error in errors[:_SHOWN_SAMPLES])
+    left = len(errors) - _SHOWN_SAMPLES
+    more = f", and {left:,} more, at most {max(e or 0.0 for e in errors):.1e}" if left > 0 else ""
+    yield f"relative L2 of each sample, worst output: {shown}{more}"
+
+
+_SHOWN_SAMPLES = 10
 
 
 def hints(verdict: Verdict) -> Iterator[str]:

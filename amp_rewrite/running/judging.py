@@ -1,0 +1,97 @@
+"""From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from amp_rewrite.errors import FeedError
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.running import comparison, tolerances
+from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
+from amp_rewrite.running.noise import Float32Noise
+from amp_rewrite.running.sessions import Feeds
+from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.verdict import Output, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The sessions of two models, the half type of the second, and what judges them.
+
+    `began` is the time at which the first was opened.
+    """
+
+    before: Any
+    after: Any
+    half: Half | None
+    bounds: Tolerances
+    noise: Float32Noise
+    began: float
+
+
+QUICK = 5.0
+"""The seconds up to which opening two models and running them once is quick, so that noise costs little."""
+
+
+def judge(blank: Verdict, pair: Pair, feeds: Iterable[Feeds]) -> Verdict:
+    """The verdict on two sessions with the same signature."""
+    compared: list[SampleComparison] = []
+    first, is_quick = None, False
+    for at, sample in enumerate(feeds):
+        runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
+        compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
+        if first is None:
+            first, is_quick = runs, time.perf_counter() - pair.began < QUICK
+    if first is None:
+        raise FeedError("there is no sample to run", remedy="give one with `samples`")
+    judged = replace(
+        blank,
+        outputs=tuple(_outputs(compared, pair.bounds)),
+        samples=len(compared),
+        unproven=comparison.unproven(compared),
+    )
+    return _with_noise(judged, pair, first) if is_quick or judged.is_far else judged
+
+
+def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
+    for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
+        samples = [sample.outputs.get(name) for sample in compared]
+        yield _output(name, [found for found in samples if found is not None], samples, bounds)
+
+
+def _output(
+    name: str,
+    found: Sequence[OutputComparison],
+    samples: Sequence[OutputComparison | None],
+    bounds: Tolerances,
+) -> Output:
+    worst, is_float = comparison.worst([sample.metrics for sample in found]), found[0].is_float
+    roundings = [sample.rounding for sample in found if sample.rounding is not None]
+    return Output(
+        name=name,
+        metrics=worst,
+        broken=tuple(tolerances.violations(worst, bounds, is_float=is_float)),
+        error=worst.error(bounds.atol or 0.0) if is_float else None,
+        floor=_share(max(roundings), max(worst.scale, bounds.atol or 0.0)) if roundings else None,
+        by_sample=tuple(sample.metrics.relative_l2 if sample else None for sample in samples),
+    )
+
+
+def _share(rms: float, scale: float) -> float:
+    return rms / scale if rms else 0.0
+
+
+def _with_noise(verdict: Verdict, pair: Pair, runs: Runs) -> Verdict:
+    """The verdict with float32's noise on a sample, at the scale of all samples."""
+    found = pair.noise.measure(runs.feeds, runs.original)
+    return replace(verdict, outputs=tuple(_noisy(output, found, pair.bounds) for output in verdict.outputs))
+
+
+def _noisy(output: Output, found: Mapping[str, float], bounds: Tolerances) -> Output:
+    if output.name not in found or output.error is None:
+        return output
+    noise = replace(output.metrics, rms=found[output.name])
+    return replace(output, noise=noise.error(bounds.atol or 0.0))
