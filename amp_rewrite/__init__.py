@@ -4,8 +4,8 @@
 samples, `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`), `emulate` makes a
 float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half,
 `measure_placement` counts what onnxruntime executes of one on a provider, and `AmpPass` is the rewrite as a
-pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close. What can go wrong in a way that a
-caller can mend is an `errors.AmpRewriteError`.
+pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close, `Metric` how close by a function of
+yours. What can go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.observation import observe
+    from amp_rewrite.running.own_metrics import Metric
     from amp_rewrite.running.tolerances import Tolerances
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
@@ -35,6 +36,7 @@ __all__ = [
     "AmpPass",
     "Analysis",
     "Coverage",
+    "Metric",
     "Options",
     "Pins",
     "Placement",
@@ -54,6 +56,7 @@ _PLACES = {
     "AmpPass": "onnx_ir_pass:AmpPass",
     "Analysis": "explaining.frozen_analysis:Analysis",
     "Coverage": "coverage.counts:Coverage",
+    "Metric": "running.own_metrics:Metric",
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",

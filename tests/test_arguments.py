@@ -376,7 +376,7 @@ class TestRunning:
         [
             (
                 {"bounds": {"relative_l2": 0.1}},
-                "bounds: dict is not of type Tolerances; write Tolerances(relative",
+                "bounds: dict is not of type Tolerances; write Tolerances(error=0.02",
             ),
             ({"bounds": 0.01}, "bounds: 0.01 is not of type Tolerances"),
             ({"io": "x"}, "io: 'x' is not one of keep, half"),

@@ -1,4 +1,4 @@
-"""The flags `--tolerance` and `--per-node`, and the comparison of two models under them."""
+"""The flags `--tolerance`, `--metric` and `--per-node`, and the comparison of two models under them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 
 import click
 
+from amp_rewrite.cli import metric_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import grouped, repeatable
 from amp_rewrite.cli.input_flags import naming_sizes
+from amp_rewrite.cli.metric_flags import Judging, metric_flag
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.running import tolerances, verification
+from amp_rewrite.running import verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Runnable
-from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.running.verdict import Verdict
 
 _FLAGS = (
@@ -24,6 +25,7 @@ _FLAGS = (
         "NAME=BOUND",
         "A bound of the verdict, such as error=0.02 or top1=0.99; NAME=none removes one.",
     ),
+    metric_flag,
     click.option(
         "--per-node", is_flag=True, help="Name the nodes that add most error, even if the verdict is good."
     ),
@@ -32,9 +34,9 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFlags:
-    """The bounds of a verdict, and whether nodes are blamed even if it is good."""
+    """What judges a comparison, and whether nodes are blamed even if the verdict is good."""
 
-    bounds: Tolerances
+    judging: Judging
     per_node: bool
 
     def verdict(
@@ -47,7 +49,13 @@ class ComparisonFlags:
         with naming_sizes(original, data):
             samples = feeds.feeds(original, data)
             verdict = verification.verify(
-                original, rewritten, samples, self.bounds, io=io, inputs=feeds.input_source(data)
+                original,
+                rewritten,
+                samples,
+                self.judging.bounds,
+                io=io,
+                inputs=feeds.input_source(data),
+                metrics=self.judging.metrics,
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -65,6 +73,6 @@ class ComparisonFlags:
 comparison_flags = grouped(
     _FLAGS,
     "comparing",
-    lambda flags: ComparisonFlags(tolerances.parse_tolerances(tuple(flags["tolerance"])), flags["per_node"]),
+    lambda flags: ComparisonFlags(metric_flags.read(flags["metric"], flags["tolerance"]), flags["per_node"]),
 )
 """Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, metric_flags
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
 from amp_rewrite.console import Console
@@ -39,6 +39,7 @@ def print_result(
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
         terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
+    metric_flags.refuse_failed(verdict)
     passed = verdict.ok if isinstance(verdict, Verdict) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
 

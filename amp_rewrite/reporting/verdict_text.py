@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.running.own_metrics import Measured
 from amp_rewrite.running.verdict import Output, Verdict
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
@@ -47,7 +48,10 @@ def _number(number: float | None) -> str:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """What there is to say beside the table: the relative L2 error of each sample, if there are several."""
+    """What there is to say beside the table: metrics of the user's own, and the relative L2 error of each
+    sample, if there are several.
+    """
+    yield from map(_own_metric, verdict.metrics)
     if verdict.samples < 2:
         return
     errors = verdict.relative_l2_by_sample
@@ -58,6 +62,13 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 _SHOWN_SAMPLES = 10
+
+
+def _own_metric(metric: Measured) -> str:
+    value = metric.problem or f"{metric.value:.6g}"
+    bounds = ((metric.least, "at least"), (metric.most, "at most"))
+    wanted = ", ".join(f"{word} {bound:.6g}" for bound, word in bounds if bound is not None)
+    return f"metric {metric.name}: {value} ({wanted or 'no bound'})"
 
 
 def hints(verdict: Verdict) -> Iterator[str]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import comparison, tolerances
+from amp_rewrite.running import comparison, own_metrics, tolerances
 from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
 from amp_rewrite.running.noise import Float32Noise
+from amp_rewrite.running.own_metrics import Metric
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.running.verdict import Output, Verdict
@@ -28,6 +29,7 @@ class Pair:
     after: Any
     half: Half | None
     bounds: Tolerances
+    metrics: tuple[Metric, ...]
     noise: Float32Noise
     began: float
 
@@ -39,21 +41,24 @@ QUICK = 5.0
 def judge(blank: Verdict, pair: Pair, feeds: Iterable[Feeds]) -> Verdict:
     """The verdict on two sessions with the same signature."""
     compared: list[SampleComparison] = []
-    first, is_quick = None, False
+    kept: list[Runs] = []
+    is_quick = False
     for at, sample in enumerate(feeds):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
         compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
-        if first is None:
-            first, is_quick = runs, time.perf_counter() - pair.began < QUICK
-    if first is None:
+        is_quick = is_quick if kept else time.perf_counter() - pair.began < QUICK
+        if pair.metrics or not kept:  # all outputs of all samples for metrics of the user's alone
+            kept.append(runs)
+    if not kept:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     judged = replace(
         blank,
         outputs=tuple(_outputs(compared, pair.bounds)),
         samples=len(compared),
         unproven=comparison.unproven(compared),
+        metrics=own_metrics.measure(pair.metrics, kept),
     )
-    return _with_noise(judged, pair, first) if is_quick or judged.is_far else judged
+    return _with_noise(judged, pair, kept[0]) if is_quick or judged.is_far else judged
 
 
 def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:

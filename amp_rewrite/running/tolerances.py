@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
 from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.own_metrics import Metric
 
 
 class _Default(float):
@@ -80,28 +81,30 @@ _RANGES = {
 """The valid range of each bound; _DISTANCES for the others."""
 
 
-def parse_tolerances(texts: tuple[str, ...]) -> Tolerances:
+def parse_tolerances(texts: tuple[str, ...], others: Sequence[Metric] = ()) -> Tolerances:
     """The defaults, changed by texts of the form `name=bound`; `name=none` removes a bound, and with that of
     `relative_l2` also the default of `error`.
 
-    Raises OptionError for an invalid text, for two different bounds of one name, and if no bound is left.
+    Raises OptionError for an invalid text, for two different bounds of one name, and if no bound is left, of
+    `others` neither.
     """
     bounds: dict[str, Any] = {}
-    for name, bound in map(_parse, texts):
+    names = (*NAMES, *(metric.name for metric in others))
+    for name, bound in (_parse(text, names) for text in texts):
         if bounds.setdefault(name, bound) != bound:
             raise OptionError(f"the tolerance {name} has two bounds", remedy="give it once")
     if "relative_l2" in bounds:
         bounds.setdefault("error", None)
     tolerances = Tolerances(**bounds)
-    if tolerances.is_empty:
+    if tolerances.is_empty and not any(metric.is_bounded for metric in others):
         raise OptionError("no tolerance is left: any output would pass", remedy="keep one")
     return tolerances
 
 
-def _parse(text: str) -> tuple[str, Any]:
+def _parse(text: str, names: Sequence[str]) -> tuple[str, Any]:
     name, _, bound = text.partition("=")
     if name not in NAMES:
-        raise OptionError(f"there is no tolerance {name}", remedy=f"choose one of {', '.join(NAMES)}")
+        raise OptionError(f"there is no tolerance {name}", remedy=f"choose one of {', '.join(names)}")
     if bound == "none":
         return name, None
     try:

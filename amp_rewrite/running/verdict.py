@@ -9,6 +9,7 @@ from typing import Any
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.own_metrics import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Verdict:
     `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the
     error that keeps the rewritten model from running. `how` is where the two ran, `samples` the number of
     samples, `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that
-    declare a wrong shape in both models; these are compared all the same.
+    declare a wrong shape in both models; these are compared all the same. `metrics` are those of the user's
+    own.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -64,12 +66,14 @@ class Verdict:
     inputs: InputSource = FROM_CALLER
     unproven: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    metrics: tuple[Measured, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
         """All reasons for a failure, one sentence each."""
         violated = (f"{output.name}: {bound}" for output in self.outputs for bound in output.broken)
-        return (*self.signature, *violated, *self.unproven)
+        own = (metric.fault for metric in self.metrics if metric.fault)
+        return (*self.signature, *violated, *own, *self.unproven)
 
     @property
     def ok(self) -> bool:
@@ -78,8 +82,9 @@ class Verdict:
 
     @property
     def is_far(self) -> bool:
-        """Whether outputs violate bounds, while the signatures agree and both models run."""
-        return not self.signature and any(output.broken for output in self.outputs)
+        """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
+        own = any(metric.fault and not metric.problem for metric in self.metrics)
+        return not self.signature and (own or any(output.broken for output in self.outputs))
 
     @property
     def relative_l2_by_sample(self) -> tuple[float | None, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,12 @@ from amp_rewrite.errors import ModelError
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import half_types, judging, run_arguments, sessions, signatures
+from amp_rewrite.running import half_types, judging, own_metrics, run_arguments, sessions, signatures
 from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.noise import Float32Noise
+from amp_rewrite.running.own_metrics import Metric, MetricFunction
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Runnable
 from amp_rewrite.running.tolerances import Tolerances
@@ -32,13 +34,15 @@ def verify(
     device: Device | str | None = None,
     inputs: InputSource = FROM_CALLER,
     timeout: float | None = None,
+    metrics: Metric | MetricFunction | Iterable[Metric | MetricFunction] = (),
 ) -> Verdict:
     """Runs both models on all samples and compares their outputs.
 
     The models can be of any kind that `rewrite` takes. A sample is a mapping from input names to arrays;
     `samples` is one sample or an iterable of samples, and `inputs` is their source. With `io` "half", float32
     inputs and outputs may be half in the rewritten model. `device` is "cuda" or "cpu"; by default CUDA if it
-    works.
+    works. `metrics` are your own, functions or `Metric`s with bounds; one that raises or returns no number
+    fails the verdict, which says so.
 
     The verdict fails if the rewritten model does not run, or has different inputs or outputs, and if the
     comparison proves nothing (see Verdict). Raises MissingPackageError without onnxruntime, ModelError and
@@ -49,6 +53,7 @@ def verify(
     arguments.instance("bounds", bounds, Tolerances, "write Tolerances(error=0.02)")
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
+    own = own_metrics.several(metrics)
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     feeds, where = run_arguments.samples(samples), run_arguments.device(device)
     with TimeLimit(timeout).running():
@@ -63,7 +68,7 @@ def verify(
                 differences = tuple(signatures.differences(before, after, io, wrong))
                 blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
                 noise = Float32Noise(models[0], where)
-                pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, noise, began)
+                pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, own, noise, began)
                 return blank if differences else judging.judge(blank, pair, feeds)
         except RewrittenRunError as error:
             return replace(blank, signature=(f"the rewritten model does not run: {error}",))
