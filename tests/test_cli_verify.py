@@ -246,7 +246,8 @@ def test_json_says_what_was_verified_and_on_what(model, tmp_path):
     good = reported(model, *FORCED, *data(model, "small"))
     assert (good["verified"], good["not_verified"]) == (True, None)
     paths = [str(model.with_name("small.npz"))]
-    assert good["verification"]["inputs"] == {"synthetic": False, "seed": None, "paths": paths}
+    inputs = {"synthetic": False, "seed": None, "paths": paths, "images": None}
+    assert good["verification"]["inputs"] == inputs
     bad = reported(model, *FORCED, *data(model, "large"))
     assert not bad["verified"]
     assert "y: non_finite 1 is above 0" in bad["not_verified"]

@@ -289,9 +289,14 @@ def test_another_shape_without_bounds_proves_nothing():
 def test_a_verdict_says_where_its_inputs_come_from():
     """Synthesised with a seed, read from files, or given; a model without inputs has no seed."""
     body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
-    assert same(body, {"x": FINE}).to_json()["inputs"] == {"synthetic": False, "seed": None, "paths": []}
+    assert same(body, {"x": FINE}).to_json()["inputs"] == {
+        "synthetic": False,
+        "seed": None,
+        "paths": [],
+        "images": None,
+    }
     made = verdict(model(body), model(body), {"x": FINE}, inputs=InputSource(seed=3))
-    assert made.to_json()["inputs"] == {"synthetic": True, "seed": 3, "paths": []}
+    assert made.to_json()["inputs"] == given | {"synthetic": True, "seed": 3}
     constant = model("g () => (float y) { y = Constant <value = float {1.0}> () }")
     assert not verdict(constant, constant, {}, inputs=InputSource(seed=3)).inputs.is_synthetic
 

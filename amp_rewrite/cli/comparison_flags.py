@@ -16,6 +16,7 @@ from amp_rewrite.running import verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.inputs.trials import of_source, trials
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
 
@@ -47,15 +48,8 @@ class ComparisonFlags:
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
         with naming_sizes(original, data):
-            samples = feeds.feeds(original, data)
-            verdict = verification.verify(
-                original,
-                rewritten,
-                samples,
-                self.judging.bounds,
-                io=io,
-                inputs=feeds.input_source(data),
-                metrics=self.judging.metrics,
+            verdict = verification.verify_trials(
+                original, rewritten, trials(original, data), self.judging.bounds, self.judging.metrics, io=io
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -66,7 +60,7 @@ class ComparisonFlags:
         """
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
-        first = next(iter(feeds.feeds(original, data)))
+        first = next(iter(feeds.feeds(original, of_source(data, verdict.inputs))))
         return replace(verdict, blame=blame(original, rewritten, first))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.inputs.trials import of_source
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.prepared_runs import TimedModel
@@ -54,7 +55,8 @@ class RewriteJob:
     """What to rewrite, how, and where to; what to compare it with, and on which inputs.
 
     `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
-    asked for. With `required` a result that did not change is compared as well.
+    asked for. With `required` a result that did not change is compared as well. `judged` grows by the verdict
+    of each comparison.
     """
 
     model: Path
@@ -69,6 +71,7 @@ class RewriteJob:
     limit: TimeLimit
     on_plan: Callable[[Analysis], None]
     progress: Progress | None
+    judged: list[Verdict] = field(default_factory=list[Verdict])
 
     def run(self, policy: ObservePolicy) -> Outcome:
         """Rewrites and compares; raises as `pipeline.rewrite`, and with ALWAYS as `observe`.
@@ -136,7 +139,11 @@ class RewriteJob:
         # with --in-place the file may hold the result by now
         model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
         with naming_sizes(model, self.data), self.limit.running():
-            return observe(model, feeds.feeds(model, self.data))
+            return observe(model, feeds.feeds(model, self._seen_data()))
+
+    def _seen_data(self) -> Data:
+        """The data of the last comparison, which may have chosen the range of synthetic images."""
+        return of_source(self.data, self.judged[-1].inputs) if self.judged else self.data
 
     def _observe_if_possible(self) -> Observed:
         try:
@@ -182,9 +189,11 @@ class RewriteJob:
         tell(self.progress, "verify")
         try:
             with self.limit.running():
-                return self.comparing.verdict(self.original, result.model, self.data, self.options.io)
+                verdict = self.comparing.verdict(self.original, result.model, self.data, self.options.io)
         except _CANNOT_RUN as error:
             return error
+        self.judged.append(verdict)
+        return verdict
 
     def _with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
         verdict = outcome.verification

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.running.own_metrics import Measured
-from amp_rewrite.running.verdict import Output, Verdict
+from amp_rewrite.running.verdict import NotJudged, Output, Verdict
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 
@@ -23,7 +23,8 @@ def describe(verdict: Verdict) -> str:
 def _samples(verdict: Verdict) -> str:
     inputs = verdict.inputs
     if inputs.is_synthetic:
-        return f"{plural(verdict.samples, 'synthetic sample')} (seed {inputs.seed})"
+        images = f", images in {inputs.images.value}" if inputs.images else ""
+        return f"{plural(verdict.samples, 'synthetic sample')} (seed {inputs.seed}{images})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
     return f"{plural(verdict.samples, 'given sample')}{source}"
 
@@ -48,10 +49,11 @@ def _number(number: float | None) -> str:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """What there is to say beside the table: metrics of the user's own, and the relative L2 error of each
-    sample, if there are several.
+    """What there is to say beside the table: metrics of the user's own, comparisons on images of another
+    range, and the relative L2 error of each sample, if there are several.
     """
     yield from map(_own_metric, verdict.metrics)
+    yield from map(_not_judged, verdict.not_judged)
     if verdict.samples < 2:
         return
     errors = verdict.relative_l2_by_sample
@@ -62,6 +64,11 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 _SHOWN_SAMPLES = 10
+
+
+def _not_judged(other: NotJudged) -> str:
+    noise = f", noise {other.noise:.1e}" if other.noise is not None else ""
+    return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged"
 
 
 def _own_metric(metric: Measured) -> str:

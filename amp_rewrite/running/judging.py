@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import comparison, own_metrics, tolerances
+from amp_rewrite.running import comparison, conditioning, own_metrics, tolerances
 from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
+from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.noise import Float32Noise
 from amp_rewrite.running.own_metrics import Metric
-from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.running.verdict import Output, Verdict
 
@@ -35,15 +35,35 @@ class Pair:
 
 
 QUICK = 5.0
-"""The seconds up to which opening two models and running them once is quick, so that noise costs little."""
+"""The seconds up to which opening two models and running them once is quick: further runs cost little."""
 
 
-def judge(blank: Verdict, pair: Pair, feeds: Iterable[Feeds]) -> Verdict:
-    """The verdict on two sessions with the same signature."""
+def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
+    """The verdict on two sessions with the same signature: that of the best-conditioned trial.
+
+    Trials beyond the first, and float32's noise, are left out where models are slow and the verdict is good.
+    """
+    first = _judge(blank, pair, trials[0])
+    if not (first.is_quick or first.verdict.is_far):
+        return first.verdict
+    others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
+    return conditioning.best([_with_noise(judged, pair) for judged in (first, *others)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A verdict without noise, the runs on the first sample, and whether they were quick."""
+
+    verdict: Verdict
+    first: Runs
+    is_quick: bool
+
+
+def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     kept: list[Runs] = []
     is_quick = False
-    for at, sample in enumerate(feeds):
+    for at, sample in enumerate(trial.samples):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
         compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
         is_quick = is_quick if kept else time.perf_counter() - pair.began < QUICK
@@ -58,7 +78,7 @@ def judge(blank: Verdict, pair: Pair, feeds: Iterable[Feeds]) -> Verdict:
         unproven=comparison.unproven(compared),
         metrics=own_metrics.measure(pair.metrics, kept),
     )
-    return _with_noise(judged, pair, kept[0]) if is_quick or judged.is_far else judged
+    return _Judged(judged, kept[0], is_quick)
 
 
 def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
@@ -89,10 +109,11 @@ def _share(rms: float, scale: float) -> float:
     return rms / scale if rms else 0.0
 
 
-def _with_noise(verdict: Verdict, pair: Pair, runs: Runs) -> Verdict:
-    """The verdict with float32's noise on a sample, at the scale of all samples."""
-    found = pair.noise.measure(runs.feeds, runs.original)
-    return replace(verdict, outputs=tuple(_noisy(output, found, pair.bounds) for output in verdict.outputs))
+def _with_noise(judged: _Judged, pair: Pair) -> Verdict:
+    """The verdict with float32's noise on the first sample, at the scale of all samples."""
+    found = pair.noise.measure(judged.first.feeds, judged.first.original)
+    outputs = (_noisy(output, found, pair.bounds) for output in judged.verdict.outputs)
+    return replace(judged.verdict, outputs=tuple(outputs))
 
 
 def _noisy(output: Output, found: Mapping[str, float], bounds: Tolerances) -> Output:

@@ -38,6 +38,16 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class NotJudged:
+    """A comparison that does not count: the range of its images, and what it came to."""
+
+    images: str
+    error: float
+    noise: float | None
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a rewritten model computes the same outputs as the original.
 
@@ -45,7 +55,7 @@ class Verdict:
     error that keeps the rewritten model from running. `how` is where the two ran, `samples` the number of
     samples, `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that
     declare a wrong shape in both models; these are compared all the same. `metrics` are those of the user's
-    own.
+    own. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -67,6 +77,7 @@ class Verdict:
     unproven: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     metrics: tuple[Measured, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -85,6 +96,16 @@ class Verdict:
         """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
         own = any(metric.fault and not metric.problem for metric in self.metrics)
         return not self.signature and (own or any(output.broken for output in self.outputs))
+
+    @property
+    def error(self) -> float:
+        """The error of the worst floating-point output; 0 without any."""
+        return max((output.error for output in self.outputs if output.error is not None), default=0.0)
+
+    @property
+    def noise(self) -> float | None:
+        """Float32's noise in the worst output; None if it was not measured."""
+        return max((output.noise for output in self.outputs if output.noise is not None), default=None)
 
     @property
     def relative_l2_by_sample(self) -> tuple[float | None, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from amp_rewrite.running import half_types, judging, own_metrics, run_arguments,
 from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
+from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.noise import Float32Noise
 from amp_rewrite.running.own_metrics import Metric, MetricFunction
 from amp_rewrite.running.run_arguments import Samples
@@ -54,24 +55,39 @@ def verify(
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
     own = own_metrics.several(metrics)
-    models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
-    feeds, where = run_arguments.samples(samples), run_arguments.device(device)
+    trial = Trial(run_arguments.samples(samples), inputs)
     with TimeLimit(timeout).running():
-        began = time.perf_counter()
-        before = sessions.open_session(models[0], where)
-        source = inputs if before.get_inputs() else FROM_CALLER
-        blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source)
-        try:
-            with emulated(models[1], where, late=True) as runnable:
-                after = _open_rewritten(runnable, where)
-                wrong = signatures.wrongly_declared(models, before, after)
-                differences = tuple(signatures.differences(before, after, io, wrong))
-                blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
-                noise = Float32Noise(models[0], where)
-                pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, own, noise, began)
-                return blank if differences else judging.judge(blank, pair, feeds)
-        except RewrittenRunError as error:
-            return replace(blank, signature=(f"the rewritten model does not run: {error}",))
+        return verify_trials(original, rewritten, (trial,), bounds, own, io=io, device=device)
+
+
+def verify_trials(
+    original: ModelSource,
+    rewritten: ModelSource,
+    trials: Sequence[Trial],
+    bounds: Tolerances,
+    metrics: tuple[Metric, ...] = (),
+    *,
+    io: IOTypes = IOTypes.KEEP,
+    device: Device | str | None = None,
+) -> Verdict:
+    """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
+    models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
+    where = run_arguments.device(device)
+    began = time.perf_counter()
+    before = sessions.open_session(models[0], where)
+    source = trials[0].source if before.get_inputs() else FROM_CALLER
+    blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source)
+    try:
+        with emulated(models[1], where, late=True) as runnable:
+            after = _open_rewritten(runnable, where)
+            wrong = signatures.wrongly_declared(models, before, after)
+            differences = tuple(signatures.differences(before, after, io, wrong))
+            blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
+            noise = Float32Noise(models[0], where)
+            pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)
+            return blank if differences else judging.judge(blank, pair, trials)
+    except RewrittenRunError as error:
+        return replace(blank, signature=(f"the rewritten model does not run: {error}",))
 
 
 def _open_rewritten(model: Runnable, device: Device) -> Any:
