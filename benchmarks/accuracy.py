@@ -36,12 +36,12 @@ HEADING = """# Accuracy on real models
 Each model is rewritten to float16 at the defaults and compared with the original on its own inputs: float32
 on onnxruntime's CPU provider against half emulated there (every half value is rounded after the node that
 produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, as by
-`amp-rewrite MODEL` ("observed" counts the units that are in float32 for that reason). Within the default
-tolerances: {good} of {all}; errors beyond them are bold. The error of an output is the RMS of the difference
-over that of the output, or over 2^-14 where the output is fainter; the floor is what rounding the output
-alone costs, and the noise by how much float32 differs with and without onnxruntime's optimisation. The last
-column names the node to look at: the first that produces an infinite value, or else the one that adds most
-error.
+`amp-rewrite MODEL` ("observed" counts the units that are in float32 for that reason); outputs that float16
+stores badly have their last products in float32. Within the default tolerances: {good} of {all}; errors
+beyond them are bold. The error of an output is the RMS of the difference over that of the output, or over
+2^-14 where the output is fainter; the floor is what rounding the output alone costs, and the noise by how
+much float32 differs with and without onnxruntime's optimisation. The last column names the node to look at:
+the first that produces an infinite value, or else the one that adds most error.
 
 Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
@@ -59,7 +59,7 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "rewritten.onnx"
         callbacks = Callbacks(
-            rewrite=lambda seen: rewrite(original, output=target, seen=seen),
+            rewrite=lambda seen, faint: rewrite(original, output=target, seen=seen, faint=faint),
             verify=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
             observe=lambda: observe(original, [feeds], device=Device.CPU),
         )

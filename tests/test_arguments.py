@@ -174,6 +174,10 @@ REWRITE = [
         {"seen": {"image": IMAGE}},
         'seen["image"]: ndarray is not of type Magnitudes; give what amp_rewrite.observe ret',
     ),
+    ({"faint": ["y"]}, 'faint: list is not a mapping; write it as in faint={"waveform": 0.07}'),
+    ({"faint": {"y": "0.1"}}, "faint[\"y\"]: '0.1' is not a number from 0 up; give the error of rounding"),
+    ({"faint": {"y": -0.1}}, 'faint["y"]: -0.1 is not a number from 0 up'),
+    ({"faint": {"image": 0.1}}, "faint: the model has no output 'image'; name its outputs"),
     (
         {"replay": "plan.json"},
         "replay: 'plan.json' is not of type SavedPlan; read a saved plan with amp_rewrite.rewriting.plan_",

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from amp_rewrite import pipeline
+from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
@@ -151,10 +152,10 @@ class RewriteJob:
         except _CANNOT_RUN:
             return {}
 
-    def _rewrite(self, seen: Observed) -> Result[Any]:
+    def _rewrite(self, seen: Observed, faint: Faint) -> Result[Any]:
         """The rewrite; the error for a result that cannot be written to its default path names -o."""
         try:
-            return self._write(seen)
+            return self._write(seen, faint)
         except OutputError as error:
             default = output_paths.default(self.model, self.options.half)
             if self.output or self.in_place or error.where != str(default):
@@ -162,8 +163,10 @@ class RewriteJob:
             remedy = "choose another place with -o"
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
-    def _write(self, seen: Observed) -> Result[Any]:
-        overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
+    def _write(self, seen: Observed, faint: Faint) -> Result[Any]:
+        overwritten = (
+            self.in_place and isinstance(self.original, onnx.ModelProto) and bool(seen or self.judged)
+        )
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
             replace(self.options, external_data=ExternalData()) if overwritten else self.options,
@@ -171,6 +174,7 @@ class RewriteJob:
             in_place=self.in_place and not overwritten,
             replay=self.replay,
             seen=seen,
+            faint=faint,
             on_plan=self.on_plan,
             progress=self.progress,
         )

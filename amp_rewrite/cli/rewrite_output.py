@@ -92,8 +92,8 @@ def print_plan(console: Console, analysis: Analysis, json_: Path | None, placed:
 
 
 def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
-    """Commands to run next, ready to paste; only the result records what was observed."""
+    """Commands to run next, ready to paste; only the result records what runs showed."""
     report = result.report
-    name = as_argument(Path(result.model) if report.observed else model)
+    name = as_argument(Path(result.model) if report.observed or report.faint else model)
     if report.nodes.full or report.nodes.mixed:
         yield f"amp-rewrite explain {name}   # why nodes stay float32"
