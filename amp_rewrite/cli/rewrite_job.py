@@ -13,6 +13,7 @@ import onnx
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Observed
+from amp_rewrite.cli import tried_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
@@ -82,6 +83,19 @@ class RewriteJob:
         if self.required and isinstance(self.original, AmpRewriteError):
             raise self.original
         self._refuse_bad_data()
+        outcome = self._done(policy)
+        if self.in_place:
+            return outcome
+
+        def again(options: Options, output: Path) -> Outcome:
+            """Compared even where nothing changed."""
+            tell(self.progress, "try")
+            job = replace(self, options=options, output=output, required=True, progress=None, judged=[])
+            return replace(job, on_plan=lambda _: None)._done(policy)
+
+        return tried_flags.with_tried(outcome, self.options, None if self.replay else again)
+
+    def _done(self, policy: ObservePolicy) -> Outcome:
         look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
         outcome = rewrite_and_verify(Callbacks(self._rewrite, self._compare, look), self.options.half, policy)
         return self._with_blame(outcome, self.comparing)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.running.own_metrics import Measured
-from amp_rewrite.running.verdict import NotJudged, Output, Verdict
+from amp_rewrite.running.verdict import NotJudged, Output, Tried, Verdict
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 
@@ -71,6 +71,20 @@ def _not_judged(other: NotJudged) -> str:
     return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged"
 
 
+def in_vain(verdict: Verdict) -> Iterator[str]:
+    """What was tried after a failed verdict, and did not mend it."""
+    yield from (_tried(tried) for tried in verdict.tried if not tried.ok)
+
+
+def _tried(tried: Tried) -> str:
+    return f"tried {_flags(tried.keep_full, tried.level)}: error {tried.error:.1e}, FAIL"
+
+
+def _flags(keep_full: Iterable[str], level: str | None) -> str:
+    pins = (f"--keep-full {shlex.quote(pattern)}" for pattern in keep_full)
+    return " ".join((*([f"--level {level}"] if level else []), *pins))
+
+
 def _own_metric(metric: Measured) -> str:
     value = metric.problem or f"{metric.value:.6g}"
     bounds = ((metric.least, "at least"), (metric.most, "at most"))
@@ -79,9 +93,12 @@ def _own_metric(metric: Measured) -> str:
 
 
 def hints(verdict: Verdict) -> Iterator[str]:
-    """Flags to try after a failed verdict."""
+    """Flags that mend a failed verdict, or to try where none were tried."""
+    mends = next((tried for tried in verdict.tried if tried.ok), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
-    if verdict.is_far and patterns:
-        yield " ".join(f"--keep-full {shlex.quote(pattern)}" for pattern in patterns)
+    if mends is not None:
+        yield f"{_flags(mends.keep_full, mends.level)}   # tried: PASS, error {mends.error:.1e}"
+    elif verdict.is_far and patterns and not verdict.tried:
+        yield _flags(patterns, None)
     if verdict.inputs.is_synthetic and (verdict.is_far or verdict.unproven):
         yield "--data FILE.npz   # these inputs were synthetic: compare on real ones"

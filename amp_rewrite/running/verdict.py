@@ -48,6 +48,19 @@ class NotJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """Options that were tried after a failed comparison, and what that of their result came to.
+
+    `keep_full` are the pins that were added, `level` the level that was taken; None where it stayed.
+    """
+
+    keep_full: tuple[str, ...]
+    level: str | None
+    error: float
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a rewritten model computes the same outputs as the original.
 
@@ -56,6 +69,7 @@ class Verdict:
     samples, `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that
     declare a wrong shape in both models; these are compared all the same. `metrics` are those of the user's
     own. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
+    `tried` are options that might have mended a failed comparison, in the order in which they were tried.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -78,6 +92,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     metrics: tuple[Measured, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
