@@ -157,6 +157,19 @@ def test_what_does_not_help_is_taken_back():
     assert outcome.result.report.faint == {}
 
 
+def test_elements_of_sequences_stay_as_they_are():
+    """A sequence has an error for each element, which no product before it is kept for."""
+    body = "[s] y = SequenceConstruct (b)"
+    proto = text.model(
+        f"""g (float[8,8] x) => (seq(float[8,8]) y) <float[8,8] v, float[8,8] w> {{
+        [first] a = MatMul (x, v) [last] b = MatMul (a, w) {body} }}""",
+        WEIGHTS,
+    )
+    outcome, asked = mended(proto)
+    assert [sorted(faint) for faint in asked] == [[], ["y[0]"], []]
+    assert outcome.result.report.faint == {}
+
+
 # ---- the command line
 
 

@@ -30,9 +30,11 @@ def limit(half: Half) -> float:
 
 
 def refuse_foreign(graph: ir.Graph, faint: Faint) -> None:
-    """Raises OptionError for an output that the model does not have."""
-    for name in sorted(faint.keys() - {value.name for value in graph.outputs if value.name}):
-        raise OptionError(f"the model has no output '{name}'", where="faint", remedy="name its outputs")
+    """Raises OptionError for an output that the model does not have; `name[0]` is of a sequence."""
+    outputs = [value.name for value in graph.outputs if value.name]
+    for name in faint:
+        if name not in outputs and not any(name.startswith(f"{output}[") for output in outputs):
+            raise OptionError(f"the model has no output '{name}'", where="faint", remedy="name its outputs")
 
 
 def check(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidence]:
