@@ -14,7 +14,7 @@ from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import judging, verification
+from amp_rewrite.running import bound_text, judging, verification
 from amp_rewrite.running.sessions import Device
 
 SMALLEST = 2.0**-14
@@ -52,6 +52,21 @@ def test_the_scale_is_that_of_all_samples(samples, shift, error, relative_l2):
         assert output.metrics.relative_l2 == pytest.approx(relative_l2, rel=1e-3)
         assert bool(output.broken) == (error > 1e-2)
         assert len(output.by_sample) == len(samples)
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "said"),
+    [
+        (0.0214, 0.01, "error 0.0214 is above 0.01"),
+        (0.010004, 0.01, "error 0.010004 is above 0.01"),
+        (math.nextafter(0.01, 1), 0.01, "error 0.010000000000000002 is above 0.01"),
+        (math.inf, 0.01, "error inf is above 0.01"),
+        (math.nan, math.nan, "error nan is above nan"),
+    ],
+)
+def test_a_violated_bound_is_told_from_what_violates_it(value, bound, said):
+    """With as many digits as that takes."""
+    assert bound_text.above("error", value, bound) == said
 
 
 def test_the_relative_l2_of_each_sample_is_shown():

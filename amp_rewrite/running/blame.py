@@ -26,10 +26,10 @@ from amp_rewrite.running.sessions import Device, Feeds, Runnable
 class NodeError:
     """An output of a node of the original, compared with the same value in the rewritten model.
 
-    `error` is that of tolerances (Metrics.error): relative to the RMS of the value, or to float16's smallest
-    normal number where it is fainter. `added` is the difference to the largest error of the node's inputs,
-    and `rounds` says whether the node makes such errors: it is half, and does more than to move values.
-    `non_finite` counts values that are NaN or infinite in only one of the two, and is 0 if an input
+    `error` is the relative L2 error of the value; of a gate (GATES) that of tolerances (Metrics.error), for
+    which one that is all but closed is close. `added` is the difference to the largest error of the node's
+    inputs, and `rounds` says whether the node makes such errors: it is half, and does more than to move
+    values. `non_finite` counts values that are NaN or infinite in only one of the two, and is 0 if an input
     has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is finite
     or was compared. `readers` are the consumers of the value. An unnamed node goes by the name of its first
     output.
@@ -123,6 +123,7 @@ def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, st
 @dataclass(frozen=True, slots=True)
 class _Difference:
     error: float
+    as_gate: float
     non_finite: int
     low: float | None
     high: float | None
@@ -141,7 +142,7 @@ def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Dif
         found = metrics.measure(np.where(clamped, got, wanted), got)  # a clamped mask is not an error
         finite = got[np.isfinite(got)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-        yield name, _Difference(found.error(), found.non_finite, low, high)
+        yield name, _Difference(found.relative_l2, found.error(), found.non_finite, low, high)
 
 
 def _of_float32(rewritten: Runnable) -> frozenset[str]:
@@ -162,6 +163,9 @@ def _rounds(node: onnx.NodeProto, of_float32: Collection[str]) -> bool:
     return not moves and _name(node) not in of_float32
 
 
+GATES = frozenset(("HardSigmoid", "Sigmoid", "Softmax"))
+"""Operators with results from 0 to 1 that are factors: what is all but 0 there is as good as 0."""
+
 _MOVING = KEEP_ROUNDED - {"Constant", "ConstantOfShape", "If", "Loop", "Scan"}
 
 
@@ -179,12 +183,13 @@ def _node_errors(
         for name in node.output:
             value = found.get(name)
             if value is not None:
+                error = value.as_gate if node.op_type in GATES else value.error
                 yield NodeError(
                     node=_name(node),
                     operator=schema.written(node.domain, node.op_type),
                     value=name,
-                    error=value.error,
-                    added=value.error - entering,
+                    error=error,
+                    added=error - entering,
                     rounds=_rounds(node, of_float32),
                     non_finite=0 if lost_before else value.non_finite,
                     low=min((v.low for v in inputs if v.low is not None), default=None),

@@ -9,6 +9,7 @@ from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.escaping import shortened
+from amp_rewrite.running import bound_text
 from amp_rewrite.running.comparison import Runs
 
 Outputs = Sequence[Mapping[str, Any]]
@@ -72,9 +73,9 @@ class Measured:
         if self.value is None:
             return f"{self.name}: {self.problem}"
         if self.least is not None and self.value < self.least:
-            return f"{self.name} {self.value:.4g} is below {self.least:.4g}"
+            return bound_text.below(self.name, self.value, self.least)
         if self.most is not None and self.value > self.most:
-            return f"{self.name} {self.value:.4g} is above {self.most:.4g}"
+            return bound_text.above(self.name, self.value, self.most)
         return ""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
+from amp_rewrite.running import bound_text
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.own_metrics import Metric
 
@@ -124,11 +125,11 @@ def violations(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Itera
     for name in _UPPER if is_float else ():
         value, bound = error if name == "error" else getattr(metrics, name), getattr(bounds, name)
         if bound is not None and not value <= bound:
-            yield f"{name} {value:.3g} is above {bound:.3g}"
+            yield bound_text.above(name, value, bound)
     for name, metric in (_LOWER if is_float else {"agreement": "agreement"}).items():
         value, bound = getattr(metrics, metric), getattr(bounds, name)
         if bound is not None and value is not None and not value >= bound:
-            yield f"{name} {value:.4g} is below {bound:.4g}"
+            yield bound_text.below(name, value, bound)
 
 
 _UPPER = ("non_finite", "error", "relative_l2", "max_abs", "mean_abs")
