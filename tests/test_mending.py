@@ -136,6 +136,13 @@ def test_the_flags_that_are_printed_mend_it(path):
     assert result.read_bytes() != before
 
 
+def test_the_page_says_what_was_tried(path):
+    """Flags that helped and those that did not."""
+    page = path.with_name("report.html")
+    commands.run(path, "--data", path.with_name("ones.npz"), "--observe", "never", "--html", page)
+    assert "tried --keep-full" in page.read_text()
+
+
 @pytest.mark.parametrize("flag", ["--in-place", "--plan"])
 def test_nothing_is_tried_where_it_cannot_be_followed(path, flag):
     """The model is gone, or a plan decides, beside which pins are refused."""

@@ -69,7 +69,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
         "how": verdict_text.describe(verdict),
         "columns": verdict_text.COLUMNS,
         "rows": list(map(_plain_output, verdict.outputs)),
-        "notes": list(verdict_text.notes(verdict)),
+        "notes": [*verdict_text.notes(verdict), *map(verdict_text.of_tried, verdict.tried)],
         "faults": list(verdict.faults),
     }
 

@@ -73,11 +73,13 @@ def _not_judged(other: NotJudged) -> str:
 
 def in_vain(verdict: Verdict) -> Iterator[str]:
     """What was tried after a failed verdict, and did not mend it."""
-    yield from (_tried(tried) for tried in verdict.tried if not tried.ok)
+    yield from (of_tried(tried) for tried in verdict.tried if not tried.ok)
 
 
-def _tried(tried: Tried) -> str:
-    return f"tried {_flags(tried.keep_full, tried.level)}: error {tried.error:.1e}, FAIL"
+def of_tried(tried: Tried) -> str:
+    """The flags that were tried, and what came of them."""
+    judged = "PASS" if tried.ok else "FAIL"
+    return f"tried {_flags(tried.keep_full, tried.level)}: error {tried.error:.1e}, {judged}"
 
 
 def _flags(keep_full: Iterable[str], level: str | None) -> str:

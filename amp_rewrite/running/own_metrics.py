@@ -91,7 +91,7 @@ def several(given: Metric | MetricFunction | Iterable[Metric | MetricFunction]) 
     names = [metric.name for metric in found]
     for name in names:
         if names.count(name) > 1:
-            raise arguments.refused("metrics", f"two metrics are called {name}", "give one another `name`")
+            raise arguments.refused("metrics", f"two metrics are called {name}", "name one of them otherwise")
     return found
 
 
