@@ -5,8 +5,8 @@ samples, `observe` looks at the values of a model on samples (for `rewrite(..., 
 `Observed`, which can be saved and merged, `emulate` makes a
 float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half,
 `measure_placement` counts what onnxruntime executes of one on a provider, and `AmpPass` is the rewrite as a
-pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close. What can go wrong in a way that a
-caller can mend is an `errors.AmpRewriteError`.
+pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close, `Metric` how close by a function of
+yours. What can go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.rewriting.observations import Observed
     from amp_rewrite.running.emulation import emulate
-    from amp_rewrite.running.metrics import Tolerances
     from amp_rewrite.running.observation import observe
-    from amp_rewrite.running.verification import Verdict, verify
+    from amp_rewrite.running.own_metrics import Metric
+    from amp_rewrite.running.tolerances import Tolerances
+    from amp_rewrite.running.verdict import Verdict
+    from amp_rewrite.running.verification import verify
 
     __version__: str
 
@@ -36,6 +38,7 @@ __all__ = [
     "AmpPass",
     "Analysis",
     "Coverage",
+    "Metric",
     "Observed",
     "Options",
     "Pins",
@@ -56,13 +59,14 @@ _PLACES = {
     "AmpPass": "onnx_ir_pass:AmpPass",
     "Analysis": "explaining.frozen_analysis:Analysis",
     "Coverage": "coverage.counts:Coverage",
+    "Metric": "running.own_metrics:Metric",
     "Observed": "rewriting.observations:Observed",
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",
     "Result": "pipeline:Result",
-    "Tolerances": "running.metrics:Tolerances",
-    "Verdict": "running.verification:Verdict",
+    "Tolerances": "running.tolerances:Tolerances",
+    "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
     "emulate": "running.emulation:emulate",
     "measure_coverage": "coverage.measuring:measure",

@@ -11,7 +11,7 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
-def check_types(source: object, options: object, replay: object, seen: object) -> None:
+def check_types(source: object, options: object, replay: object, seen: object, faint: object) -> None:
     """ModelError or OptionError, which names the argument, for a value of a wrong type."""
     if isinstance(source, (str, os.PathLike)) and not _is_valid_path(source):
         raise ModelError(
@@ -29,6 +29,15 @@ def check_types(source: object, options: object, replay: object, seen: object) -
             "seen", seen, "seen=amp_rewrite.observe(model, samples)"
         ).items():
             arguments.instance(f'seen["{name}"]', value, Extremes, remedy)
+    if faint is not None:
+        for name, cost in arguments.mapping("faint", faint, 'faint={"waveform": 0.07}').items():
+            _refuse_no_number(f'faint["{name}"]', cost)
+
+
+def _refuse_no_number(name: str, given: object) -> None:
+    if not arguments.is_number(given) or not given >= 0:
+        remedy = "give the error of rounding that output alone"
+        raise arguments.refused(name, f"{arguments.shown(given)} is not a number from 0 up", remedy)
 
 
 def _refuse_overruled(options: object) -> None:

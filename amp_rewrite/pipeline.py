@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
+from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
@@ -55,19 +56,24 @@ def analyze(
     *,
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
+    faint: Faint | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Decides for every part of a model, and changes nothing.
 
     `source` is what `rewrite` takes. A saved plan in `replay` brings its decisions, and what of the options
     it holds (SavedPlan.over). What `observe` saw of the model's values, in `seen`, keeps in float32 what half
-    cannot hold of it. `progress` is called with the name of each stage as it begins.
+    cannot hold of it. `faint` are outputs that half stores badly, each with the error that rounding it alone
+    makes (`floor` in a verdict); the last products before them stay float32. `progress` is called with the
+    name of each stage as it begins.
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
-    argument_checks.check_types(source, options, replay, seen)
+    argument_checks.check_types(source, options, replay, seen, faint)
     arguments.function("progress", progress)
     with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
-        return _decide(source, _settled(options, replay), replay, seen or {}, Stopwatch(progress))
+        return _decide(
+            source, _settled(options, replay), replay, seen or {}, faint or {}, Stopwatch(progress)
+        )
 
 
 @overload
@@ -77,6 +83,7 @@ def rewrite(
     *,
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
+    faint: Faint | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Whole]: ...
@@ -91,6 +98,7 @@ def rewrite(
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
+    faint: Faint | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Path]: ...
@@ -105,6 +113,7 @@ def rewrite(
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
+    faint: Faint | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]: ...
@@ -118,6 +127,7 @@ def rewrite(
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
+    faint: Faint | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]:
@@ -125,13 +135,13 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`. `replay` and `seen` decide as in `analyze`;
-    `on_plan` gets the analysis when all is decided, before anything changes. `progress` is called with the
-    name of each stage as it begins.
+    over the input itself only with `in_place`. `replay`, `seen` and `faint` decide as in
+    `analyze`; `on_plan` gets the analysis when all is decided, before anything changes. `progress` is called
+    with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError, PlanError and OutputError, and MissingPackageError for a
     graphsurgeon graph without graphsurgeon.
     """
-    argument_checks.check_types(source, options, replay, seen)
+    argument_checks.check_types(source, options, replay, seen, faint)
     argument_checks.check_output(source, output, in_place=in_place)
     arguments.function("on_plan", on_plan)
     arguments.function("progress", progress)
@@ -141,7 +151,7 @@ def rewrite(
     if options.check:
         worker.start()
     with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
-        analysis = _decide(source, options, replay, seen or {}, stages)
+        analysis = _decide(source, options, replay, seen or {}, faint or {}, stages)
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
@@ -168,6 +178,7 @@ def _decide(
     options: Options,
     replay: plan_files.SavedPlan | None,
     seen: Seen,
+    faint: Faint,
     stages: Stopwatch,
 ) -> Analysis:
     """All that comes before the first edit."""
@@ -175,7 +186,7 @@ def _decide(
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
     prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
-    facts = stages.run("analyse", gather, prepared, options, seen)
+    facts = stages.run("analyse", gather, prepared, options, seen, faint)
     entries = stages.run("classify", replaying.classify, facts, options, replay)
     painting = stages.run("colour", replaying.colour, facts, entries, options, replay)
     priced = stages.run("predict", replaying.price, facts, painting, options, replay)

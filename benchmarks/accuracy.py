@@ -17,7 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -36,16 +36,19 @@ HEADING = """# Accuracy on real models
 Each model is rewritten to float16 at the defaults and compared with the original on its own inputs: float32
 on onnxruntime's CPU provider against half emulated there (every half value is rounded after the node that
 produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, as by
-`amp-rewrite MODEL` ("observed" counts the units that are in float32 for that reason). Within the default
-tolerances: {good} of {all}; errors beyond them are bold. The last column names the node to look at: the first
-that produces an infinite value, or else the one that adds most error.
+`amp-rewrite MODEL` ("observed" counts the units that are in float32 for that reason); outputs that float16
+stores badly have their last products in float32. Within the default tolerances: {good} of {all}; errors
+beyond them are bold. The error of an output is the RMS of the difference over that of the output, or over
+2^-14 where the output is fainter; the floor is what rounding the output alone costs, and the noise by how
+much float32 differs with and without onnxruntime's optimisation. The last column names the node to look at:
+the first that produces an infinite value, or else the one that adds most error.
 
 Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
 FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
 is part of this repository; `benchmarks/accuracy.py` describes their format, so that you can use your own.
 
-| model | nodes with half | Casts added | observed | worst relative L2 | not finite | worst node |
-|---|--:|--:|--:|--:|--:|---|
+| model | half | Casts added | observed | error | floor | noise | relative L2 | not finite | worst node |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|---|
 """
 
 
@@ -56,7 +59,7 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "rewritten.onnx"
         callbacks = Callbacks(
-            rewrite=lambda seen: rewrite(original, output=target, seen=seen),
+            rewrite=lambda seen, faint: rewrite(original, output=target, seen=seen, faint=faint),
             verify=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
             observe=lambda: observe(original, [feeds], device=Device.CPU),
         )
@@ -70,11 +73,18 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
         "nodes": nodes.half + nodes.mixed + nodes.full,
         "casts": result.report.casts_added,
         "observed": result.report.observed,
-        "error": max((m.relative_l2 for m in floats), default=0.0),
+        "error": _worst(output.error for output in verdict.outputs),
+        "floor": _worst(output.floor for output in verdict.outputs),
+        "noise": _worst(output.noise for output in verdict.outputs),
+        "relative_l2": max((m.relative_l2 for m in floats), default=0.0),
         "non_finite": sum(m.non_finite for m in floats),
         "ok": verdict.ok,
         "worst": f"{worst.operator} `{worst.node or worst.value}`" if worst else "",
     }
+
+
+def _worst(found: Iterable[float | None]) -> float:
+    return max((number for number in found if number is not None), default=0.0)
 
 
 def feeds_module(tools: Path) -> Any:
@@ -113,11 +123,12 @@ def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
 
 def _line(name: str, row: dict[str, Any]) -> str:
     if "failed" in row:
-        return f"| {name} | | | | | | {row['failed'].replace('|', '/')} |"
+        return f"| {name} | | | | | | | | | {row['failed'].replace('|', '/')} |"
     share = f"{row['half']} of {row['nodes']}"
     error = f"{row['error']:.1e}" if row["ok"] else f"**{row['error']:.1e}**"
-    seen = row["observed"] or ""
-    return f"| {name} | {share} | {row['casts']} | {seen} | {error} | {row['non_finite']} | {row['worst']} |"
+    others = " | ".join(f"{row[key]:.1e}" for key in ("floor", "noise", "relative_l2"))
+    counts = f"{share} | {row['casts']} | {row['observed'] or ''}"
+    return f"| {name} | {counts} | {error} | {others} | {row['non_finite']} | {row['worst']} |"
 
 
 def main() -> None:

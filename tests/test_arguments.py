@@ -19,7 +19,7 @@ from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Level, Opt
 from amp_rewrite.policy.targets import ANY
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests.labels import label
 
@@ -174,6 +174,10 @@ REWRITE = [
         {"seen": {"image": IMAGE}},
         'seen["image"]: ndarray is not of type Extremes; give what amp_rewrite.observe ret',
     ),
+    ({"faint": ["y"]}, 'faint: list is not a mapping; write it as in faint={"waveform": 0.07}'),
+    ({"faint": {"y": "0.1"}}, "faint[\"y\"]: '0.1' is not a number from 0 up; give the error of rounding"),
+    ({"faint": {"y": -0.1}}, 'faint["y"]: -0.1 is not a number from 0 up'),
+    ({"faint": {"image": 0.1}}, "faint: the model has no output 'image'; name its outputs"),
     (
         {"replay": "plan.json"},
         "replay: 'plan.json' is not of type SavedPlan; read a saved plan with amp_rewrite.rewriting.plan_",
@@ -376,7 +380,7 @@ class TestRunning:
         [
             (
                 {"bounds": {"relative_l2": 0.1}},
-                "bounds: dict is not of type Tolerances; write Tolerances(relative",
+                "bounds: dict is not of type Tolerances; write Tolerances(error=0.02",
             ),
             ({"bounds": 0.01}, "bounds: 0.01 is not of type Tolerances"),
             ({"io": "x"}, "io: 'x' is not one of keep, half"),

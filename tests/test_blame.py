@@ -117,6 +117,27 @@ def test_a_constant_is_not_named_but_its_consumer_is():
     assert found.keep_full == ("sum",)
 
 
+def test_what_does_not_round_is_not_blamed():
+    """Slices of faint parts, gates that are all but closed, and float32: none of them makes the error."""
+    source = """g (float[2,4] x) => (float[1,4] y, float[1,4] z)
+        <float[4,4] w, float[4,4] v, float[4] b = {-20, -20, -20, -20}> {
+        at = Constant <value = int64[1] {0}> () to = Constant <value = int64[1] {1}> ()
+        [product] a = MatMul (x, w) [part] p = Slice (a, at, to) [low] l = Add (p, b) [gate] g = Sigmoid (l)
+        [full] f = Mul (p, p) [out] y = MatMul (g, v) [other] z = MatMul (f, v) }"""
+    before = parser.parse_model(f"{HEADER} {source}")
+    weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    before.graph.initializer.extend(onnx.numpy_helper.from_array(weights, name) for name in "wv")
+    del before.graph.value_info[:]
+    loud = {"x": np.float32([[1, 2, 3, 4], [1000, 2000, 3000, 4000]]) / 3}
+    found = blamed(before, loud, Options(pins=Pins(keep_full="full")))
+    rounds = {error.node: error.rounds for error in found.nodes if error.node}
+    assert {node for node, does in rounds.items() if not does} == {"part", "full"}
+    assert {"product", "low", "gate", "out", "other"} <= rounds.keys()
+    (gate,) = [error for error in found.nodes if error.node == "gate"]
+    assert gate.error < 1e-3
+    assert found.worst.rounds
+
+
 # ---- what is read
 
 

@@ -45,7 +45,7 @@ def test_a_rewrite_shows_the_comparison_and_what_each_node_adds(model, tmp_path)
     assert data["verification"]["ok"] is True
     assert len(data["errors"]) > 40
     assert [picture["title"] for picture in data["pictures"]] == [
-        "Error of each node, relative L2",
+        "Relative error of each node",
         "Magnitudes against the limits of float16",
     ]
 

@@ -33,6 +33,7 @@ VALUES = {
     "--output": ["out.onnx"],
     "--in-place": [],
     "--external-data": ["auto"],
+    "--metric": ["operator:add"],
     "--tolerance": ["relative_l2=0.5"],
     "--per-node": [],
     "--require-verify": [],

@@ -50,7 +50,7 @@ def test_a_rewrite_that_overflows_is_written_and_ends_with_1(model):
 def test_the_flag_that_is_advised_helps(model):
     """With the flags that are advised the same rewrite passes."""
     first = run(model, *FORCED, *data(model, "large"))
-    advised = first.output.strip().splitlines()[-1].split()[1:]
+    advised = first.output.strip().splitlines()[-1].partition("#")[0].split()[1:]
     assert advised == ["--keep-full", "square", "--keep-full", "root"]
     assert run(model, *FORCED, *data(model, "large"), *advised).exit_code == 0
 
@@ -246,7 +246,8 @@ def test_json_says_what_was_verified_and_on_what(model, tmp_path):
     good = reported(model, *FORCED, *data(model, "small"))
     assert (good["verified"], good["not_verified"]) == (True, None)
     paths = [str(model.with_name("small.npz"))]
-    assert good["verification"]["inputs"] == {"synthetic": False, "seed": None, "paths": paths}
+    inputs = {"synthetic": False, "seed": None, "paths": paths, "images": None}
+    assert good["verification"]["inputs"] == inputs
     bad = reported(model, *FORCED, *data(model, "large"))
     assert not bad["verified"]
     assert "y: non_finite 1 is above 0" in bad["not_verified"]
@@ -348,7 +349,7 @@ def test_a_failure_on_made_up_inputs_says_so(model):
     assert "on 1 synthetic sample (seed 5); CPU" in made.output
     assert "--data FILE.npz   # these inputs were synthetic" in made.output.splitlines()[-1]
     given = run(model, *FORCED, *data(model, "large"))
-    assert f"on 1 sample from {model.with_name('large.npz')}; CPU" in given.output
+    assert f"on 1 given sample from {model.with_name('large.npz')}; CPU" in given.output
     assert "made up" not in given.output
 
 

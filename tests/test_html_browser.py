@@ -190,7 +190,7 @@ def test_the_error_of_a_node_stands_beside_its_decision(browser, demo_report):
     with Shown(browser, demo_report) as shown:
         before = shown.colour(shown.index("score_softmax"))
         shown.find("score_softmax")
-        assert "relative L2 error" in shown.details()
+        assert "relative error" in shown.details()
         shown.page.click("#details .close")
         shown.page.check("#by-error")
         shown.page.click("#fit")

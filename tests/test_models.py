@@ -175,7 +175,9 @@ def test_nothing_finite_is_lost_under_emulation(entry, tmp_path):
     """As the command line does it: all that is finite stays so, and what is not close has a node to blame."""
     source, given = MODELS / entry["file"], feeds(entry)
     callbacks = Callbacks(
-        rewrite=lambda seen: pipeline.rewrite(source, output=tmp_path / "half.onnx", seen=seen),
+        rewrite=lambda seen, faint: pipeline.rewrite(
+            source, output=tmp_path / "half.onnx", seen=seen, faint=faint
+        ),
         verify=lambda result: verify(source, result.model, [given], device=Device.CPU),
         observe=lambda: observe(source, [given], device=Device.CPU),
     )

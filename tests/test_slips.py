@@ -16,7 +16,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.policy import operator_lists as lists
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.rewriting import plan_files as plan_files
-from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests import text
 from tests.commands import run

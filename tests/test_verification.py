@@ -17,7 +17,7 @@ import amp_rewrite
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Level, Options
-from amp_rewrite.running import metrics
+from amp_rewrite.running import metrics, tolerances
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions, verification
@@ -282,16 +282,17 @@ def test_another_shape_without_bounds_proves_nothing():
     """Removing the bounds does not make the outputs comparable."""
     before = model("g (float[2] x) => (float[n] y) { y = Relu (x) }")
     after = model("g (float[2] x) => (float[n] y) { y = Concat <axis = 0> (x, x) }")
-    free = metrics.parse_tolerances(("relative_l2=none", "non_finite=none"))
+    free = tolerances.parse_tolerances(("relative_l2=none", "non_finite=none"))
     assert not verdict(before, after, {"x": np.float32([1, 2])}, free).ok
 
 
 def test_a_verdict_says_where_its_inputs_come_from():
     """Synthesised with a seed, read from files, or given; a model without inputs has no seed."""
     body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
-    assert same(body, {"x": FINE}).to_json()["inputs"] == {"synthetic": False, "seed": None, "paths": []}
+    given = {"synthetic": False, "seed": None, "paths": [], "images": None}
+    assert same(body, {"x": FINE}).to_json()["inputs"] == given
     made = verdict(model(body), model(body), {"x": FINE}, inputs=InputSource(seed=3))
-    assert made.to_json()["inputs"] == {"synthetic": True, "seed": 3, "paths": []}
+    assert made.to_json()["inputs"] == given | {"synthetic": True, "seed": 3}
     constant = model("g () => (float y) { y = Constant <value = float {1.0}> () }")
     assert not verdict(constant, constant, {}, inputs=InputSource(seed=3)).inputs.is_synthetic
 
@@ -406,8 +407,8 @@ def test_equal_outputs_are_perfect(array):
     """An output compared with itself has no error, and satisfies any bound."""
     found = metrics.measure(array, array)
     assert (found.max_abs, found.relative_l2, found.non_finite) == (0, 0, 0)
-    strict = metrics.parse_tolerances(("relative_l2=0", "max_abs=0", "cosine=0.999999", "snr_db=200"))
-    assert not list(metrics.violations(found, strict, is_float=True))
+    strict = tolerances.parse_tolerances(("relative_l2=0", "max_abs=0", "cosine=0.999999", "snr_db=200"))
+    assert not list(tolerances.violations(found, strict, is_float=True))
 
 
 @pytest.mark.parametrize(
@@ -420,23 +421,23 @@ def test_equal_outputs_are_perfect(array):
 )
 def test_tolerances_are_set_by_name(text, field, bound):
     """A bound is set by its name, or removed by `none`; the others stay."""
-    found = metrics.parse_tolerances((text,))
+    found = tolerances.parse_tolerances((text,))
     assert getattr(found, field) == bound
-    assert found.agreement == metrics.Tolerances().agreement
+    assert found.agreement == tolerances.Tolerances().agreement
 
 
 @pytest.mark.parametrize("text", ["l2=1", "relative_l2", "relative_l2=few"])
 def test_an_invalid_tolerance_is_an_error(text):
     """An unknown name and a bound that is not a number are refused, with the valid choices."""
     with pytest.raises(OptionError):
-        metrics.parse_tolerances((text,))
+        tolerances.parse_tolerances((text,))
 
 
 def test_a_nan_error_breaks_the_bound():
     """NaN is never within a bound."""
     found = metrics.measure(np.float32([1]), np.float32([1]))
     odd = metrics.Metrics(**dict.fromkeys(found.__dataclass_fields__, math.nan))
-    assert list(metrics.violations(odd, metrics.Tolerances(), is_float=True))
+    assert list(tolerances.violations(odd, tolerances.Tolerances(), is_float=True))
 
 
 # ---- without onnxruntime

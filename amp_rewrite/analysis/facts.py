@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis import (
+    faint_outputs,
     integer_values,
     observed,
     quantised,
@@ -16,6 +17,7 @@ from amp_rewrite.analysis import (
     runtime_bugs,
     unit_building,
 )
+from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import UnitGraph
@@ -49,20 +51,21 @@ class Facts:
         return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
 
 
-def gather(prepared: Prepared, options: Options, seen: Seen) -> Facts:
-    """What is known of a prepared model; `seen` is what a run showed of its values.
+def gather(prepared: Prepared, options: Options, seen: Seen, faint: Faint) -> Facts:
+    """What is known of a prepared model; `seen` is what a run showed of its values, `faint` of its outputs.
 
-    Raises OptionError when `seen` was seen of another model.
+    Raises OptionError when `seen` or `faint` was seen of another model.
     """
     model = prepared.model
     observed.refuse_foreign(model.graph, seen)
+    faint_outputs.refuse_foreign(model.graph, faint)
     graph = unit_building.build(model, prepared.types, options.target, options.half)
     if prepared.form.idioms:
         graph = marking.mark(graph, options)
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
     old = _old_opset(model.graph, options.half)
-    findings = _findings(graph, found, options, seen) if old is None else _of_all(graph, old)
+    findings = _findings(graph, found, options, seen, faint) if old is None else _of_all(graph, old)
     return Facts(graph, stored, found, findings, old)
 
 
@@ -78,7 +81,9 @@ def _of_all(graph: UnitGraph, evidence: Evidence) -> Mapping[int, Evidence]:
     return {unit.index: evidence for unit in graph.units}
 
 
-def _findings(graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Seen) -> Mapping[int, Evidence]:
+def _findings(
+    graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Seen, faint: Faint
+) -> Mapping[int, Evidence]:
     has_faults = options.target.has_faults
     merged: dict[int, Evidence] = {}
     for findings in (
@@ -87,6 +92,7 @@ def _findings(graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Se
         integer_values.check(graph, found.fits, options.half),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
+        faint_outputs.check(graph, faint, options),
         refused.check(graph, options.target),
     ):
         for unit, evidence in findings.items():

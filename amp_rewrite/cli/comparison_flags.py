@@ -1,4 +1,4 @@
-"""The flags `--tolerance` and `--per-node`, and the comparison of two models under them."""
+"""The flags `--tolerance`, `--metric` and `--per-node`, and the comparison of two models under them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from dataclasses import dataclass, replace
 
 import click
 
+from amp_rewrite.cli import metric_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import grouped, repeatable
 from amp_rewrite.cli.input_flags import naming_sizes
+from amp_rewrite.cli.metric_flags import Judging, metric_flag
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.running import metrics, verification
+from amp_rewrite.running import verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.metrics import Tolerances
+from amp_rewrite.running.inputs.trials import of_source, trials
 from amp_rewrite.running.sessions import Runnable
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 _FLAGS = (
     repeatable(
         "--tolerance",
         "NAME=BOUND",
-        "A bound of the verdict, such as relative_l2=0.02 or top1=0.99; NAME=none removes one.",
+        "A bound of the verdict, such as error=0.02 or top1=0.99; NAME=none removes one.",
     ),
+    metric_flag,
     click.option(
         "--per-node", is_flag=True, help="Name the nodes that add most error, even if the verdict is good."
     ),
@@ -32,9 +35,9 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFlags:
-    """The bounds of a verdict, and whether nodes are blamed even if it is good."""
+    """What judges a comparison, and whether nodes are blamed even if the verdict is good."""
 
-    bounds: Tolerances
+    judging: Judging
     per_node: bool
 
     def verdict(
@@ -45,9 +48,8 @@ class ComparisonFlags:
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
         with naming_sizes(original, data):
-            samples = feeds.feeds(original, data)
-            verdict = verification.verify(
-                original, rewritten, samples, self.bounds, io=io, inputs=feeds.input_source(data)
+            verdict = verification.verify_trials(
+                original, rewritten, trials(original, data), self.judging.bounds, self.judging.metrics, io=io
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -58,13 +60,13 @@ class ComparisonFlags:
         """
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
-        first = next(iter(feeds.feeds(original, data)))
+        first = next(iter(feeds.feeds(original, of_source(data, verdict.inputs))))
         return replace(verdict, blame=blame(original, rewritten, first))
 
 
 comparison_flags = grouped(
     _FLAGS,
     "comparing",
-    lambda flags: ComparisonFlags(metrics.parse_tolerances(tuple(flags["tolerance"])), flags["per_node"]),
+    lambda flags: ComparisonFlags(metric_flags.read(flags["metric"], flags["tolerance"]), flags["per_node"]),
 )
 """Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""

@@ -19,7 +19,7 @@ from amp_rewrite.model import loading
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running import verification
 from amp_rewrite.running.inputs.input_source import InputSource
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 
 @click.command()

@@ -38,7 +38,9 @@ class Ineffective:
 _OBSERVE = "--observe always"
 
 INEFFECTIVE = (
-    Ineffective("--no-verify", "compares nothing", ("--tolerance", "--per-node", "--require-verify")),
+    Ineffective(
+        "--no-verify", "compares nothing", ("--tolerance", "--metric", "--per-node", "--require-verify")
+    ),
     Ineffective(
         "--no-verify",
         "runs no model",

@@ -60,7 +60,8 @@ from amp_rewrite.running.inputs.feeds import Data
     type=click.Choice([policy.value for policy in ObservePolicy]),
     default=ObservePolicy.ON_FAILURE.value,
     show_default=True,
-    help="When to run the float32 model to observe all values; those near half's limits stay float32.",
+    help="When to run the float32 model to observe all values; those near half's limits stay float32. "
+    "With never, no comparison decides anything either.",
 )
 @click.option("--no-metadata", is_flag=True, help="Do not store the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")

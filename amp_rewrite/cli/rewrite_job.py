@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from amp_rewrite import pipeline
+from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.cli import tried_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
@@ -38,11 +40,12 @@ from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.inputs.trials import of_source
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 NOTHING_CHANGED = "nothing changed"
 
@@ -56,7 +59,8 @@ class RewriteJob:
 
     `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
     asked for. `seen` is what was observed of the model's values before; None where nothing was. With
-    `required` a result that did not change is compared as well.
+    `required` a result that did not change is compared as well. `judged` grows by the verdict of each
+    comparison.
     """
 
     model: Path
@@ -72,6 +76,7 @@ class RewriteJob:
     limit: TimeLimit
     on_plan: Callable[[Analysis], None]
     progress: Progress | None
+    judged: list[Verdict] = field(default_factory=list[Verdict])
 
     def run(self, policy: ObservePolicy) -> Outcome:
         """Rewrites and compares; raises as `pipeline.rewrite`, and with ALWAYS as `observe`.
@@ -81,6 +86,19 @@ class RewriteJob:
         if self.required and isinstance(self.original, AmpRewriteError):
             raise self.original
         self._refuse_bad_data()
+        outcome = self._done(policy)
+        if self.in_place:
+            return outcome
+
+        def again(options: Options, output: Path) -> Outcome:
+            """Compared even where nothing changed."""
+            tell(self.progress, "try")
+            job = replace(self, options=options, output=output, required=True, progress=None, judged=[])
+            return replace(job, on_plan=lambda _: None)._done(policy)
+
+        return tried_flags.with_tried(outcome, self.options, None if self.replay else again)
+
+    def _done(self, policy: ObservePolicy) -> Outcome:
         look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
         steps = Callbacks(self._rewrite, self._compare, look)
         outcome = rewrite_and_verify(steps, self.options.half, policy, self._known)
@@ -146,8 +164,13 @@ class RewriteJob:
         # with --in-place the file may hold the result by now
         model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
         with naming_sizes(model, self.data), self.limit.running():
-            found = observe(model, feeds.feeds(model, self.data), inputs=feeds.input_source(self.data))
+            data = self._seen_data()
+            found = observe(model, feeds.feeds(model, data), inputs=feeds.input_source(data))
         return found if self.seen is None else self.seen.merge(found)
+
+    def _seen_data(self) -> Data:
+        """The data of the last comparison, which may have chosen the range of synthetic images."""
+        return of_source(self.data, self.judged[-1].inputs) if self.judged else self.data
 
     def _observe_if_possible(self) -> Seen:
         try:
@@ -155,10 +178,10 @@ class RewriteJob:
         except _CANNOT_RUN:
             return self._known
 
-    def _rewrite(self, seen: Seen) -> Result[Any]:
+    def _rewrite(self, seen: Seen, faint: Faint) -> Result[Any]:
         """The rewrite; the error for a result that cannot be written to its default path names -o."""
         try:
-            return self._write(seen)
+            return self._write(seen, faint)
         except OutputError as error:
             default = output_paths.default(self.model, self.options.half)
             if self.output or self.in_place or error.where != str(default):
@@ -166,8 +189,10 @@ class RewriteJob:
             remedy = "choose another place with -o"
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
-    def _write(self, seen: Seen) -> Result[Any]:
-        overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
+    def _write(self, seen: Seen, faint: Faint) -> Result[Any]:
+        overwritten = (
+            self.in_place and isinstance(self.original, onnx.ModelProto) and bool(seen or self.judged)
+        )
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
             replace(self.options, external_data=ExternalData()) if overwritten else self.options,
@@ -175,6 +200,7 @@ class RewriteJob:
             in_place=self.in_place and not overwritten,
             replay=self.replay,
             seen=seen,
+            faint=faint,
             on_plan=self.on_plan,
             progress=self.progress,
         )
@@ -193,9 +219,11 @@ class RewriteJob:
         tell(self.progress, "verify")
         try:
             with self.limit.running():
-                return self.comparing.verdict(self.original, result.model, self.data, self.options.io)
+                verdict = self.comparing.verdict(self.original, result.model, self.data, self.options.io)
         except _CANNOT_RUN as error:
             return error
+        self.judged.append(verdict)
+        return verdict
 
     def _with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
         verdict = outcome.verification

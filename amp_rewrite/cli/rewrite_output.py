@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, metric_flags
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
 from amp_rewrite.console import Console
@@ -21,7 +21,7 @@ from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 
 def print_result(
@@ -41,6 +41,7 @@ def print_result(
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
         terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
+    metric_flags.refuse_failed(verdict)
     passed = verdict.ok if isinstance(verdict, Verdict) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
 
@@ -98,8 +99,8 @@ def print_plan(
 
 
 def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
-    """Commands to run next, ready to paste; only the result records what was observed."""
+    """Commands to run next, ready to paste; only the result records what runs showed."""
     report = result.report
-    name = as_argument(Path(result.model) if report.observed else model)
+    name = as_argument(Path(result.model) if report.observed or report.faint else model)
     if report.nodes.full or report.nodes.mixed:
         yield f"amp-rewrite explain {name}   # why nodes stay float32"

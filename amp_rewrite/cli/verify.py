@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, metric_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
@@ -57,4 +57,5 @@ def verify(
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node)
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
+    metric_flags.refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, predictions, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
-from amp_rewrite.policy.evidence import Authority, Evidence
+from amp_rewrite.policy.evidence import Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
@@ -123,10 +124,11 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
-    observed = sum(entry.authority is Authority.OBSERVATION for entry in painting.entries)
+    reasons = Counter(entry.evidence.reason for entry in painting.entries)
     planned = replace(
         found,
-        observed=observed,
+        observed=reasons[Reason.OBSERVED_OVERFLOW],
+        faint=_faint(painting),
         form_changes=prepared.changes,
         size_before=loaded.size,
         matched=matched,
@@ -150,3 +152,10 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         priced.prices,
         planned,
     )
+
+
+def _faint(painting: Painting) -> dict[str, float]:
+    """The outputs whose last products stay float32 for that, with the error that rounding them makes."""
+    found = (entry.evidence for entry in painting.entries)
+    faint = (evidence for evidence in found if evidence.reason is Reason.FAINT_OUTPUT)
+    return {evidence.subject: evidence.number or 0.0 for evidence in faint}

@@ -86,6 +86,9 @@ _WORDS: Mapping[Reason, str] = {
     Reason.TO_PIXEL_COORDINATES: "ends as pixel coordinates, and half is exact for integers to {limit} only",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.OBSERVED_OVERFLOW: "{number:.3g} was seen in {value}{more}, and {half} ends at {limit:.6g}",
+    Reason.FAINT_OUTPUT: (
+        "it makes output {value}, where rounding to {half} alone costs {number:.1e} of it, above {limit:.1e}"
+    ),
     Reason.ALLOW_LIST_ONLY: "not on the allow list, and only that is asked for",
     Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
     Reason.EVERYTHING_FORCED: "everything that the types allow is forced",

@@ -9,7 +9,7 @@ from amp_rewrite.reporting import pictures, verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
 from amp_rewrite.reporting.executed_graph import ExecutedGraph, PlacementView
 from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport
-from amp_rewrite.running.verification import Output
+from amp_rewrite.running.verdict import Output
 
 
 def plain(report: HtmlReport) -> dict[str, Any]:
@@ -69,6 +69,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
         "how": verdict_text.describe(verdict),
         "columns": verdict_text.COLUMNS,
         "rows": list(map(_plain_output, verdict.outputs)),
+        "notes": [*verdict_text.notes(verdict), *map(verdict_text.of_tried, verdict.tried)],
         "faults": list(verdict.faults),
     }
 

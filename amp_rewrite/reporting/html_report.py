@@ -22,7 +22,7 @@ from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.latency import Bench
-from amp_rewrite.running.verification import Verdict
+from amp_rewrite.running.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

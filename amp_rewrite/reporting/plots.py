@@ -32,7 +32,7 @@ _LEFT, _RIGHT = 46, 8
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The relative L2 error of one node, and its position along the graph, from 0 to 1."""
+    """The relative error of one node, and its position along the graph, from 0 to 1."""
 
     position: float
     error: float
@@ -52,7 +52,7 @@ def errors(points: Iterable[Point]) -> Picture:
     dots = [_error_dot(point) for point in _worst_of_columns(points)]
     grid = _grid(range(_LOWEST, _HIGHEST + 1, 2), _ERROR_HEIGHT)
     caption = Text(WIDTH - _RIGHT, _ERROR_HEIGHT + 18, "along the graph", Anchor.END, tone=Tone.MUTED)
-    return Picture("Error of each node, relative L2", WIDTH, _ERROR_HEIGHT + 24, (*grid, caption, *dots))
+    return Picture("Relative error of each node", WIDTH, _ERROR_HEIGHT + 24, (*grid, caption, *dots))
 
 
 def _worst_of_columns(points: Iterable[Point]) -> list[Point]:

@@ -41,6 +41,9 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     if report.observed:
         beyond = f"in float32 because a run showed values too large for {report.half}"
         yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
+    for output, cost in report.faint.items():
+        end = f"the last products before '{output}' stay float32"
+        yield SummaryLine("faint", f"{end}: rounding it to {report.half} alone costs {cost:.1e} of it")
     for text in form_sentences.summary(report.form_changes):
         yield SummaryLine("form", text)
     yield from match_lines(report.matched)

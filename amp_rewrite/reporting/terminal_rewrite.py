@@ -11,11 +11,11 @@ from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.reporting.summary import SummaryLine, lines
-from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints
+from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints, in_vain, notes
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import Blame, NodeError
-from amp_rewrite.running.verification import Output, Verdict
+from amp_rewrite.running.verdict import Output, Verdict
 
 
 def print_summary(console: Console, report: Report, title: str) -> None:
@@ -57,17 +57,22 @@ SHOWN = 5
 
 
 def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False) -> None:
-    """Prints the metrics and the verdict of every output, the faults, the node to look at, and hints."""
+    """Prints the metrics and the verdict of every output, the faults, the node to look at, what was
+    tried in vain, and hints."""
     console.print(describe(verdict))
     name, *rest = COLUMNS
     if verdict.outputs:
         console.table((Column(name, overflow="fold"), *rest), map(_row, verdict.outputs))
+    for note in notes(verdict):
+        console.print(f"  {note}")
     for warning in verdict.warnings:
         console.print(f"warning  {warning}")
     for fault in verdict.faults:
         console.print(Styled(f"  {fault}", "red"))
     if verdict.blame is not None:
         _print_blame(console, verdict.blame, per_node=per_node)
+    for text in in_vain(verdict):
+        console.print(f"  {text}")
     print_hints(console, hints(verdict))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.running.verification import Output, Verdict
+from amp_rewrite.running.own_metrics import Measured
+from amp_rewrite.running.verdict import NotJudged, Output, Tried, Verdict
 
-COLUMNS = ("output", "relative L2", "max abs", "mean abs", "SNR dB", "cosine", "agree", "verdict")
+COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 
 
 def describe(verdict: Verdict) -> str:
@@ -22,9 +23,10 @@ def describe(verdict: Verdict) -> str:
 def _samples(verdict: Verdict) -> str:
     inputs = verdict.inputs
     if inputs.is_synthetic:
-        return f"{plural(verdict.samples, 'synthetic sample')} (seed {inputs.seed})"
+        images = f", images in {inputs.images.value}" if inputs.images else ""
+        return f"{plural(verdict.samples, 'synthetic sample')} (seed {inputs.seed}{images})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
-    return f"{plural(verdict.samples, 'sample')}{source}"
+    return f"{plural(verdict.samples, 'given sample')}{source}"
 
 
 _NAMED = 3
@@ -37,14 +39,68 @@ def cells(output: Output) -> tuple[str, ...]:
     if not (output.is_compared or output.broken):
         return (output.name, *[""] * (len(COLUMNS) - 2), "not compared")
     agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
-    numbers = (f"{m.relative_l2:.1e}", f"{m.max_abs:.1e}", f"{m.mean_abs:.1e}", f"{m.snr_db:.1f}")
-    return (output.name, *numbers, f"{m.cosine:.6f}", agreement, "FAIL" if output.broken else "PASS")
+    numbers = (output.error, output.floor, output.noise, m.relative_l2, m.max_abs)
+    judged = "FAIL" if output.broken else "PASS"
+    return (output.name, *map(_number, numbers), f"{m.cosine:.6f}", agreement, judged)
+
+
+def _number(number: float | None) -> str:
+    return "" if number is None else f"{number:.1e}"
+
+
+def notes(verdict: Verdict) -> Iterator[str]:
+    """What there is to say beside the table: metrics of the user's own, comparisons on images of another
+    range, and the relative L2 error of each sample, if there are several.
+    """
+    yield from map(_own_metric, verdict.metrics)
+    yield from map(_not_judged, verdict.not_judged)
+    if verdict.samples < 2:
+        return
+    errors = verdict.relative_l2_by_sample
+    shown = ", ".join(_number(error) or "none" for error in errors[:_SHOWN_SAMPLES])
+    left = len(errors) - _SHOWN_SAMPLES
+    more = f", and {left:,} more, at most {max(e or 0.0 for e in errors):.1e}" if left > 0 else ""
+    yield f"relative L2 of each sample, worst output: {shown}{more}"
+
+
+_SHOWN_SAMPLES = 10
+
+
+def _not_judged(other: NotJudged) -> str:
+    noise = f", noise {other.noise:.1e}" if other.noise is not None else ""
+    return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged"
+
+
+def in_vain(verdict: Verdict) -> Iterator[str]:
+    """What was tried after a failed verdict, and did not mend it."""
+    yield from (of_tried(tried) for tried in verdict.tried if not tried.ok)
+
+
+def of_tried(tried: Tried) -> str:
+    """The flags that were tried, and what came of them."""
+    judged = "PASS" if tried.ok else "FAIL"
+    return f"tried {_flags(tried.keep_full, tried.level)}: error {tried.error:.1e}, {judged}"
+
+
+def _flags(keep_full: Iterable[str], level: str | None) -> str:
+    pins = (f"--keep-full {shlex.quote(pattern)}" for pattern in keep_full)
+    return " ".join((*([f"--level {level}"] if level else []), *pins))
+
+
+def _own_metric(metric: Measured) -> str:
+    value = metric.problem or f"{metric.value:.6g}"
+    bounds = ((metric.least, "at least"), (metric.most, "at most"))
+    wanted = ", ".join(f"{word} {bound:.6g}" for bound, word in bounds if bound is not None)
+    return f"metric {metric.name}: {value} ({wanted or 'no bound'})"
 
 
 def hints(verdict: Verdict) -> Iterator[str]:
-    """Flags to try after a failed verdict."""
+    """Flags that mend a failed verdict, or to try where none were tried."""
+    mends = next((tried for tried in verdict.tried if tried.ok), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
-    if verdict.is_far and patterns:
-        yield " ".join(f"--keep-full {shlex.quote(pattern)}" for pattern in patterns)
+    if mends is not None:
+        yield f"{_flags(mends.keep_full, mends.level)}   # tried: PASS, error {mends.error:.1e}"
+    elif verdict.is_far and patterns and not verdict.tried:
+        yield _flags(patterns, None)
     if verdict.inputs.is_synthetic and (verdict.is_far or verdict.unproven):
         yield "--data FILE.npz   # these inputs were synthetic: compare on real ones"

@@ -12,12 +12,12 @@ import onnx
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import pin_patterns
 from amp_rewrite.model import inlining, loading
-from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.onnx_types import schema, shape_inference
+from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
+from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.preparing import idle_casts
 from amp_rewrite.running import metrics, sessions
-from amp_rewrite.running.emulation import emulated, rounded_name
+from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
 from amp_rewrite.running.intermediate_values import InstrumentedModel
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
@@ -26,8 +26,10 @@ from amp_rewrite.running.sessions import Device, Feeds, Runnable
 class NodeError:
     """An output of a node of the original, compared with the same value in the rewritten model.
 
-    `error` is the relative L2 error of the value, `added` the difference to the largest error of the node's
-    inputs. `non_finite` counts values that are NaN or infinite in only one of the two, and is 0 if an input
+    `error` is the relative L2 error of the value; of a gate (GATES) that of tolerances (Metrics.error), for
+    which one that is all but closed is close. `added` is the difference to the largest error of the node's
+    inputs, and `rounds` says whether the node makes such errors: it is half, and does more than to move
+    values. `non_finite` counts values that are NaN or infinite in only one of the two, and is 0 if an input
     has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is finite
     or was compared. `readers` are the consumers of the value. An unnamed node goes by the name of its first
     output.
@@ -38,6 +40,7 @@ class NodeError:
     value: str
     error: float
     added: float
+    rounds: bool
     non_finite: int
     low: float | None
     high: float | None
@@ -54,7 +57,7 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """All nodes that could be compared, in descending order of added error.
+    """All nodes that could be compared, in descending order of added error, those that round first.
 
     `first_lost` is the first node in graph order whose output becomes non-finite; `keep_full` are pins that
     keep the nodes behind `worst` in float32, if pins can.
@@ -66,7 +69,9 @@ class Blame:
 
     @property
     def worst(self) -> NodeError | None:
-        """The node to inspect: the first non-finite one, else the one that adds most error."""
+        """The node to inspect: the first non-finite one, else the one that adds most, of those that round if
+        any do: two float32 models may differ too.
+        """
         return self.first_lost or next(iter(self.nodes), None)
 
 
@@ -85,9 +90,9 @@ def blame(original: Runnable, rewritten: Runnable, feeds: Feeds, *, device: Devi
         for wanted in before.chunks(shared, feeds):
             got = after.run([shared[name] for name in wanted], feeds)
             found.update(_compare((name, value, got.get(shared[name])) for name, value in wanted.items()))
-    errors = list(_node_errors(before.nodes, found))
+    errors = list(_node_errors(before.nodes, found, _of_float32(rewritten)))
     first = next((error for error in errors if error.non_finite), None)
-    blamed = Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, -e.added))), first)
+    blamed = Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))), first)
     return replace(blamed, keep_full=tuple(_pins(original, blamed.worst)))
 
 
@@ -120,6 +125,7 @@ def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, st
 @dataclass(frozen=True, slots=True)
 class _Difference:
     error: float
+    as_gate: float
     non_finite: int
     low: float | None
     high: float | None
@@ -138,10 +144,36 @@ def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Dif
         found = metrics.measure(np.where(clamped, got, wanted), got)  # a clamped mask is not an error
         finite = got[np.isfinite(got)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-        yield name, _Difference(found.relative_l2, found.non_finite, low, high)
+        yield name, _Difference(found.relative_l2, found.error(), found.non_finite, low, high)
 
 
-def _node_errors(nodes: Sequence[onnx.NodeProto], found: Mapping[str, _Difference]) -> Iterator[NodeError]:
+def _of_float32(rewritten: Runnable) -> frozenset[str]:
+    """The names of the nodes that make nothing in half."""
+    model = loading.load(rewritten).model
+    inlining.inline(model)
+    types = element_types.infer(model)
+    return frozenset(
+        node_patterns.pinned_as(node)
+        for node in model.graph
+        if not any(value in types and types[value].dtype in HALF_TYPES for value in node.outputs)
+    )
+
+
+def _rounds(node: onnx.NodeProto, of_float32: Collection[str]) -> bool:
+    """Whether a node may round on its own; bodies may do so, and constants that are stored in half are."""
+    moves = node.op_type in _MOVING and not node.domain
+    return not moves and _name(node) not in of_float32
+
+
+GATES = frozenset(("HardSigmoid", "Sigmoid", "Softmax"))
+"""Operators with results from 0 to 1 that are factors: what is all but 0 there is as good as 0."""
+
+_MOVING = KEEP_ROUNDED - {"Constant", "ConstantOfShape", "If", "Loop", "Scan"}
+
+
+def _node_errors(
+    nodes: Sequence[onnx.NodeProto], found: Mapping[str, _Difference], of_float32: Collection[str]
+) -> Iterator[NodeError]:
     consumers: dict[str, dict[str, None]] = {}
     for node in nodes:
         for name in node.input:
@@ -153,12 +185,14 @@ def _node_errors(nodes: Sequence[onnx.NodeProto], found: Mapping[str, _Differenc
         for name in node.output:
             value = found.get(name)
             if value is not None:
+                error = value.as_gate if node.op_type in GATES else value.error
                 yield NodeError(
                     node=_name(node),
                     operator=schema.written(node.domain, node.op_type),
                     value=name,
-                    error=value.error,
-                    added=value.error - entering,
+                    error=error,
+                    added=error - entering,
+                    rounds=_rounds(node, of_float32),
                     non_finite=0 if lost_before else value.non_finite,
                     low=min((v.low for v in inputs if v.low is not None), default=None),
                     high=max((v.high for v in inputs if v.high is not None), default=None),

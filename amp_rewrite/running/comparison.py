@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import RunError
+from amp_rewrite.numerics import rounding
+from amp_rewrite.numerics.half import Half
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.sessions import Feeds
@@ -19,8 +21,21 @@ class RewrittenRunError(Exception):
     """The rewritten model fails on a sample that the original runs."""
 
 
-OutputMetrics = dict[str, tuple[Metrics, bool]]
-"""Metrics by output, and whether the output is floating-point."""
+@dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """The metrics of an output on one sample, and whether it is floating-point.
+
+    `rounding` is the root mean square of the error that rounding the original output to half makes: infinite
+    if a finite value becomes infinite, None for an output that is not float and for a model without half.
+    """
+
+    metrics: Metrics
+    is_float: bool
+    rounding: float | None = None
+
+
+Outputs = dict[str, OutputComparison]
+"""What was compared, by output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +47,67 @@ class SampleComparison:
     """
 
     sample: str
-    outputs: OutputMetrics
+    outputs: Outputs
     non_finite_inputs: tuple[str, ...]
     non_finite_outputs: tuple[str, ...]
 
     @property
     def is_compared(self) -> bool:
         """Whether the original has at least one comparable value."""
-        return any(found.compared for found, _ in self.outputs.values())
+        return any(found.metrics.compared for found in self.outputs.values())
 
 
-def compare(before: Any, after: Any, feeds: Feeds, sample: str) -> SampleComparison:
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A sample, and the outputs of both models on it, as the runtime returns them."""
+
+    feeds: Feeds
+    original: Mapping[str, Any]
+    rewritten: Mapping[str, Any]
+
+
+def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
     """Runs both sessions on a sample. Raises RunError if the original fails, RewrittenRunError if only the
     rewritten model does.
     """
-    expected = dict(_arrays(sessions.run_session(before, feeds, where=sample)))
+    expected = sessions.run_session(before, feeds, where=sample)
     try:
-        actual = dict(_arrays(sessions.run_session(after, feeds)))
+        return Runs(feeds, expected, sessions.run_session(after, feeds))
     except RunError as error:
         raise RewrittenRunError(error.problem) from error
-    bad_inputs = dict.fromkeys(n.partition("[")[0] for n, v in _arrays(feeds) if not _finite(v).all())
+
+
+def compare(runs: Runs, sample: str, half: Half | None = None) -> SampleComparison:
+    """The comparison of the outputs on a sample; `half` is the half type of the rewritten model."""
+    expected, actual = dict(arrays(runs.original)), dict(arrays(runs.rewritten))
+    bad_inputs = dict.fromkeys(n.partition("[")[0] for n, v in arrays(runs.feeds) if not _finite(v).all())
     bad_outputs = (name for name, value in expected.items() if value.size and not _finite(value).any())
-    return SampleComparison(sample, _measure(expected, actual), tuple(bad_inputs), tuple(bad_outputs))
+    return SampleComparison(sample, _measure(expected, actual, half), tuple(bad_inputs), tuple(bad_outputs))
 
 
-def _measure(expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]) -> OutputMetrics:
-    found: OutputMetrics = {}
+def _measure(
+    expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], half: Half | None
+) -> Outputs:
+    found: Outputs = {}
     for name in dict.fromkeys((*expected, *actual)):
         wanted, got = expected.get(name), actual.get(name)
-        measured = _INCOMPARABLE
+        measured, rounded = _INCOMPARABLE, None
         if wanted is not None and got is not None and got.shape == wanted.shape:
             measured = metrics.measure(wanted, got)
-        found[name] = (measured, wanted is None or metrics.is_float(wanted))
+            rounded = _rounding(wanted, half) if half is not None and metrics.is_float(wanted) else None
+        found[name] = OutputComparison(measured, wanted is None or metrics.is_float(wanted), rounded)
     return found
 
 
-_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0)
+_INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0, np.inf, 0.0)
 """For an output that is missing or has a different shape."""
+
+
+def _rounding(array: NDArray[Any], half: Half) -> float:
+    finite = array[np.isfinite(array)]
+    with np.errstate(over="ignore"):
+        rounded = rounding.convert(finite.astype(np.float32), half, nan=False)
+    return metrics.rms(rounded.astype(np.float64) - finite.astype(np.float64))
 
 
 def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -77,7 +116,7 @@ def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
     """Why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
-    compared = {name for run in runs for name, (found, _) in run.outputs.items() if found.compared}
+    compared = {name for run in runs for name, found in run.outputs.items() if found.metrics.compared}
     found = (*_unproven_outputs(runs, compared), *_unproven_samples(runs, compared))
     if compared or found:
         return found
@@ -107,7 +146,7 @@ def _proves_nothing(what: str, non_finite: Iterable[tuple[str, ...]]) -> str:
     return f"{what}: proves nothing: NaN or infinities in {inputs} {listed} give no finite outputs"
 
 
-def _arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+def arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Every output as arrays: sequences element by element, maps as their values in the order of the keys."""
     for name, value in outputs.items():
         if isinstance(value, np.ndarray):
@@ -115,7 +154,7 @@ def _arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
         elif isinstance(value, Mapping):
             yield name, np.array([value[key] for key in sorted(value)])
         elif isinstance(value, list):
-            yield from _arrays({f"{name}[{i}]": element for i, element in enumerate(value)})
+            yield from arrays({f"{name}[{i}]": element for i, element in enumerate(value)})
 
 
 def worst(samples: list[Metrics]) -> Metrics:
@@ -131,4 +170,6 @@ def worst(samples: list[Metrics]) -> Metrics:
         agreement=min(agreements, default=None),
         non_finite=sum(sample.non_finite for sample in samples),
         compared=sum(sample.compared for sample in samples),
+        rms=max(sample.rms for sample in samples),
+        scale=max(sample.scale for sample in samples),
     )

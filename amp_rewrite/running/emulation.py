@@ -32,7 +32,7 @@ from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.running import container_casts, sessions
 from amp_rewrite.running.sessions import Device
 
-_KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
+KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
 """Operators whose outputs are rounded if their inputs are: no Casts are needed behind them."""
 
 _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Transpose Unsqueeze".split())
@@ -138,7 +138,7 @@ class _Emulator:
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
         """Casts a node's output to half, and back for its consumers."""
         self._widen(value)
-        keeps = effective_op(node) in _KEEP_ROUNDED and node.domain == ""
+        keeps = effective_op(node) in KEEP_ROUNDED and node.domain == ""
         exact = keeps and self._unrounded.isdisjoint(node.inputs)
         if exact and not self._is_model_output(value):
             return

@@ -1,17 +1,13 @@
-"""Metrics of the difference between two outputs, and tolerances for them."""
+"""Metrics of the difference between two outputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from amp_rewrite import arguments
-from amp_rewrite.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +21,7 @@ class Metrics:
     same, where an index counts as the same if the original's value there ties with its maximum (TIE); None
     without values, or if every row is constant or has a NaN. `non_finite` counts values that are NaN or
     infinite in only one of the two, or infinite with opposite signs; `compared` those that are finite in the
-    original, or not float.
+    original, or not float. `rms` is the root mean square of the difference, `scale` that of the original.
     """
 
     max_abs: float
@@ -36,91 +32,31 @@ class Metrics:
     agreement: float | None
     non_finite: int
     compared: int
+    rms: float
+    scale: float
+
+    def error(self, atol: float = 0.0) -> float:
+        """`rms` in relation to `scale`, or to the larger of SMALLEST and `atol` where the output is fainter.
+
+        Unlike `relative_l2`, it does not fail a sample for being faint among louder ones, or blank.
+        """
+        return self.rms / max(self.scale, SMALLEST, atol)
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerances:
-    """The bounds of a verdict; None is no bound.
-
-    `relative_l2` is twenty times float16's unit roundoff (2**-11), for the accumulation in a deep network.
-    `agreement` applies to outputs that are not float, `top1` to the arg-max of float outputs.
-    Raises OptionError for a bound that is not a number, or outside of the metric's range.
-    """
-
-    relative_l2: float | None = 1e-2
-    max_abs: float | None = None
-    mean_abs: float | None = None
-    cosine: float | None = None
-    snr_db: float | None = None
-    agreement: float | None = 0.99
-    top1: float | None = None
-    non_finite: int | None = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_bound(field.name, getattr(self, field.name))
+SMALLEST = 2.0**-14
+"""float16's smallest normal number: below it, precision is absolute."""
 
 
-def _check_bound(name: str, bound: object) -> None:
-    where, shown = f"Tolerances.{name}", arguments.shown(bound)
-    if bound is None:
-        return
-    if not arguments.is_number(bound):
-        raise arguments.refused(where, f"{shown} is not a number", "give a number, or None for no bound")
-    if name == "non_finite":
-        arguments.whole(where, bound)
-    low, high = _RANGES.get(name, _DISTANCES)
-    if not low <= bound <= high:
-        raise arguments.refused(where, f"{shown} is not from {low:g} to {high:g}")
-
-
-_DISTANCES = (0.0, math.inf)
-_RANGES = {
-    "cosine": (-1.0, 1.0),
-    "snr_db": (-math.inf, math.inf),
-    "agreement": (0.0, 1.0),
-    "top1": (0.0, 1.0),
-}
-"""The valid range of each bound; _DISTANCES for the others."""
-
-
-def parse_tolerances(texts: tuple[str, ...]) -> Tolerances:
-    """The defaults, changed by texts of the form `name=bound`; `name=none` removes a bound.
-
-    Raises OptionError for an invalid text, for two different bounds of one name, and if no bound is left.
-    """
-    bounds: dict[str, Any] = {}
-    for name, bound in map(_parse, texts):
-        if bounds.setdefault(name, bound) != bound:
-            raise OptionError(f"the tolerance {name} has two bounds", remedy="give it once")
-    tolerances = Tolerances(**bounds)
-    if all(getattr(tolerances, field.name) is None for field in fields(tolerances)):
-        raise OptionError("no tolerance is left: any output would pass", remedy="keep one")
-    return tolerances
-
-
-def _parse(text: str) -> tuple[str, Any]:
-    name, _, bound = text.partition("=")
-    known = [field.name for field in fields(Tolerances)]
-    if name not in known:
-        raise OptionError(f"there is no tolerance {name}", remedy=f"choose one of {', '.join(known)}")
-    if bound == "none":
-        return name, None
-    try:
-        number = int(bound) if name == "non_finite" else float(bound)
-    except ValueError as error:
-        remedy = f"write {name}=0.01, or {name}=none"
-        raise OptionError(f"the tolerance {text} is not a number", remedy=remedy) from error
-    low, high = _RANGES.get(name, _DISTANCES)
-    if not low <= number <= high:
-        raise OptionError(f"the tolerance {text} is out of range", remedy=f"give {name} {low:g} to {high:g}")
-    return name, number
+def rms(array: NDArray[Any]) -> float:
+    """The root mean square of the elements; 0 if there are none."""
+    return float(np.linalg.norm(array) / math.sqrt(array.size)) if array.size else 0.0
 
 
 def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
     """The metrics of `actual` against `expected`; both have the same shape."""
     if not all(is_float(array) or array.dtype.kind in "iub" for array in (expected, actual)):
-        return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, _share_equal(expected, actual), 0, expected.size)
+        same = _share_equal(expected, actual)
+        return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, same, 0, expected.size, 0.0, 0.0)
     finite = np.isfinite(expected)
     wanted, got = expected[finite].astype(np.float64), actual[finite].astype(np.float64)
     lost = ~np.isfinite(got)
@@ -136,6 +72,8 @@ def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
         agreement=_top1(expected, actual) if is_float(expected) else _share_equal(expected, actual),
         non_finite=int(np.count_nonzero(lost)) + _changed(expected[~finite], actual[~finite]),
         compared=int(wanted.size),
+        rms=rms(difference),
+        scale=rms(wanted),
     )
 
 
@@ -189,20 +127,3 @@ def _ties(top: NDArray[Any], value: NDArray[Any]) -> NDArray[np.bool_]:
     near = np.isfinite(wanted)
     near[near] = wanted[near] - got[near] <= TIE * np.abs(wanted[near])
     return near | (wanted == got)
-
-
-def violations(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:
-    """The bounds that an output violates, in words; only `agreement` applies to one that is not float."""
-    for name in _UPPER if is_float else ():
-        value, bound = getattr(metrics, name), getattr(bounds, name)
-        if bound is not None and not value <= bound:
-            yield f"{name} {value:.3g} is above {bound:.3g}"
-    for name, metric in (_LOWER if is_float else {"agreement": "agreement"}).items():
-        value, bound = getattr(metrics, metric), getattr(bounds, name)
-        if bound is not None and value is not None and not value >= bound:
-            yield f"{name} {value:.4g} is below {bound:.4g}"
-
-
-_UPPER = ("non_finite", "relative_l2", "max_abs", "mean_abs")
-_LOWER = {"cosine": "cosine", "snr_db": "snr_db", "top1": "agreement"}
-"""Bounds of float outputs: upper ones, and lower ones with the metric that they apply to."""

@@ -169,7 +169,7 @@ const Details = (() => {
 
   function measured(found, isOneOfSeveral) {
     const rows = [
-      ["relative L2 error", found.error],
+      ["relative error", found.error],
       ["added here", found.added],
     ];
     if (found.non_finite) rows.push(["infinite or NaN", found.non_finite.toLocaleString("en")]);

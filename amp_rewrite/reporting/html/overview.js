@@ -34,6 +34,7 @@ const Overview = (() => {
       "Verification",
       el("p", { class: "note" }, found.how),
       el("ul", { class: "outputs" }, ...found.rows.map((row) => output(found.columns, row))),
+      ...found.notes.map((note) => el("p", { class: "note" }, note)),
       el("ul", { class: "faults" }, ...faults),
     );
   }

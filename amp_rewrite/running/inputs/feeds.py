@@ -20,6 +20,7 @@ from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
 from amp_rewrite.running.inputs.coerce import coerce
+from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_source import InputSource
 from amp_rewrite.running.inputs.model_inputs import Input, Structure
 from amp_rewrite.running.sessions import Feeds
@@ -31,7 +32,8 @@ class Data:
 
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
     `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or
-    as `input:axis`; `seed` and `samples` are for synthetic inputs. A single path need not be in a list.
+    as `input:axis`; `seed` and `samples` are for synthetic inputs, and so is `images`, the range of images of
+    which the graph does not say one. A single path need not be in a list.
     Raises OptionError, which names the field, for invalid values.
     """
 
@@ -39,6 +41,7 @@ class Data:
     dims: Mapping[str, int]
     seed: int
     samples: int
+    images: ImageRange
 
     def __init__(
         self,
@@ -46,12 +49,14 @@ class Data:
         dims: Mapping[str, int] | None = None,
         seed: int = 0,
         samples: int = 1,
+        images: ImageRange | str = ImageRange.UNIT,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("paths", arguments.paths("Data.paths", paths))
         hold("dims", arguments.sizes("Data.dims", dims))
         hold("seed", arguments.whole("Data.seed", seed))
         hold("samples", arguments.whole("Data.samples", samples, least=1))
+        hold("images", arguments.choice("Data.images", images, ImageRange))
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
@@ -65,7 +70,7 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     loaded = loading.load(model).model
     model_path = "" if isinstance(model, onnx.ModelProto) else str(model)
     if not data.paths:
-        return synthetic.synthesise(loaded, data.dims, data.seed, data.samples, model_path)
+        return synthetic.synthesise(loaded, data.dims, data.seed, data.samples, model_path, data.images)
     inputs = {declared.name: declared for declared in model_inputs.of(loaded, model_path)}
     return (read(inputs) for read in _all_readers(data))
 

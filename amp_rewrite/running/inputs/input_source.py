@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from amp_rewrite.running.inputs.image_range import ImageRange
+
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
     """Synthesised with `seed`, or read from `paths`, or else passed by the caller.
 
-    `files` has the file or folder of each sample that was read, in order.
+    `files` has the file or folder of each sample that was read, in order; `images` is the range of synthetic
+    images, None if there are none, or several ranges.
     """
 
     seed: int | None = None
     paths: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    images: ImageRange | None = None
 
     @property
     def is_synthetic(self) -> bool:
@@ -30,7 +34,12 @@ class InputSource:
 
     def to_json(self) -> dict[str, Any]:
         """This as JSON data, without the names of single samples."""
-        return {"synthetic": self.is_synthetic, "seed": self.seed, "paths": list(self.paths)}
+        return {
+            "synthetic": self.is_synthetic,
+            "seed": self.seed,
+            "paths": list(self.paths),
+            "images": self.images.value if self.images else None,
+        }
 
 
 FROM_CALLER = InputSource()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.running.inputs.consumers import Consumers, NodeInput
+from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.model_inputs import Input
 from amp_rewrite.running.inputs.synthetic_size_rules import Shape, name_words
 
@@ -22,7 +23,8 @@ Array = NDArray[Any]
 class InputSpec:
     """An input to synthesise: its shape, the node inputs that it reaches, and its random number generator.
 
-    `all_shapes` has the shapes of all inputs of the model.
+    `all_shapes` has the shapes of all inputs of the model, `unsaid_images` is the range of images for which
+    the graph does not say one.
     """
 
     input: Input
@@ -31,6 +33,7 @@ class InputSpec:
     all_shapes: Mapping[ir.Value, Shape]
     consumers: Consumers
     random: np.random.Generator = field(default_factory=np.random.default_rng)
+    unsaid_images: ImageRange = ImageRange.UNIT
 
     @property
     def dtype(self) -> ir.DataType:

@@ -18,11 +18,13 @@ import onnx_ir as ir
 from amp_rewrite.model import inlining
 from amp_rewrite.running.inputs import (
     model_inputs,
+    said_ranges,
     synthetic_floats,
     synthetic_integers,
     synthetic_sizes,
 )
 from amp_rewrite.running.inputs.consumers import Consumers
+from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule
 from amp_rewrite.running.inputs.model_inputs import Input, Structure
 
@@ -31,14 +33,35 @@ SEQUENCE_LENGTH = 2
 
 
 def synthesise(
-    model: ir.Model, dims: Mapping[str, int], seed: int, samples: int, model_path: str = ""
+    model: ir.Model,
+    dims: Mapping[str, int],
+    seed: int,
+    samples: int,
+    model_path: str = "",
+    images: ImageRange = ImageRange.UNIT,
 ) -> Iterator[Mapping[str, Any]]:
     """Samples for a model, one after the other; the same seed gives the same samples.
 
     Each input has its own random number generator, so that adding an input does not change the others.
-    Inlines the functions of `model`. Raises FeedError if an input cannot be synthesised, or if `dims` has a
-    name that is not an open dimension.
+    `images` is the range of images for which the graph does not say one. Inlines the functions of `model`.
+    Raises FeedError if an input cannot be synthesised, or if `dims` has a name that is not an open dimension.
     """
+    specs = [replace(spec, unsaid_images=images) for spec in _specs(model, dims, model_path)]
+    return ({spec.input.name: _values(spec, seed, index) for spec in specs} for index in range(samples))
+
+
+def image_ranges(model: ir.Model, dims: Mapping[str, int]) -> frozenset[ImageRange | None]:
+    """The ranges that the graph says of its images, with None for one of which it says nothing; empty without
+    images. Raises what `synthesise` raises.
+    """
+    return frozenset(
+        said_ranges.said_range(spec)
+        for spec in _specs(model, dims)
+        if spec.dtype.is_floating_point() and synthetic_floats.is_image(spec)
+    )
+
+
+def _specs(model: ir.Model, dims: Mapping[str, int], model_path: str = "") -> list[InputSpec]:
     inlining.inline(model)
     inputs = _required(model, model_path)
     for declared in inputs:
@@ -48,8 +71,7 @@ def synthesise(
     for declared in inputs:
         _check_size(declared, shapes[declared.name])
     by_value = {declared.value: shapes[declared.name] for declared in inputs}
-    specs = [InputSpec(i, shapes[i.name], consumers.of(i.value), by_value, consumers) for i in inputs]
-    return ({spec.input.name: _values(spec, seed, index) for spec in specs} for index in range(samples))
+    return [InputSpec(i, shapes[i.name], consumers.of(i.value), by_value, consumers) for i in inputs]
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:

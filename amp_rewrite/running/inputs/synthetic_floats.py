@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.running.inputs import said_ranges
 from amp_rewrite.running.inputs.consumers import NodeInput
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule, node_inputs
 
@@ -75,8 +76,11 @@ def _is_root(use: NodeInput) -> bool:
 
 
 def _image(spec: InputSpec) -> Array | None:
-    channels = {spec.shape[1], spec.shape[3]} if len(spec.shape) == 4 else set[int]()
-    return spec.uniform(0.0, 1.0) if channels & {1, 3} else None
+    """An image in the range that the graph says; in `unsaid_images` where it says nothing."""
+    if not said_ranges.is_image(spec):
+        return None
+    images = said_ranges.said_range(spec) or spec.unsaid_images
+    return spec.uniform(0.0, images.most)
 
 
 def _normal(spec: InputSpec) -> Array:
@@ -85,3 +89,9 @@ def _normal(spec: InputSpec) -> Array:
 
 RULES: tuple[Rule, ...] = (_past, _mask, _scales, _in_domain, _image, _normal)
 """The rules for floating-point inputs; the last one always applies."""
+
+
+def is_image(spec: InputSpec) -> bool:
+    """Whether an input is synthesised as an image."""
+    before = RULES[: RULES.index(_image)]
+    return said_ranges.is_image(spec) and all(rule(spec) is None for rule in before)

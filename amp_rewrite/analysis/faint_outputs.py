@@ -1,0 +1,87 @@
+"""Outputs that half stores badly however well they are computed: what makes them stays float32."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.operators import MOVERS
+from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
+from amp_rewrite.errors import OptionError
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.options import IOTypes, Options
+
+Faint = Mapping[str, float]
+"""Outputs of a model, each with the error that rounding it to half makes, in relation to its scale."""
+
+MOST = 16
+"""The most units that are the end of a graph: more are no short way from its last products."""
+
+
+def limit(half: Half) -> float:
+    """The error of rounding an output alone above which it is faint: 9.8e-4 for float16.
+
+    That is twice half's unit roundoff, which is the most that rounding costs where numbers are normal; above
+    it, most of the output is fainter than these.
+    """
+    return 2 / half.integers
+
+
+def refuse_foreign(graph: ir.Graph, faint: Faint) -> None:
+    """Raises OptionError for an output that the model does not have; `name[0]` is of a sequence."""
+    outputs = [value.name for value in graph.outputs if value.name]
+    for name in faint:
+        if name not in outputs and not any(name.startswith(f"{output}[") for output in outputs):
+            raise OptionError(f"the model has no output '{name}'", where="faint", remedy="name its outputs")
+
+
+def check(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidence]:
+    """The units from the last products, reductions and norms before each output to the output itself.
+
+    Not of outputs that are half themselves. What stands between works element by element, and keeps the
+    rounding errors of its inputs; a product sums with more precision than it stores.
+    """
+    found: dict[int, Evidence] = {}
+    for output in graph.root.outputs:
+        cost = faint.get(output.name or "")
+        if cost is None or (options.io is IOTypes.HALF and output.name not in options.keep_io):
+            continue
+        evidence = Evidence(
+            Authority.OBSERVATION,
+            Reason.FAINT_OUTPUT,
+            subject=output.name or "",
+            number=cost,
+            limit=limit(options.half),
+            half=options.half.name,
+        )
+        found |= dict.fromkeys(_end(graph, output), evidence)
+    return found
+
+
+def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
+    """The units between an output and the last products before it, with these; none if they are too many."""
+    found: set[int] = set()
+    todo = [output]
+    while todo and len(found) <= MOST:
+        index = graph.producer.get(todo.pop())
+        if index is None or index in found:
+            continue
+        found.add(index)
+        todo += _followed(graph.units[index])
+    return found if len(found) <= MOST else ()
+
+
+def _followed(unit: Unit) -> Iterator[ir.Value]:
+    """The values of which each element of the unit's output has the error."""
+    if unit.node.op_type in _ELEMENT_BY_ELEMENT and unit.node.domain in _DOMAINS:
+        yield from filter(None, map(value_of, unit.uses))
+
+
+_DOMAINS = frozenset(("", "com.microsoft"))
+_ELEMENT_BY_ELEMENT = (MOVERS - {"If", "Loop", "Scan"}) | frozenset(
+    """Abs Add AveragePool BatchNormalization BiasGelu Clip Cos Div Dropout Elu Erf Exp FastGelu Gelu
+    GlobalMaxPool HardSigmoid HardSwish LeakyRelu Log MaxPool Mean Mish Mul Neg PRelu Pow QuickGelu Reciprocal
+    Relu Resize Selu Sigmoid Sin Softplus Softsign Sqrt Sub Sum Swish Tanh ThresholdedRelu Upsample""".split()
+)

@@ -1,0 +1,37 @@
+"""How much the float32 model differs from itself: its outputs with and without onnxruntime's optimisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.running import comparison, metrics, sessions
+from amp_rewrite.running.sessions import Device, Feeds, Runnable
+
+
+class Float32Noise:
+    """The difference of a model's outputs from those of the same model, which runs unoptimised."""
+
+    def __init__(self, model: Runnable, device: Device) -> None:
+        self._model = model
+        self._device = device
+        self._session: Any = None
+
+    def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, float]:
+        """The root mean square of the difference from `outputs`, for each floating-point output.
+
+        None where it cannot be had: onnxruntime may run a model with its optimisation only, or no time may be
+        left; a verdict without noise is one all the same.
+        """
+        try:
+            if self._session is None:
+                self._session = sessions.open_unoptimised_session(self._model, self._device)
+            plain = dict(comparison.arrays(sessions.run_session(self._session, feeds)))
+        except AmpRewriteError:
+            return {}
+        return {
+            name: metrics.measure(value, plain[name]).rms
+            for name, value in comparison.arrays(outputs)
+            if metrics.is_float(value) and name in plain and plain[name].shape == value.shape
+        }

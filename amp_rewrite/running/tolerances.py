@@ -1,0 +1,137 @@
+"""The bounds of a verdict, and which of them an output violates."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from amp_rewrite import arguments
+from amp_rewrite.errors import OptionError
+from amp_rewrite.running import bound_text
+from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.own_metrics import Metric
+
+
+class _Default(float):
+    """A bound that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """The bounds of a verdict; None is no bound.
+
+    `error` (Metrics.error) is twenty times float16's unit roundoff (2**-11), for the accumulation in a deep
+    network; a bound on `relative_l2`, which is that of the worst sample, replaces this default. `agreement`
+    applies to outputs that are not float, `top1` to the arg-max of float outputs. `atol` is no bound but the
+    scale below which `error` counts an output as zero.
+    Raises OptionError for a bound that is not a number, or outside of the metric's range.
+    """
+
+    error: float | None = _Default(1e-2)
+    relative_l2: float | None = None
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    cosine: float | None = None
+    snr_db: float | None = None
+    agreement: float | None = 0.99
+    top1: float | None = None
+    non_finite: int | None = 0
+    atol: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            _check_bound(name, getattr(self, name))
+        if isinstance(self.error, _Default):
+            settled = None if self.relative_l2 is not None else float(self.error)
+            object.__setattr__(self, "error", settled)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no bound at all."""
+        return all(getattr(self, name) is None for name in NAMES if name != "atol")
+
+
+NAMES = tuple(field.name for field in fields(Tolerances))
+"""The names of all tolerances."""
+
+
+def _check_bound(name: str, bound: object) -> None:
+    where, shown = f"Tolerances.{name}", arguments.shown(bound)
+    if bound is None:
+        return
+    if not arguments.is_number(bound):
+        raise arguments.refused(where, f"{shown} is not a number", "give a number, or None for no bound")
+    if name == "non_finite":
+        arguments.whole(where, bound)
+    low, high = _RANGES.get(name, _DISTANCES)
+    if not low <= bound <= high:
+        raise arguments.refused(where, f"{shown} is not from {low:g} to {high:g}")
+
+
+_DISTANCES = (0.0, math.inf)
+_RANGES = {
+    "cosine": (-1.0, 1.0),
+    "snr_db": (-math.inf, math.inf),
+    "agreement": (0.0, 1.0),
+    "top1": (0.0, 1.0),
+    "atol": (0.0, sys.float_info.max),
+}
+"""The valid range of each bound; _DISTANCES for the others."""
+
+
+def parse_tolerances(texts: tuple[str, ...], others: Sequence[Metric] = ()) -> Tolerances:
+    """The defaults, changed by texts of the form `name=bound`; `name=none` removes a bound, and with that of
+    `relative_l2` also the default of `error`.
+
+    Raises OptionError for an invalid text, for two different bounds of one name, and if no bound is left, of
+    `others` neither.
+    """
+    bounds: dict[str, Any] = {}
+    names = (*NAMES, *(metric.name for metric in others))
+    for name, bound in (_parse(text, names) for text in texts):
+        if bounds.setdefault(name, bound) != bound:
+            raise OptionError(f"the tolerance {name} has two bounds", remedy="give it once")
+    if "relative_l2" in bounds:
+        bounds.setdefault("error", None)
+    tolerances = Tolerances(**bounds)
+    if tolerances.is_empty and not any(metric.is_bounded for metric in others):
+        raise OptionError("no tolerance is left: any output would pass", remedy="keep one")
+    return tolerances
+
+
+def _parse(text: str, names: Sequence[str]) -> tuple[str, Any]:
+    name, _, bound = text.partition("=")
+    if name not in NAMES:
+        raise OptionError(f"there is no tolerance {name}", remedy=f"choose one of {', '.join(names)}")
+    if bound == "none":
+        return name, None
+    try:
+        number = int(bound) if name == "non_finite" else float(bound)
+    except ValueError as error:
+        remedy = f"write {name}=0.01, or {name}=none"
+        raise OptionError(f"the tolerance {text} is not a number", remedy=remedy) from error
+    low, high = _RANGES.get(name, _DISTANCES)
+    if not low <= number <= high:
+        raise OptionError(f"the tolerance {text} is out of range", remedy=f"give {name} {low:g} to {high:g}")
+    return name, number
+
+
+def violations(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:
+    """The bounds that an output violates, in words; only `agreement` applies to one that is not float."""
+    error = metrics.error(bounds.atol or 0.0)
+    for name in _UPPER if is_float else ():
+        value, bound = error if name == "error" else getattr(metrics, name), getattr(bounds, name)
+        if bound is not None and not value <= bound:
+            yield bound_text.above(name, value, bound)
+    for name, metric in (_LOWER if is_float else {"agreement": "agreement"}).items():
+        value, bound = getattr(metrics, metric), getattr(bounds, name)
+        if bound is not None and value is not None and not value >= bound:
+            yield bound_text.below(name, value, bound)
+
+
+_UPPER = ("non_finite", "error", "relative_l2", "max_abs", "mean_abs")
+_LOWER = {"cosine": "cosine", "snr_db": "snr_db", "top1": "agreement"}
+"""Bounds of float outputs: upper ones, and lower ones with the metric that they apply to."""

@@ -1,0 +1,144 @@
+"""The verdict of a comparison, as data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from amp_rewrite.running.blame import Blame
+from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
+from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.own_metrics import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output's metrics, the worst over all samples, and the violated bounds, in words.
+
+    `error` is that of the tolerances (Metrics.error), at the largest scale of all samples, and `floor` what
+    of it rounding this output alone makes, in relation to its scale however faint; infinite where half
+    cannot hold a value of it. `noise` is float32's own error: of the original without onnxruntime's
+    optimisation, on the first sample. None for what does not apply or was not measured. `by_sample` is the
+    relative L2 error of each sample, None where a sample does not have this output.
+    """
+
+    name: str
+    metrics: Metrics
+    broken: tuple[str, ...]
+    error: float | None = None
+    floor: float | None = None
+    noise: float | None = None
+    by_sample: tuple[float | None, ...] = ()
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the original has at least one comparable value."""
+        return self.metrics.compared > 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """A comparison that does not count: the range of its images, and what it came to."""
+
+    images: str
+    error: float
+    noise: float | None
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Options that were tried after a failed comparison, and what that of their result came to.
+
+    `keep_full` are the pins that were added, `level` the level that was taken; None where it stayed.
+    """
+
+    keep_full: tuple[str, ...]
+    level: str | None
+    error: float
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a rewritten model computes the same outputs as the original.
+
+    `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the
+    error that keeps the rewritten model from running. `how` is where the two ran, `samples` the number of
+    samples, `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that
+    declare a wrong shape in both models; these are compared all the same. `metrics` are those of the user's
+    own. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
+    `tried` are options that might have mended a failed comparison, in the order in which they were tried.
+
+    A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
+    float. `unproven` lists, in words, where no value is comparable:
+
+    - in no output at all: they are empty, or the original computes nothing finite;
+    - in a non-empty output, if all samples with values for it have non-finite inputs;
+    - in a sample with non-finite inputs, if the same outputs are comparable in other samples.
+
+    Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may
+    have no detections, and non-finite inputs are valid if the original computes finite outputs from them.
+    """
+
+    outputs: tuple[Output, ...]
+    signature: tuple[str, ...]
+    how: str
+    samples: int
+    blame: Blame | None = None
+    inputs: InputSource = FROM_CALLER
+    unproven: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    metrics: tuple[Measured, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """All reasons for a failure, one sentence each."""
+        violated = (f"{output.name}: {bound}" for output in self.outputs for bound in output.broken)
+        own = (metric.fault for metric in self.metrics if metric.fault)
+        return (*self.signature, *violated, *own, *self.unproven)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the models were compared, and the comparison passed."""
+        return not self.faults
+
+    @property
+    def is_far(self) -> bool:
+        """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
+        own = any(metric.fault and not metric.problem for metric in self.metrics)
+        return not self.signature and (own or any(output.broken for output in self.outputs))
+
+    @property
+    def error(self) -> float:
+        """The error of the worst floating-point output; 0 without any."""
+        return max((output.error for output in self.outputs if output.error is not None), default=0.0)
+
+    @property
+    def noise(self) -> float | None:
+        """Float32's noise in the worst output; None if it was not measured."""
+        return max((output.noise for output in self.outputs if output.noise is not None), default=None)
+
+    @property
+    def relative_l2_by_sample(self) -> tuple[float | None, ...]:
+        """The relative L2 error of the worst floating-point output in each sample; None if it has none."""
+        found = [output.by_sample for output in self.outputs if output.error is not None]
+        errors = ([e for e in sample if e is not None] for sample in zip(*found, strict=True))
+        return tuple(max(sample, default=None) for sample in errors)
+
+    def to_json(self) -> dict[str, Any]:
+        """This as JSON data."""
+        status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
+        return _plain(asdict(self) | {"inputs": self.inputs.to_json()} | status)
+
+
+def _plain(value: Any) -> Any:
+    """`value` with infinities and NaN, which JSON lacks, as strings."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,140 @@
+"""Synthetic images: the range that a graph says, and both where it says none."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from amp_rewrite.errors import OptionError
+from tests import text
+from tests.commands import run
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.running.inputs import feeds, trials
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.inputs.image_range import ImageRange
+
+UNIT, BYTES = ImageRange.UNIT, ImageRange.BYTES
+
+
+def graph(body, weights=""):
+    """A model of one image, from the nodes before its `Relu`."""
+    return text.model(f"g (float[1,3,8,8] x) => (float[1,3,8,8] y) <{weights}> {{ {body} y = Relu (a) }}")
+
+
+@pytest.mark.parametrize(
+    ("body", "weights", "ranges"),
+    [
+        ("a = Div (x, c)", "float c = {255}", [BYTES]),
+        ("a = Mul (x, c)", "float c = {0.003921569}", [BYTES]),
+        ("a = Mul (c, x)", "float c = {0.003921569}", [BYTES]),
+        ("a = Sub (x, c)", "float[3,1,1] c = {123.7, 116.3, 103.5}", [BYTES]),
+        ("a = Add (x, c)", "float[3,1,1] c = {-123.7, -116.3, -103.5}", [BYTES]),
+        ("a = Sub (c, x)", "float c = {255}", [BYTES]),
+        ("b = Sub (x, c) a = Div (b, d)", "float c = {0.485}, float d = {0.229}", [UNIT]),
+        ("a = Mul (x, c)", "float c = {2}", [UNIT]),
+        ("a = Mul (x, c)", "float c = {255}", [UNIT]),  # which makes 0..255 of it
+        ("a = Clip (x, c, d)", "float c = {0}, float d = {1}", [UNIT]),
+        ("a = Clip (x, c, d)", "float c = {0}, float d = {255}", [BYTES]),
+        ("b = Transpose <perm = [0, 1, 3, 2]> (x) a = Div (b, c)", "float c = {127.5}", [BYTES]),
+        ("a = Sigmoid (x)", "", [UNIT, BYTES]),
+        ("b = Sigmoid (x) a = Div (b, c)", "float c = {255}", [UNIT, BYTES]),  # not of the image itself
+        ("a = Add (x, x)", "", [UNIT, BYTES]),
+    ],
+)
+def test_the_graph_says_the_range_or_both_are_tried(body, weights, ranges):
+    """By the first constant that it applies; the images are in that range."""
+    model = graph(body, weights)
+    found = trials.trials(model, Data())
+    assert [trial.source.images for trial in found] == ranges
+    for trial, images in zip(found, ranges, strict=True):
+        (sample,) = trial.samples
+        assert images.most / 2 < sample["x"].max() <= images.most
+        (again,) = feeds.feeds(model, trials.of_source(Data(), trial.source))
+        assert np.array_equal(sample["x"], again["x"])
+
+
+def test_what_is_no_synthetic_image_is_tried_once(tmp_path):
+    """Given inputs, inputs of other shapes, and positive operands, which have a range of their own."""
+    np.savez(tmp_path / "in.npz", x=np.zeros((1, 3, 8, 8), np.float32))
+    cases = {
+        "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Relu (x) }": Data(tmp_path / "in.npz"),
+        "g (float[1,3,8,8] v) => (float[1,3,8,8] y) { y = Sqrt (v) }": Data(),
+        "g (float[1,8] v) => (float[1,8] y) { y = Relu (v) }": Data(),
+        "g () => (float y) { y = Constant <value = float {1}> () }": Data(),
+    }
+    for body, data in cases.items():
+        (trial,) = trials.trials(text.model(body), data)
+        assert trial.source.images is None
+
+
+def test_images_of_two_ranges_have_what_the_graph_says():
+    """One of each, and nothing to try."""
+    model = text.model("""g (float[1,3,8,8] p, float[1,3,8,8] q) => (float[1,3,8,8] y)
+        <float c = {255}, float d = {0.5}> { a = Div (p, c) b = Sub (q, d) y = Add (a, b) }""")
+    (trial,) = trials.trials(model, Data())
+    (sample,) = trial.samples
+    assert (trial.source.images, sample["p"].max() > 200, sample["q"].max() <= 1) == (None, True, True)
+
+
+def test_the_range_can_be_given_from_python():
+    """By its name; another one is refused."""
+    (sample,) = feeds.feeds(graph("a = Sigmoid (x)"), Data(images="0..255"))
+    assert sample["x"].max() > 200
+    with pytest.raises(OptionError, match=r"Data.images: '0..9' is not one of 0..1, 0..255"):
+        Data(images="0..9")
+
+
+def convolution(tail, bias, factor):
+    """A Conv of positive weights with a bias, and what follows."""
+    rng = np.random.default_rng(0)
+    weights = ",".join(f"{number:.6f}" for number in factor * rng.random(16 * 27))
+    biases, ones = (",".join([str(number)] * 16) for number in (bias, 1))
+    stored = f"float[16,3,3,3] w = {{{weights}}}, float[16] b = {{{biases}}}, float[16] one = {{{ones}}}"
+    return text.model(f"""g (float[1,3,32,32] image) => (float[1,16,30,30] y)
+        <{stored}, float low = {{0}}, float high = {{1}}> {{ a = Conv (image, w, b) {tail} }}""")
+
+
+# the bias is most of the Conv's output, and the norm takes it away again: of 0..1 little is left
+BIASED = convolution("y = InstanceNormalization (a, one, one)", 2000, 1)
+CLIPPED = convolution("y = Clip (a, low, high)", 0, 0.05)
+
+
+def test_the_better_conditioned_range_judges(tmp_path):
+    """Half loses the image of 0..1 beside the bias, and float32 itself some of it; both are shown."""
+    path = tmp_path / "m.onnx"
+    onnx.save(BIASED, path)
+    done = run(path, "--json", tmp_path / "r.json", "--samples", "2")
+    assert done.exit_code == 0, done.output
+    assert "on 2 synthetic samples (seed 0, images in 0..255); CPU" in done.output
+    assert "images in 0..1 instead: error " in done.output
+    verdict = json.loads((tmp_path / "r.json").read_text())["verification"]
+    assert verdict["inputs"]["images"] == "0..255"
+    (other,) = verdict["not_judged"]
+    assert (other["images"], other["ok"]) == ("0..1", False)
+    assert other["noise"] > 2 * verdict["outputs"][0]["noise"]
+
+
+def test_a_saturated_output_judges_nothing(tmp_path):
+    """Images in 0..255 leave 1 everywhere: no noise, no error, and no proof."""
+    path = tmp_path / "m.onnx"
+    onnx.save(CLIPPED, path)
+    done = run(path)
+    assert "images in 0..1); CPU" in done.output
+    assert "images in 0..255 instead: error 0.0e+00, noise 0.0e+00; not judged" in done.output
+
+
+def test_what_fails_on_both_fails(tmp_path):
+    """A broken rewrite has no range to hide in, and blame and observation use the one that judges."""
+    path, broken = tmp_path / "m.onnx", tmp_path / "b.onnx"
+    onnx.save(BIASED, path)
+    off = onnx.ModelProto()
+    off.CopyFrom(BIASED)
+    off.graph.initializer.add().CopyFrom(onnx.numpy_helper.from_array(np.full(16, 1.2, np.float32), "other"))
+    off.graph.node[1].input[1] = "other"
+    onnx.save(off, broken)
+    done = run("verify", path, broken)
+    assert done.exit_code == 1
+    assert "images in 0..255); CPU" in done.output
+    assert "InstanceNormalization" in done.output
