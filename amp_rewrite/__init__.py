@@ -1,8 +1,8 @@
 """amp-rewrite: a mixed-precision compiler pass over ONNX models.
 
 `rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on
-samples, `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`) and returns
-`Observed`, which can be saved and merged, `emulate` makes a
+samples, `tune` finds the fastest plan within an error, `observe` looks at the values of a model on samples
+(for `rewrite(..., seen=...)`) and returns `Observed`, which can be saved and merged, `emulate` makes a
 float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half,
 `measure_placement` counts what onnxruntime executes of one on a provider, and `AmpPass` is the rewrite as a
 pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close, `Metric` how close by a function of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from amp_rewrite.running.tolerances import Tolerances
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
+    from amp_rewrite.tuning.tune import Tuned, tune
 
     __version__: str
 
@@ -45,6 +46,7 @@ __all__ = [
     "Placement",
     "Result",
     "Tolerances",
+    "Tuned",
     "Verdict",
     "analyze",
     "emulate",
@@ -52,6 +54,7 @@ __all__ = [
     "measure_placement",
     "observe",
     "rewrite",
+    "tune",
     "verify",
 ]
 
@@ -66,6 +69,7 @@ _PLACES = {
     "Placement": "placement.placement:Placement",
     "Result": "pipeline:Result",
     "Tolerances": "running.tolerances:Tolerances",
+    "Tuned": "tuning.tune:Tuned",
     "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
     "emulate": "running.emulation:emulate",
@@ -73,6 +77,7 @@ _PLACES = {
     "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",
     "rewrite": "pipeline:rewrite",
+    "tune": "tuning.tune:tune",
     "verify": "running.verification:verify",
     "__version__": "version:installed",  # which is called
     # modules, which importing the package alone gives as well

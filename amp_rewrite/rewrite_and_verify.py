@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +15,9 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.pipeline import Result
+from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.verdict import Output, Verdict
+from amp_rewrite.tuning.tune import Tuned
 
 Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""
@@ -37,54 +39,68 @@ class ObservePolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """The steps; `rewrite` and `verify` run again if `observe` found more values beyond half's range, and if a
-    verdict shows outputs that half stores badly.
+    """The steps; `rewrite` and `verify` run again if `observe` found more values beyond half's range, if a
+    verdict shows outputs that half stores badly, and by the plan of `tune`; None where it finds none.
 
     `observe` gives what is known with what it saw.
     """
 
-    rewrite: Callable[[Seen, Faint], Result[Any]]
+    rewrite: Callable[[Seen, Faint, SavedPlan | None], Result[Any]]
     verify: Callable[[Result[Any]], Verification]
     observe: Callable[[], Seen]
+    tune: Callable[[Seen, Faint], Tuned | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The final result, and its verification."""
+    """The final result, its verification, and what was tuned for it; None where nothing was."""
 
     result: Result[Any]
     verification: Verification
+    tuned: Tuned | None = None
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it was compared, and is not near enough to the original."""
+        return isinstance(self.verification, Verdict) and self.verification.is_far
 
 
 def rewrite_and_verify(
     callbacks: Callbacks, half: Half, policy: ObservePolicy, known: Seen = _NOTHING
 ) -> Outcome:
-    """Rewrites and verifies a model; again, where the first verdict fails and observation can help, and where
-    the last products before outputs in float32 bring these nearer.
+    """Rewrites and verifies a model; again, where the first verdict fails and observation can help, where the
+    last products before outputs in float32 bring these nearer, and where it is tuned.
 
     `known` is what was seen of its values before. Raises what the callbacks raise.
     """
-
-    def attempt(seen: Seen, faint: Faint) -> Outcome:
-        result = callbacks.rewrite(seen, faint)
-        return Outcome(result, callbacks.verify(result))
-
     seen = callbacks.observe() if policy is ObservePolicy.ALWAYS else known
-    found = attempt(seen, _NONE)
+    found = _attempt(callbacks, seen, _NONE)
     if policy is ObservePolicy.NEVER:
         return found
-    failed = isinstance(found.verification, Verdict) and found.verification.is_far
-    if policy is ObservePolicy.ON_FAILURE and failed:
+    if policy is ObservePolicy.ON_FAILURE and found.is_far:
         seen = callbacks.observe()
         if _beyond(seen, half) - _beyond(known, half):
-            found = attempt(seen, _NONE)
-    faint = _faint(found.verification, half)
-    if not faint:
-        return found
-    nearer = attempt(seen, faint)
-    if _is_nearer(found.verification, nearer.verification, faint):
-        return nearer
-    return Outcome(callbacks.rewrite(seen, _NONE), found.verification)
+            found = _attempt(callbacks, seen, _NONE)
+    if faint := _faint(found.verification, half):
+        nearer = _attempt(callbacks, seen, faint)
+        if not _is_nearer(found.verification, nearer.verification, faint):
+            nearer, faint = Outcome(callbacks.rewrite(seen, _NONE, None), found.verification), _NONE
+        found = nearer
+    return _tuned(callbacks, found, seen, faint) if found.is_far else found
+
+
+def _attempt(callbacks: Callbacks, seen: Seen, faint: Faint, tuned: Tuned | None = None) -> Outcome:
+    result = callbacks.rewrite(seen, faint, tuned.plan if tuned else None)
+    return Outcome(result, callbacks.verify(result), tuned)
+
+
+def _tuned(callbacks: Callbacks, failed: Outcome, seen: Seen, faint: Faint) -> Outcome:
+    """The outcome by a tuned plan, where it is nearer than what failed."""
+    tuned = callbacks.tune(seen, faint)
+    assert isinstance(failed.verification, Verdict), "a verdict failed"
+    if tuned is None or not (tuned.is_met or tuned.verdict.error < failed.verification.error):
+        return replace(failed, tuned=tuned)
+    return _attempt(callbacks, _NOTHING, _NONE, tuned)
 
 
 def _beyond(seen: Seen, half: Half) -> frozenset[str]:

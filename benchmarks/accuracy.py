@@ -23,7 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import observe, rewrite
+from amp_rewrite import observe, rewrite, tune
+from amp_rewrite.cli.rewrite_job import REPAIR
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, rewrite_and_verify
 from amp_rewrite.running.blame import blame
@@ -59,9 +60,12 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "rewritten.onnx"
         callbacks = Callbacks(
-            rewrite=lambda seen, faint: rewrite(original, output=target, seen=seen, faint=faint),
+            rewrite=lambda seen, faint, plan: rewrite(
+                original, output=target, seen=seen, faint=faint, replay=plan
+            ),
             verify=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
             observe=lambda: observe(original, [feeds], device=Device.CPU),
+            tune=lambda seen, faint: tune(original, [feeds], budget=REPAIR, seen=seen, faint=faint),
         )
         proof = rewrite_and_verify(callbacks, FLOAT16, ObservePolicy.ON_FAILURE)
         result, verdict = proof.result, proof.verification

@@ -94,15 +94,18 @@ def mended(proto, options=None, policy=ObservePolicy.ON_FAILURE, sample=SAMPLE):
     """The outcome of the main job on a model in memory, and the faint outputs of each of its rewrites."""
     asked = []
 
-    def rewritten(seen, faint):
+    def rewritten(seen, faint, _):
         asked.append(dict(faint))
         return amp_rewrite.rewrite(proto, options, seen=seen, faint=faint)
+
+    def observed():
+        return amp_rewrite.observe(proto, sample, device=Device.CPU)
 
     def verified(result):
         return verify(proto, result.model, sample, device=Device.CPU)
 
     half = (options or Options()).half
-    steps = Callbacks(rewritten, verified, lambda: amp_rewrite.observe(proto, sample, device=Device.CPU))
+    steps = Callbacks(rewritten, verified, observed, lambda *_: None)
     return rewrite_and_verify(steps, half, policy), asked
 
 

@@ -175,11 +175,12 @@ def test_nothing_finite_is_lost_under_emulation(entry, tmp_path):
     """As the command line does it: all that is finite stays so, and what is not close has a node to blame."""
     source, given = MODELS / entry["file"], feeds(entry)
     callbacks = Callbacks(
-        rewrite=lambda seen, faint: pipeline.rewrite(
-            source, output=tmp_path / "half.onnx", seen=seen, faint=faint
+        rewrite=lambda seen, faint, plan: pipeline.rewrite(
+            source, output=tmp_path / "half.onnx", seen=seen, faint=faint, replay=plan
         ),
         verify=lambda result: verify(source, result.model, [given], device=Device.CPU),
         observe=lambda: observe(source, [given], device=Device.CPU),
+        tune=lambda *_: None,
     )
     proof = rewrite_and_verify(callbacks, FLOAT16, ObservePolicy.ON_FAILURE)
     assert not proof.verification.signature

@@ -75,9 +75,10 @@ _FLAGS = (
         "Keep in float32 what was seen to leave half's range: what --save-observed wrote.",
         type=PATH,
     ),
-    click.option(
-        "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
-    ),
+)
+
+_PLAN = click.option(
+    "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
 )
 
 
@@ -159,5 +160,8 @@ def _refuse_two_lists(flags: Mapping[str, Any]) -> None:
                 )
 
 
-decision_flags = grouped(_FLAGS, "asked", _read)
+decision_flags = grouped((*_FLAGS, _PLAN), "asked", _read)
 """Adds these flags to a command, which gets them as `DecisionFlags` in `asked`."""
+
+free_decision_flags = grouped(_FLAGS, "asked", lambda flags: _read({**flags, "plan": None}))
+"""The same for a command that takes no plan."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import rewrite_output
+from amp_rewrite.cli import job_reports, rewrite_output
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
@@ -18,19 +18,14 @@ from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob, original
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, original
 from amp_rewrite.console import Console
-from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.files import staging
-from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting.html_report import HtmlReport
-from amp_rewrite.rewrite_and_verify import ObservePolicy, Outcome
-from amp_rewrite.rewriting import plan_files, result_checks
+from amp_rewrite.rewrite_and_verify import ObservePolicy
+from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 
@@ -116,7 +111,7 @@ def rewrite(
 
         def on_plan(analysis: Analysis) -> None:
             if save_plan is not None:
-                _save(save_plan, analysis, pages.dims)
+                job_reports.save_plan(save_plan, analysis, pages.dims)
             if report_files.asked:
                 pages.record(analysis)
 
@@ -136,9 +131,10 @@ def rewrite(
             limit=limit,
             on_plan=on_plan,
             progress=progress,
+            tuning=Tuning(),
         )
         done = job.plan(policy) if dry_run else job.run(policy)
-        page = _page(job, done, pages, latency=latency) if report_files.asked else None
+        page = job_reports.page(job, done, pages, latency=latency) if report_files.asked else None
         if page is not None:
             report_files.write(page)
     placed = page.placement.compared if page is not None and page.placement else None
@@ -168,30 +164,8 @@ def _refuse_latency(latency: bool, report_files: ReportFiles, *, in_place: bool,
         raise OptionError("--latency is for --html and --plots", remedy="add one, or use amp-rewrite bench")
 
 
-def _save(path: Path, analysis: Analysis, dims: Dims) -> None:
-    """Writes the plan, with the FLOPs of the nodes, as it may be explained without the model."""
-    counted = flop_count.count(analysis.loaded.model, analysis.graph.types, dims)
-    text = plan_files.dump(
-        analysis.graph,
-        analysis.painting,
-        analysis.plan,
-        analysis.options,
-        counted.flops,
-        tuple(assumptions(counted)),
-    )
-    staging.write(text.encode(), path)
-
-
 def _placing(report_files: ReportFiles, model: Path, limit: TimeLimit, *, in_place: bool) -> Placing | None:
     if not report_files.placement:
         return None
     placing = Placing(model, limit)
     return placing.before() if in_place else placing
-
-
-def _page(job: RewriteJob, done: Analysis | Outcome, pages: PageMaker, *, latency: bool) -> HtmlReport:
-    """The page of what was done, or planned."""
-    if isinstance(done, Analysis):
-        return pages.of_plan(job.model, done)
-    evidence = job.evidence(done, timed=latency)
-    return pages.page(job.model, done.result.report, evidence, Path(done.result.model))

@@ -34,6 +34,7 @@ from amp_rewrite.policy.options import ExternalData, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.html_report import Evidence
+from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
@@ -46,11 +47,36 @@ from amp_rewrite.running.observation import observe
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.tune import Tuned, tune
 
 NOTHING_CHANGED = "nothing changed"
 
 _CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
 """What can keep a model from being run here; it is reported, and the rewrite stands."""
+
+
+REPAIR = 6.0
+"""The seconds for which the main job tunes where its comparison fails."""
+
+LARGE = 1 << 30
+"""The bytes of a model above which the main job does not tune."""
+
+
+def _unwatched(_: Step) -> None:
+    """For a search that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The search for a plan where the comparison fails: its seconds, what it prefers, the bytes of the
+    largest model that is tuned, and who watches.
+    """
+
+    budget: float = REPAIR
+    prefer: Prefer = Prefer.TIME
+    largest: float = LARGE
+    watch: Watch = _unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +102,7 @@ class RewriteJob:
     limit: TimeLimit
     on_plan: Callable[[Analysis], None]
     progress: Progress | None
+    tuning: Tuning
     judged: list[Verdict] = field(default_factory=list[Verdict])
 
     def run(self, policy: ObservePolicy) -> Outcome:
@@ -100,7 +127,7 @@ class RewriteJob:
 
     def _done(self, policy: ObservePolicy) -> Outcome:
         look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
-        steps = Callbacks(self._rewrite, self._compare, look)
+        steps = Callbacks(self._rewrite, self._compare, look, self._tune)
         outcome = rewrite_and_verify(steps, self.options.half, policy, self._known)
         return self._with_blame(outcome, self.comparing)
 
@@ -130,7 +157,7 @@ class RewriteJob:
         verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
         if isinstance(verdict, Verdict):
             observed = self.seen or self._observe_if_possible()
-            return Evidence(verdict, observed=observed, bench=bench)
+            return Evidence(verdict, observed=observed, bench=bench, search=_search(outcome.tuned))
         reason = self.not_verified(verdict)
         told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
         return Evidence(unverified=told, bench=bench)
@@ -178,10 +205,34 @@ class RewriteJob:
         except _CANNOT_RUN:
             return self._known
 
-    def _rewrite(self, seen: Seen, faint: Faint) -> Result[Any]:
+    def _tune(self, seen: Seen, faint: Faint) -> Tuned | None:
+        """A plan that was tuned on the samples of the last comparison; None where none can be, or need be."""
+        model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
+        judging, tuning = self.comparing.judging, self.tuning
+        if self.replay is not None or loading.load(model).size > tuning.largest:
+            return None
+        tell(self.progress, "tune")
+        try:
+            with self.limit.running():
+                return tune(
+                    model,
+                    feeds.feeds(model, self._seen_data()),
+                    self.options,
+                    judging.bounds,
+                    metrics=judging.metrics,
+                    prefer=tuning.prefer,
+                    budget=tuning.budget,
+                    seen=seen,
+                    faint=faint,
+                    watch=tuning.watch,
+                )
+        except _CANNOT_RUN:
+            return None
+
+    def _rewrite(self, seen: Seen, faint: Faint, plan: SavedPlan | None) -> Result[Any]:
         """The rewrite; the error for a result that cannot be written to its default path names -o."""
         try:
-            return self._write(seen, faint)
+            return self._write(seen, faint, plan)
         except OutputError as error:
             default = output_paths.default(self.model, self.options.half)
             if self.output or self.in_place or error.where != str(default):
@@ -189,16 +240,17 @@ class RewriteJob:
             remedy = "choose another place with -o"
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
-    def _write(self, seen: Seen, faint: Faint) -> Result[Any]:
+    def _write(self, seen: Seen, faint: Faint, plan: SavedPlan | None) -> Result[Any]:
         overwritten = (
             self.in_place and isinstance(self.original, onnx.ModelProto) and bool(seen or self.judged)
         )
+        asked = _without_decisions(self.options) if plan else self.options
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
-            replace(self.options, external_data=ExternalData()) if overwritten else self.options,
+            replace(asked, external_data=ExternalData()) if overwritten else asked,
             output=self.output,
             in_place=self.in_place and not overwritten,
-            replay=self.replay,
+            replay=plan or self.replay,
             seen=seen,
             faint=faint,
             on_plan=self.on_plan,
@@ -235,6 +287,19 @@ class RewriteJob:
         except _CANNOT_RUN:
             return outcome
         return replace(outcome, verification=blamed)
+
+
+def _search(tuned: Tuned | None) -> Search:
+    """What a search measured, as the page draws it."""
+    if tuned is None:
+        return Search()
+    plans = [Plan(point.seconds, point.error, point.half) for point in tuned.walked]
+    return Search(plans, tuned.target, tuned.sensitivity)
+
+
+def _without_decisions(options: Options) -> Options:
+    """What a plan does not decide."""
+    return Options(check=options.check, metadata=options.metadata, external_data=options.external_data)
 
 
 def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:

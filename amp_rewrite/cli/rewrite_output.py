@@ -22,6 +22,7 @@ from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.tuning import outcome_text
 
 
 def print_result(
@@ -32,9 +33,13 @@ def print_result(
     reason = job.not_verified(verdict)
     if json_ is not None:
         advice = explanation_sources.advise(outcome.result.model, report.half)
-        _write_json(json_, report, verdict, reason, _told(advice, placed, job.seen))
+        told = _told(advice, placed, job.seen) | (
+            {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
+        )
+        _write_json(json_, report, verdict, reason, told)
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
+    terminal_rewrite.print_lines(console, outcome_text.lines(outcome.tuned, report))
     if reason == NOTHING_CHANGED:
         console.print(_nothing_changed(report))
         console.print(f"not compared with the original: {reason}")
@@ -101,6 +106,6 @@ def print_plan(
 def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
     """Commands to run next, ready to paste; only the result records what runs showed."""
     report = result.report
-    name = as_argument(Path(result.model) if report.observed or report.faint else model)
+    name = as_argument(Path(result.model) if report.observed or report.faint or report.sensitive else model)
     if report.nodes.full or report.nodes.mixed:
         yield f"amp-rewrite explain {name}   # why nodes stay float32"

@@ -17,6 +17,9 @@ from amp_rewrite.costs.borders import Border, Made
 from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
 from amp_rewrite.costs.model_costs import ModelCosts
 
+Price = tuple[Iterable[int], int]
+"""Units, and what it costs that any of them is half."""
+
 
 def find(
     graph: UnitGraph,
@@ -24,9 +27,11 @@ def find(
     borders: Iterable[Border],
     halves: Sequence[bool],
     kept: Collection[int],
+    prices: Iterable[Price] = (),
 ) -> frozenset[int]:
     """The units to take from half, of those in `halves` that are not `kept`; whole ties only.
 
+    `prices` are what units cost in half besides, in femtoseconds: each where any of its units is half.
     Casts of the model are not among them: they go with what is beside them. Linear in units and edges
     (minimum_cut).
     """
@@ -34,6 +39,8 @@ def find(
         return frozenset()
     network = _UnitNetwork(graph, costs, halves)
     network.add_gains(kept)
+    for units, price in prices:
+        network.add_price(units, price)
     for border in borders:
         network.add_border(border)
     network.add_fusions()
@@ -65,6 +72,14 @@ class _UnitNetwork:
         for unit in kept:
             if unit in self._node:
                 self._network.supply[self._node[unit]] += UNLIMITED
+
+    def add_price(self, units: Iterable[int], price: int) -> None:
+        """What it costs that any of these units is half; less than 0 for what a unit is worth by itself."""
+        nodes = dict.fromkeys(self._node[unit] for unit in units if unit in self._node)
+        if nodes and price > 0:
+            self._network.demand[self._shared(nodes, goes_out=False)] += price
+        for node in nodes if price < 0 else ():
+            self._network.supply[node] -= price
 
     def _gain(self, unit: int, amount: int) -> None:
         if amount > 0:

@@ -128,6 +128,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     planned = replace(
         found,
         observed=reasons[Reason.OBSERVED_OVERFLOW],
+        sensitive=reasons[Reason.SENSITIVE],
         faint=_faint(painting),
         form_changes=prepared.changes,
         size_before=loaded.size,

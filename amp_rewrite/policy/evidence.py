@@ -79,6 +79,7 @@ class Reason(enum.Enum):
     TO_PIXEL_COORDINATES = "to pixel coordinates"
     QUANTISED_REGION = "quantised region"
     OBSERVED_OVERFLOW = "observed overflow"
+    SENSITIVE = "sensitive"
     FAINT_OUTPUT = "faint output"
     # levels, targets, lists
     ALLOW_LIST_ONLY = "allow list only"

@@ -85,6 +85,9 @@ _WORDS: Mapping[Reason, str] = {
     Reason.TO_INTEGER: "ends as an integer, and half is exact for integers to {limit} only",
     Reason.TO_PIXEL_COORDINATES: "ends as pixel coordinates, and half is exact for integers to {limit} only",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
+    Reason.SENSITIVE: (
+        "rounding it adds about {number:.2g} to the error of the outputs, which may be {limit:.2g}"
+    ),
     Reason.OBSERVED_OVERFLOW: "{number:.3g} was seen in {value}{more}, and {half} ends at {limit:.6g}",
     Reason.FAINT_OUTPUT: (
         "it makes output {value}, where rounding to {half} alone costs {number:.1e} of it, above {limit:.1e}"

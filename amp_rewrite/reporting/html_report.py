@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +13,12 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.reporting import latency_chart, plots, summary
+from amp_rewrite.reporting import latency_chart, plots, search_chart, summary
 from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
+from amp_rewrite.reporting.search_chart import Search
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.report import Report
@@ -58,12 +60,15 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Results of runs: the verdict, or in `unverified` why there is none; observed values; latencies."""
+    """Results of runs: the verdict, or in `unverified` why there is none; observed values; latencies; the
+    search for a plan.
+    """
 
     verdict: Verdict | None = None
     unverified: str = ""
     observed: Seen = field(default_factory=dict[str, Any])
     bench: Bench | None = None
+    search: Search = field(default_factory=Search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +112,27 @@ class HtmlReport:
         observed = plots.binades_of_values(self.evidence.observed)
         if self.decided.stored or observed:
             found["ranges"] = plots.ranges(self.decided.stored, observed, self.decided.half)
+        if self.evidence.search.plans:
+            found["sensitivity"] = plots.errors(
+                self._sensitivities(), "Error that rounding at each node adds"
+            )
+            found["search"] = search_chart.chart(self.evidence.search)
         if self.evidence.bench is not None:
             found["latency"] = latency_chart.chart(self.evidence.bench)
         return found
 
+    def _sensitivities(self) -> Iterator[Point]:
+        """What rounding adds at the nodes of the main graph."""
+        named = self.evidence.search.sensitivity
+        main = [box for box in self.decided.graph.boxes if not box.graph]
+        for at, box in enumerate(main):
+            if box.name in named:
+                error = named[box.name]
+                label = f"{box.operator} {box.name}"
+                yield Point(at / max(len(main) - 1, 1), error, not math.isfinite(error), label)
 
-PICTURES = ("errors", "ranges", "latency")
+
+PICTURES = ("errors", "ranges", "sensitivity", "search", "latency")
 
 
 def decision_view(

@@ -47,12 +47,12 @@ _LOWEST, _HIGHEST = -8, 1
 """The powers of ten that bound the scale; float32's own rounding is at -7."""
 
 
-def errors(points: Iterable[Point]) -> Picture:
+def errors(points: Iterable[Point], title: str = "Relative error of each node") -> Picture:
     """The error of every node in graph order; where nodes are dense, the worst of each column."""
     dots = [_error_dot(point) for point in _worst_of_columns(points)]
     grid = _grid(range(_LOWEST, _HIGHEST + 1, 2), _ERROR_HEIGHT)
     caption = Text(WIDTH - _RIGHT, _ERROR_HEIGHT + 18, "along the graph", Anchor.END, tone=Tone.MUTED)
-    return Picture("Relative error of each node", WIDTH, _ERROR_HEIGHT + 24, (*grid, caption, *dots))
+    return Picture(title, WIDTH, _ERROR_HEIGHT + 24, (*grid, caption, *dots))
 
 
 def _worst_of_columns(points: Iterable[Point]) -> list[Point]:

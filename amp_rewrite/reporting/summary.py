@@ -32,18 +32,8 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
     yield from prediction_lines(report.prediction)
-    if report.saturated:
-        clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
-        yield SummaryLine("masks", clamped)
-    if report.flushed:
-        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} flushed to 0"
-        yield SummaryLine("tiny", flushed)
-    if report.observed:
-        beyond = f"in float32 because a run showed values too large for {report.half}"
-        yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
-    for output, cost in report.faint.items():
-        end = f"the last products before '{output}' stay float32"
-        yield SummaryLine("faint", f"{end}: rounding it to {report.half} alone costs {cost:.1e} of it")
+    yield from _stored(report)
+    yield from _found_by_runs(report)
     for text in form_sentences.summary(report.form_changes):
         yield SummaryLine("form", text)
     yield from match_lines(report.matched)
@@ -51,6 +41,29 @@ def lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("warning", warning)
     for fault in report.broken:
         yield SummaryLine("BROKEN", fault)
+
+
+def _stored(report: Report) -> Iterator[SummaryLine]:
+    """What became of stored values that half cannot hold."""
+    if report.saturated:
+        clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
+        yield SummaryLine("masks", clamped)
+    if report.flushed:
+        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} flushed to 0"
+        yield SummaryLine("tiny", flushed)
+
+
+def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
+    """What stays float32 by what runs showed."""
+    if report.observed:
+        beyond = f"in float32 because a run showed values too large for {report.half}"
+        yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
+    if report.sensitive:
+        far = "in float32 because rounding there takes the outputs too far off"
+        yield SummaryLine("tuned", f"{plural(report.sensitive, 'unit')} {far}")
+    for output, cost in report.faint.items():
+        end = f"the last products before '{output}' stay float32"
+        yield SummaryLine("faint", f"{end}: rounding it to {report.half} alone costs {cost:.1e} of it")
 
 
 def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:

@@ -198,16 +198,23 @@ def load(path: str | Path) -> SavedPlan:
     """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
     file = arguments.path("path", path)
     try:
-        content = json.loads(reading.read(file).decode())
+        text = reading.read(file)
     except OSError as error:
         raise PlanError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
+    return parse(text, path)
+
+
+def parse(text: bytes | str, where: str | Path) -> SavedPlan:
+    """The plan in a JSON text, as `dump` returns it; PlanError, at `where`, as for `load`."""
+    try:
+        content = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
-        raise PlanError(f"is not valid JSON ({error})", where=path, remedy=_AGAIN) from error
+        raise PlanError(f"is not valid JSON ({error})", where=where, remedy=_AGAIN) from error
     try:
         plan_schema.check(content)
-        return _saved(content, str(path))
+        return _saved(content, str(where))
     except (ValueError, OptionError) as error:
-        raise PlanError(f"is not a valid plan ({error})", where=path, remedy=_AGAIN) from error
+        raise PlanError(f"is not a valid plan ({error})", where=where, remedy=_AGAIN) from error
 
 
 _AGAIN = "make it again with `plan_files.dump`"

@@ -40,10 +40,11 @@ class Report:
     nothing is half; where the model is `gated`, they are what half would have taken.
     `form_changes` are what was changed, in float32, before anything was decided.
     `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
-    `observed` counts the units kept in float32 because of observed values, `faint` are the outputs whose last
-    products are, each with the error that rounding it alone makes, and `matched` counts the nodes that match
-    each pin, and each operator moved to another list. `broken` are faults of the result (if there is one, the
-    tool has failed), `warnings` what the user should know.
+    `observed` counts the units kept in float32 because of observed values, `sensitive` those whose rounding
+    adds too much to the error of the outputs, `faint` are the outputs whose last products are, each with the
+    error that rounding it alone makes, and `matched` counts the nodes that match each pin,
+    and each operator moved to another list. `broken` are faults of the result (if there is one, the tool has
+    failed), `warnings` what the user should know.
     """
 
     half: str
@@ -55,6 +56,7 @@ class Report:
     saturated: int
     flushed: int
     observed: int = 0
+    sensitive: int = 0
     faint: dict[str, float] = field(default_factory=dict[str, float])
     prediction: Prediction | None = None
     gated: bool = False

@@ -63,14 +63,19 @@ def _emulation(source: loading.ModelSource, *, late: bool) -> loading.Loaded:
 
 @contextlib.contextmanager
 def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) -> Generator[sessions.Runnable]:
-    """The model to run in place of a half model: itself on CUDA, its emulation on the CPU.
-
-    An emulation that is too large for a protobuf is in a temporary folder, until the context ends.
-    """
+    """The model to run in place of a half model: itself on CUDA, its emulation on the CPU."""
     if device is Device.CUDA:
         yield model
         return
-    loaded = _emulation(model, late=late)
+    with runnable(_emulation(model, late=late)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def runnable(loaded: loading.Loaded) -> Generator[sessions.Runnable]:
+    """A model as onnxruntime takes it: one that is too large for a protobuf is in a temporary folder, until
+    the context ends.
+    """
     if not loaded.external and loaded.size < writing.PROTOBUF_LIMIT // 4:
         yield writing.to_proto(loaded)
         return

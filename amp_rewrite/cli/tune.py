@@ -1,0 +1,182 @@
+"""`amp-rewrite tune MODEL`: the fastest plan whose outputs stay within an error."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from amp_rewrite.cli import job_reports, rewrite_output
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
+from amp_rewrite.cli.html_placement import Placing
+from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag
+from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, original
+from amp_rewrite.console import Console
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.policy.options import ExternalData, Level
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.rewrite_and_verify import ObservePolicy
+from amp_rewrite.rewriting import result_checks
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.tuning.search import Prefer, Step, Watch
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h)?")
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
+    """A duration such as 120s or 2m."""
+    found = _DURATION.fullmatch(text)
+    seconds = float(found[1]) * _UNITS[found[2] or ""] if found else 0.0
+    if not seconds:
+        raise OptionError(
+            f"--budget {text} is no time above zero", remedy="write it as in --budget 120s or --budget 5m"
+        )
+    return seconds
+
+
+@click.command(cls=WritingCommand)
+@click.argument("model", type=PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=WRITTEN,
+    metavar="FILE",
+    help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.",
+)
+@click.option(
+    "--max-error",
+    type=float,
+    metavar="BOUND",
+    help="The error that every output may have, as in --tolerance error=BOUND; 0.01 if not given.",
+)
+@click.option(
+    "--prefer",
+    type=click.Choice([prefer.value for prefer in Prefer]),
+    default=Prefer.TIME.value,
+    show_default=True,
+    help="What to have of plans within the error: the least predicted time, or the most FLOPs in half.",
+)
+@click.option(
+    "--budget",
+    default="120s",
+    show_default=True,
+    metavar="TIME",
+    callback=_seconds,
+    help="How long to search, such as 30s or 5m; then the best plan that was found counts.",
+)
+@click.option(
+    "--plan",
+    "--save-plan",
+    "save_plan",
+    type=WRITTEN,
+    metavar="FILE",
+    help="Write the plan as JSON; amp-rewrite MODEL --plan FILE carries it out again.",
+)
+@json_flag("report")
+@external_data_flag
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@free_decision_flags
+@input_flags
+@comparison_flags
+@timeout_flag
+@report_flags
+def tune(
+    model: Path,
+    output: Path | None,
+    max_error: float | None,
+    prefer: str,
+    budget: float,
+    save_plan: Path | None,
+    json_: Path | None,
+    external_data: ExternalData,
+    quiet: bool,
+    asked: DecisionFlags,
+    data: Data,
+    comparing: ComparisonFlags,
+    limit: TimeLimit,
+    report_files: ReportFiles,
+) -> None:
+    """Find the fastest plan for MODEL whose outputs stay within an error, and carry it out.
+
+    The plan of the defaults, where that is good enough; else the search runs the model in float32 with half
+    emulated, on the inputs that are given. Exit code 1 when no plan within the error was found; the closest
+    is written all the same.
+    """
+    _refuse_force_all(asked)
+    console, comparing = Console(quiet=quiet), _within(comparing, max_error)
+    with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+        counts = report_files.asked or save_plan is not None
+        placing = Placing(model, limit) if report_files.placement else None
+        pages = PageMaker(feeds.known_sizes(model, data) if counts else {}, placing)
+
+        def on_plan(analysis: Analysis) -> None:
+            if save_plan is not None:
+                job_reports.save_plan(save_plan, analysis, pages.dims)
+            if report_files.asked:
+                pages.record(analysis)
+
+        job = RewriteJob(
+            model=model,
+            original=original(model, in_place=False),
+            options=replace(asked.options, external_data=external_data),
+            replay=None,
+            seen=asked.seen,
+            output=output,
+            in_place=False,
+            data=data,
+            comparing=comparing,
+            required=True,
+            limit=limit,
+            on_plan=on_plan,
+            progress=progress,
+            tuning=Tuning(budget, Prefer(prefer), float("inf"), _watch(progress)),
+        )
+        done = job.run(ObservePolicy.ON_FAILURE)
+        page = job_reports.page(job, done, pages, latency=False) if report_files.asked else None
+        if page is not None:
+            report_files.write(page)
+    placed = page.placement.compared if page is not None and page.placement else None
+    rewrite_output.print_result(console, job, done, json_, placed)
+
+
+def _refuse_force_all(asked: DecisionFlags) -> None:
+    if asked.options.level is Level.UNSAFE_FORCE_ALL:
+        raise OptionError(
+            f"--level {Level.UNSAFE_FORCE_ALL.value} decides all, and leaves nothing to tune",
+            remedy="leave out --level",
+        )
+
+
+def _within(comparing: ComparisonFlags, max_error: float | None) -> ComparisonFlags:
+    """The comparison with --max-error among its bounds."""
+    if max_error is None:
+        return comparing
+    bounds, texts = comparing.judging.bounds, click.get_current_context().params["tolerance"]
+    if any(text.partition("=")[0] in ("error", "relative_l2") for text in texts):
+        raise OptionError("--max-error and --tolerance both bound the error", remedy="leave out one of them")
+    if not 0 < max_error < float("inf"):
+        raise OptionError(f"--max-error {max_error:g} is no error above zero", remedy="give 0.001, say")
+    return replace(comparing, judging=replace(comparing.judging, bounds=replace(bounds, error=max_error)))
+
+
+def _watch(progress: Progress | None) -> Watch:
+    """Shows the steps of the search beside the spinner."""
+
+    def watch(step: Step) -> None:
+        if progress is not None:
+            rounded = f"{step.rounded:,} of {step.sites:,} values rounded"
+            progress(f"tune: {step.runs:,} runs, error {step.error:.1e}, {rounded}")
+
+    return watch

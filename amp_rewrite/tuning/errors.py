@@ -1,0 +1,49 @@
+"""The error of outputs, squared and relative to a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amp_rewrite.running import metrics
+
+
+class Target:
+    """The outputs of float32 for some samples, and how far others may be from them.
+
+    The error of an output is the RMS of the difference over its largest RMS in any sample, and at least
+    metrics.SMALLEST; for outputs that are not float, the share of values that differ.
+    """
+
+    def __init__(self, wanted: Sequence[Mapping[str, Any]], bound: float) -> None:
+        self._wanted, self._bound = wanted, bound
+        self._scale: dict[str, float] = {}
+        for outputs in wanted:
+            for name, value in outputs.items():
+                if isinstance(value, np.ndarray) and metrics.is_float(value):
+                    self._scale[name] = max(
+                        self._scale.get(name, metrics.SMALLEST), metrics.rms(value[np.isfinite(value)])
+                    )
+
+    def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
+        """The squared error of the worst output of a sample, over the square of the bound."""
+        found = [
+            self._error(name, value, outputs[name])
+            for name, value in self._wanted[sample].items()
+            if isinstance(value, np.ndarray) and name in outputs
+        ]
+        return (max(found, default=0.0) / self._bound) ** 2
+
+    def _error(self, name: str, wanted: NDArray[Any], got: NDArray[Any]) -> float:
+        if wanted.shape != got.shape:
+            return math.inf
+        if name not in self._scale:
+            return float(np.mean(wanted != got)) if wanted.size else 0.0
+        finite = np.isfinite(wanted)
+        if not np.isfinite(got[finite]).all():
+            return math.inf
+        return metrics.rms(got[finite].astype(np.float64) - wanted[finite]) / self._scale[name]

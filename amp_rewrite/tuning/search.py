@@ -1,0 +1,239 @@
+"""The search: what each site adds, the cheapest choice that fits, and what of it can be half after all."""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.costs import prices
+from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.flops import flop_count
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.tuning import sensitivity
+from amp_rewrite.tuning.choice import Choice
+from amp_rewrite.tuning.parts import Parts
+from amp_rewrite.tuning.sensitivity import Group
+from amp_rewrite.tuning.sites import Site
+from amp_rewrite.tuning.switched_session import SwitchedSession
+
+
+class Prefer(enum.Enum):
+    """What a plan that meets the target has as much of as it can: less predicted TIME, or FLOPS in half."""
+
+    TIME = "time"
+    FLOPS = "flops"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A painting, the units that the search keeps in float32 for it, its squared error as measured, and its
+    predicted seconds at large sizes.
+    """
+
+    painting: Painting
+    kept: tuple[int, ...]
+    squared: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is known at a step of the search, for who watches it: its runs, and the best plan so far, with
+    the values that it rounds, of how many.
+    """
+
+    runs: int
+    error: float
+    rounded: int
+    sites: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan that was measured: its predicted seconds at large sizes, its units in half, and its error."""
+
+    seconds: float
+    half: int
+    error: float
+
+
+Watch = Callable[[Step], None]
+
+
+class Search:
+    """The search for one model with a switch for each site; `bound` is the error to stay within.
+
+    All squared errors are relative to that of the bound. `noise` is that of no site rounded, `errors` are
+    those of the sites as far as they are known, and `walked` what was measured.
+    """
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        sites: Sequence[Site],
+        session: SwitchedSession,
+        bound: float,
+        prefer: Prefer,
+    ) -> None:
+        self._analysis, self._sites, self._session, self._bound = analysis, sites, session, bound
+        self._prices = prices.measure(analysis.graph, analysis.options)
+        self._choice = Choice(self._prices, analysis.painting, sites, _worth(analysis, prefer))
+        self.noise, self.errors = session.squared(()), [0.0] * len(sites)
+        self.walked: list[Point] = []
+        self._improved: list[Found] = []
+
+    def run(self, limit: float, end: float, watch: Watch) -> Found:
+        """The best painting with a squared error of at most `limit`, or the closest; that of the analysis
+        where it fits. `end` is the time (time.monotonic) at which the search stops.
+
+        A call for less goes on from the best of what an earlier one found on its way.
+        """
+        self._limit, self._end, self._watch, self._began = limit, end, watch, self._session.runs
+        sites = range(len(self._sites))
+        self._best = self._measured(())
+        if self._is_met(self._best) or self.noise >= limit:
+            return self._best
+        if earlier := [found for found in self._improved if self._is_met(found)]:
+            self._best = earlier[-1]
+            self._free(_AGAIN)
+        else:
+            groups = [Group(tuple(sites), self._above_noise(sites))]
+            for to_split, to_try in _ROUNDS:
+                groups = self._split(groups, to_split)
+                self._bisect(to_try)
+                self._free(to_try)
+        return self._best
+
+    def _is_met(self, found: Found) -> bool:
+        return found.squared <= self._limit
+
+    def _may_go_on(self, share: float) -> bool:
+        """Whether there is time, and less than a share of the runs was used."""
+        best, session, sites = self._best, self._session, len(self._sites)
+        error = math.sqrt(best.squared) * self._bound
+        self._watch(Step(session.runs, error, len(self._rounded(best.painting)), sites))
+        runs = session.runs - self._began
+        return time.monotonic() < self._end and runs < (max(_FEWEST_RUNS, sites // 2) - _BEFORE) * share
+
+    def _above_noise(self, sites: Sequence[int]) -> float:
+        return max(self._session.squared(sites) - self.noise, 0.0)
+
+    @property
+    def _allowed(self) -> float:
+        """What the errors of sites may sum up to."""
+        return _MARGIN * (self._limit - self.noise)
+
+    def _split(self, groups: Sequence[Group], share: float) -> list[Group]:
+        """Finds the errors of sites by themselves, as far as a share of the runs tells them."""
+        known, fits = self._above_noise, self._allowed * _KNOWN
+        found = sensitivity.split(groups, known, fits, lambda: self._may_go_on(share))
+        for group in found:
+            for site in group.sites:
+                self.errors[site] = group.of_each
+        return found
+
+    def _bisect(self, share: float) -> None:
+        """Measures choices at different prices of an error, around the one that ought to fit."""
+        price, factor, was_met = self._choice.price(self.errors, self._allowed), _FACTOR, None
+        for _ in range(_STEPS):
+            if not self._may_go_on(share):
+                break
+            is_met = self._try(self._choice.at(self.errors, price))
+            if was_met is not None and is_met != was_met:
+                factor = math.sqrt(factor)
+            price, was_met = price / factor if is_met else price * factor, is_met
+
+    def _free(self, share: float) -> None:
+        """Takes parts of what is kept back into half where the target is met without them.
+
+        A choice by price is a corner of the hull of all choices: between two corners there may be others.
+        """
+        if not self._is_met(self._best):
+            return
+        parts = Parts(self._best.kept, self._choice.worth)
+        while (part := parts.next()) and self._may_go_on(share):
+            kept = set(self._best.kept).difference(part)
+            if self._is_hopeless(kept) or not self._try(kept):
+                parts.split(part)
+
+    def _is_hopeless(self, kept: Collection[int]) -> bool:
+        """Whether these units alone are thought to add far more than what the target leaves."""
+        more = set(self._rounded(self._painted(kept))).difference(self._rounded(self._best.painting))
+        return sum(self.errors[at] for at in more) > _HOPE * (self._limit - self._best.squared)
+
+    def _try(self, kept: Collection[int]) -> bool:
+        """Whether the target is met with these units kept; the best is remembered."""
+        found = self._measured(kept)
+        if self._is_met(self._best) and self._is_met(found):
+            cost = self._choice.cost
+            better = cost(found.painting) < cost(self._best.painting)
+        else:
+            better = found.squared < self._best.squared
+        if better:
+            self._best = found
+            self._improved.append(found)
+        return self._is_met(found)
+
+    def _measured(self, kept: Collection[int]) -> Found:
+        painting = self._painted(kept) if kept else self._analysis.painting
+        squared = self._session.squared(self._rounded(painting))
+        halves = [painting.is_half(unit) for unit in range(len(painting.paints))]
+        seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
+        point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound)
+        self.walked += [point] if point not in self.walked else []
+        return Found(painting, tuple(sorted(kept)), squared, seconds)
+
+    def _painted(self, kept: Collection[int]) -> Painting:
+        """How the model is coloured with these units in float32."""
+        worst = dict.fromkeys(kept, 0.0)
+        for site, error in zip(self._sites, self.errors, strict=True):
+            worst.update((unit, max(worst[unit], error)) for unit in site.units if unit in worst)
+        found = {unit: self._evidence(error) for unit, error in worst.items()}
+        held = replace(self._analysis, findings={**self._analysis.findings, **found})
+        return held.painted(self._analysis.options)
+
+    def _evidence(self, squared: float) -> Evidence:
+        error = math.sqrt(squared) * self._bound
+        return Evidence(Authority.OBSERVATION, Reason.SENSITIVE, number=error, limit=self._bound)
+
+    def _rounded(self, painting: Painting) -> list[int]:
+        """The positions of the sites that a painting rounds."""
+        return [at for at, site in enumerate(self._sites) if any(map(painting.is_half, site.units))]
+
+
+_MARGIN = 0.81
+"""The share of the target's square that the first choice may use: single errors are known to a tenth."""
+
+_KNOWN = 0.5
+"""The share of that which sites may have whose errors are not known apart."""
+
+_FEWEST_RUNS = 24
+"""A search may take so many runs, or half as many as there are sites."""
+
+_BEFORE = 2
+"""The runs before a search: with no site rounded, and with those of the default plan."""
+
+_ROUNDS = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
+"""The share of its runs up to which each round measures groups of sites, and up to which choices."""
+
+_AGAIN = 0.05
+"""The share of its runs that a search for less takes to free parts again."""
+
+_FACTOR, _STEPS = 4.0, 8
+"""By how much the price of an error changes at first, and how often."""
+
+_HOPE = 2.0
+"""Parts that are thought to add more than so many times what is left are not tried whole."""
+
+
+def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
+    """The FLOPs of the units that are half, where they count."""
+    if prefer is Prefer.TIME:
+        return {}
+    flops = flop_count.count(analysis.loaded.model, analysis.graph.types).flops
+    known = ((unit, flops.get(analysis.graph.units[unit].node)) for unit in range(len(analysis.graph.units)))
+    return {unit: found for unit, found in known if found}

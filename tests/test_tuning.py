@@ -1,0 +1,386 @@
+"""The search for a plan within an error: what it finds, and what it is built from."""
+
+import json
+import math
+import re
+
+import numpy as np
+import onnx
+import pytest
+
+import amp_rewrite
+from amp_rewrite.errors import FeedError, OptionError
+from amp_rewrite.policy.options import Options, Pins
+from amp_rewrite.reporting import search_chart
+from amp_rewrite.reporting.pictures import Dot, Tone
+from amp_rewrite.reporting.search_chart import Plan, Search
+from amp_rewrite.tuning import sensitivity, sites
+from amp_rewrite.tuning.parts import Parts
+from amp_rewrite.tuning.sensitivity import Group
+from tests import text
+from tests.commands import failure, run
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.running import sessions
+from amp_rewrite.running.emulation import emulate
+from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.tuning.switched_model import switched
+from amp_rewrite.tuning.switched_session import opened
+from amp_rewrite.tuning.tune import tune
+
+OFFSET = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 64] v, float[64] offset> {
+  [front] a = MatMul (x, w)
+  [shift] b = Add (a, offset)
+  [mean] c = ReduceMean <axes = [0]> (b)
+  [centre] d = Sub (b, c)
+  [middle] e = MatMul (d, v)
+  [squash] f = Tanh (e)
+  [back] y = MatMul (f, v)
+}"""
+"""Half loses what is beside an offset of 40 that is subtracted again; all else is exact enough."""
+
+LOST = """g (float[8, 64] x) => (float[8, 64] y)
+<float[64, 64] w, float many = {2000}, float few = {0.0005}> {
+  [front] a = MatMul (x, w)
+  [large] b = Mul (a, many)
+  [square] c = Mul (b, a)
+  [small] d = Mul (c, few)
+  [back] y = MatMul (d, w)
+}"""
+"""A value that leaves the range of half for inputs that are large enough."""
+
+CONVOLUTIONS = """g (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y)
+<float[8, 8, 3, 3] w, float[8] b> {
+  a = Conv <pads = [1, 1, 1, 1]> (x, w, b) c = Relu (a) d = Conv <pads = [1, 1, 1, 1]> (c, w, b)
+  e = Add (d, x) y = Conv <pads = [1, 1, 1, 1]> (e, w, b) }"""
+"""Which onnxruntime fuses, and by that computes otherwise."""
+
+
+def offset():
+    """The model, and a sample."""
+    draw = np.random.default_rng(0)
+    weights = {
+        "w": (draw.normal(size=(64, 64)) / 64).astype(np.float32),
+        "v": (draw.normal(size=(64, 64)) / 8).astype(np.float32),
+        "offset": np.full(64, 40.0, np.float32),
+    }
+    return text.model(OFFSET, weights), {"x": draw.normal(size=(8, 64)).astype(np.float32)}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The same as files."""
+    model, sample = offset()
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", **sample)
+    return tmp_path
+
+
+def added(errors):
+    """What measures sites whose squared errors add up; the sets that were measured."""
+    seen = []
+
+    def measure(some):
+        seen.append(tuple(some))
+        return sum(errors[at] for at in some)
+
+    return measure, seen
+
+
+def test_splitting_finds_the_few_that_matter():
+    """Three of 256 sites, one of which overflows, by far fewer runs than one for each."""
+    errors = [1e-9] * 256
+    errors[17], errors[100], errors[101] = 0.5, math.inf, 0.25
+    measure, seen = added(errors)
+    whole = Group(tuple(range(256)), measure(range(256)))
+    found = sensitivity.split([whole], measure, 1e-3, lambda: True)
+    known = {site: group.of_each for group in found for site in group.sites}
+    assert sorted(known) == list(range(256))
+    assert [known[17], known[100], known[101]] == pytest.approx([0.5, math.inf, 0.25], rel=1e-3)
+    assert sum(error for site, error in known.items() if site not in (17, 100, 101)) <= 1e-3
+    assert len(seen) < 64
+
+
+def test_splitting_stops_when_it_has_to():
+    """Whatever is known by then is returned, every site in one group."""
+    measure, seen = added([1.0] * 64)
+    turns = iter([True, True, False])
+    found = sensitivity.split([Group(tuple(range(64)), 64.0)], measure, 0.0, lambda: next(turns))
+    assert sorted(site for group in found for site in group.sites) == list(range(64))
+    assert [group.error for group in found] == [32.0, 16.0, 16.0]
+    assert len(seen) == 2
+
+
+def test_parts_are_taken_by_their_worth():
+    """The whole first, then halves of equal worth, down to single units; nothing is lost or twice there."""
+    parts, taken = Parts([7, 1, 2, 3], {1: 1.0, 2: 1.0, 3: 2.0, 7: 8.0}.__getitem__), []
+    while part := parts.next():
+        taken.append(part)
+        parts.split(part)
+    assert taken[:2] == [(1, 2, 3, 7), (7,)]
+    assert sorted(part[0] for part in taken if len(part) == 1) == [1, 2, 3, 7]
+
+
+MODELS = {
+    "offset": OFFSET,
+    "carriers": """g (float[4, 8] x) => (float[2, 16] y, float[4, 8] z)
+        <float[8, 8] w, int64[2] s = {2, 16}> {
+        a = MatMul (x, w) b = Relu (a) c = Reshape (b, s) y = Tanh (c) z = MatMul (b, w) }""",
+    "old": """<ir_version: 8, opset_import: ["" : 8]> g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w>
+        { a = MatMul (x, w) b = Sigmoid (a) y = MatMul (b, w) }""",
+    "branches": """g (float[4, 8] x, bool c) => (float[4, 8] y) <float[8, 8] w> { a = MatMul (x, w)
+        b = If (c) <then_branch = t () => (float[4, 8] p) { p = MatMul (a, w) },
+        else_branch = e () => (float[4, 8] q) { q = Tanh (a) }> y = MatMul (b, w) }""",
+    "mask": """g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, float[8] far> { a = MatMul (x, w)
+        b = Add (a, far) c = Softmax (b) y = MatMul (c, w) }""",
+}
+STORED = {"far": np.array([0, 0, 0, -3.4e38] * 2, np.float32)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_switches_are_the_emulation_and_none_is_float32(name):
+    """With all sites on, the session computes what the emulated result does; with none, the model."""
+    model = text.model(MODELS[name], STORED)
+    draw = np.random.default_rng(1)
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+    feeds = {k: draw.normal(size=shape).astype(np.float32) for k, shape in shapes.items() if k != "c"}
+    feeds |= {"c": np.array(True)} if "c" in shapes else {}
+    analysis, twin = amp_rewrite.analyze(model), amp_rewrite.analyze(model)
+    count = len(sites.find(analysis.graph, analysis.painting))
+    made = switched(twin, sites.find(twin.graph, twin.painting))
+    assert made.count == count > 2
+    emulated = emulate(amp_rewrite.rewrite(model).model)
+    for reference, on in ((emulated, range(count)), (model, ())):
+        wanted = sessions.run_session(sessions.open_session(reference, Device.CPU), feeds)
+        with opened(model, made, [feeds], 1.0) as session:
+            switches = np.isin(np.arange(count), list(on))
+            got = sessions.run_session(session._session, {**feeds, made.switches: switches})
+        for output, value in wanted.items():
+            np.testing.assert_allclose(got[output], value, rtol=2e-6, atol=2e-6)
+
+
+def test_what_loses_precision_stays_float32():
+    """Exactly the nodes around the offset, with the error that each adds, and the result is near."""
+    model, sample = offset()
+    assert not amp_rewrite.verify(model, amp_rewrite.rewrite(model).model, sample).ok
+    found = tune(model, sample, budget=60)
+    assert found.is_met
+    assert set(found.kept) == {"shift", "mean", "centre"}
+    assert found.sensitivity["shift"] > 0.05 > 0.001 > found.sensitivity["back"]
+    assert found.runs <= max(24, found.sites // 2) + 2
+    result = amp_rewrite.rewrite(model, replay=found.plan)
+    assert amp_rewrite.verify(model, result.model, sample).error == found.verdict.error < 1e-3
+    assert result.report.sensitive >= 3
+
+
+def test_what_overflows_stays_float32():
+    """A value that only a sample takes out of range has an infinite error, and is found by it."""
+    model = text.model(LOST)
+    sample = {"x": np.full((8, 64), 1.0, np.float32)}
+    assert not amp_rewrite.verify(model, amp_rewrite.rewrite(model).model, sample).ok
+    found = tune(model, sample, max_error=5e-3)
+    assert found.is_met
+    assert "square" in found.kept
+    assert not {"front", "back"} & set(found.kept)
+
+
+def test_a_good_default_plan_is_the_answer():
+    """Where the target is met, nothing is kept back and nothing searched."""
+    model, sample = offset()
+    found = tune(model, sample, max_error=0.2)
+    assert (found.is_met, found.kept) == (True, ())
+    assert found.runs <= 2
+    by_plan, by_default = (amp_rewrite.analyze(model, replay=plan) for plan in (found.plan, None))
+    assert by_plan.painting.paints == by_default.painting.paints
+
+
+def test_the_same_samples_make_the_same_plan():
+    """Bit for bit, whatever ran before."""
+    model, sample = offset()
+    first, second = (tune(model, [sample, sample], max_error=1e-3) for _ in range(2))
+    one, other = (amp_rewrite.rewrite(model, replay=found.plan).model for found in (first, second))
+    assert one.SerializeToString(deterministic=True) == other.SerializeToString(deterministic=True)
+
+
+def test_the_pins_of_the_user_hold():
+    """What the user wants in half stays there, and the target is then missed."""
+    model, sample = offset()
+    found = tune(model, sample, Options(pins=Pins(force_half=("shift",))), budget=20)
+    assert "shift" not in found.kept
+    assert not found.is_met
+
+
+def test_a_metric_of_the_user_is_a_target():
+    """The bound is on what the function returns; the search goes on until the real model keeps it."""
+    model, sample = offset()
+
+    def largest(before, after, _):
+        return max(float(np.abs(a["y"] - b["y"]).max()) for a, b in zip(before, after, strict=True))
+
+    metric = amp_rewrite.Metric(largest, most=2e-3)
+    bounds = Tolerances(error=None, agreement=None, non_finite=None)
+    found = tune(model, sample, bounds=bounds, metrics=metric, budget=60)
+    assert found.is_met
+    assert found.verdict.metrics[0].value <= 2e-3
+
+
+def test_flops_are_preferred_where_they_are_asked_for():
+    """With as much error, arithmetic in half is at least that of the fastest plan."""
+    model, sample = offset()
+
+    def products(found):
+        half = amp_rewrite.measure_coverage(amp_rewrite.rewrite(model, replay=found.plan).model)
+        return half.flops.half
+
+    by_flops, by_time = (tune(model, sample, max_error=4e-4, prefer=each) for each in ("flops", "time"))
+    assert by_flops.is_met
+    assert by_time.is_met
+    assert products(by_flops) >= products(by_time)
+    assert products(by_flops) > 0
+
+
+def test_an_error_below_the_noise_of_float32_is_said_to_be():
+    """Nothing is searched for; the default plan is returned, not met."""
+    model, draw = text.model(CONVOLUTIONS), np.random.default_rng(0)
+    sample = {"x": draw.normal(size=(1, 8, 16, 16)).astype(np.float32)}
+    found = tune(model, sample, max_error=1e-9)
+    assert found.is_below_noise
+    assert not found.is_met
+    assert found.runs <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"budget": 0}, OptionError),
+        ({"budget": math.nan}, OptionError),
+        ({"max_error": -1}, OptionError),
+        ({"max_error": 0.1, "bounds": Tolerances()}, OptionError),
+        ({"prefer": "luck"}, OptionError),
+        ({"samples": []}, FeedError),
+        ({"samples": {"x": np.zeros((8, 63), np.float32)}}, FeedError),
+        ({"samples": {"z": np.zeros((8, 64), np.float32)}}, FeedError),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error):
+    """In one line that names them."""
+    model, sample = offset()
+    with pytest.raises(error) as caught:
+        tune(model, **{"samples": sample, **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_writes_a_result_and_its_plan(files):
+    """The result passes, the plan makes the same file again, and JSON has what was measured."""
+    data = ["--data", files / "in.npz"]
+    done = run(
+        "tune", files / "m.onnx", "-o", files / "t.onnx", "--plan", files / "p.json",
+        "--json", files / "t.json", "--max-error", "1e-3", *data,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "tuned" in done.output
+    assert "in float32 because rounding there takes the outputs too far off" in done.output
+    told = json.loads((files / "t.json").read_text())
+    assert told["tuning"]["is_met"] is True
+    assert told["sensitive"] >= 3
+    assert told["tuning"]["walked"][0]["error"] > 0.05
+    again = run(files / "m.onnx", "-o", files / "again.onnx", "--plan", files / "p.json", *data)
+    assert again.exit_code == 0, again.output
+    assert (files / "again.onnx").read_bytes() == (files / "t.onnx").read_bytes()
+    why = run("explain", files / "t.onnx", "shift").output
+    assert "rounding it adds about" in " ".join(why.split())
+
+
+def test_the_main_job_repairs_itself(files):
+    """At the defaults a model that half takes too far off is tuned, and passes."""
+    done = run(
+        files / "m.onnx", "-o", files / "r.onnx", "--data", files / "in.npz", "--json", files / "r.json"
+    )
+    assert done.exit_code == 0, done.output
+    assert re.search(r"search +within 1.0e-02 at [+-][\d.]+% of predicted time", done.output)
+    told = json.loads((files / "r.json").read_text())
+    assert told["verified"] is True
+    assert set(told["tuning"]["kept"]) == {"shift", "mean", "centre"}
+
+
+def test_the_page_shows_the_search(files):
+    """Which nodes rounding hurts, and the plans that were measured, as plots and on the page."""
+    plots, page = files / "plots", files / "page.html"
+    done = run(
+        "tune", files / "m.onnx", "-o", files / "t.onnx", "--data", files / "in.npz",
+        "--plots", plots, "--html", page,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "Sub centre" in (plots / "sensitivity.svg").read_text()
+    assert "units in half" in (plots / "search.svg").read_text()
+    assert "Plans of the search" in page.read_text()
+
+
+def test_the_hull_has_what_no_plan_beats():
+    """By time, each nearer than all that are faster."""
+    plans = [
+        Plan(2.0, 1e-3, 4),
+        Plan(1.0, 1e-1, 7),
+        Plan(3.0, 1e-2, 3),
+        Plan(4.0, 0.0, 0),
+        Plan(1.0, 1e-2, 6),
+    ]
+    assert search_chart.hull(plans) == [plans[4], plans[0], plans[3]]
+    dots = [s for s in search_chart.chart(Search(plans, 1e-2, {})).shapes if isinstance(s, Dot)]
+    assert dots[1].x < dots[0].x < dots[3].x
+    assert dots[1].y < dots[0].y < dots[3].y
+    assert (dots[1].tone, dots[0].tone) == (Tone.GREY, Tone.HALF)
+
+
+def test_the_main_job_repairs_itself_in_place(files):
+    """The file holds the tuned result."""
+    done = run(files / "m.onnx", "--in-place", "--data", files / "in.npz")
+    assert done.exit_code == 0, done.output
+    assert "tuned" in done.output
+    assert run("explain", files / "m.onnx", "shift").exit_code == 0
+
+
+def test_nothing_is_tuned_where_a_plan_decides(files):
+    """A saved plan is carried out as it is, though it fails."""
+    run(files / "m.onnx", "-o", files / "d.onnx", "--no-verify", "--save-plan", files / "p.json")
+    done = run(
+        files / "m.onnx", "-o", files / "r.onnx", "--plan", files / "p.json", "--data", files / "in.npz"
+    )
+    assert done.exit_code == 1
+    assert "search" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--budget", "0s"], "--budget 0s is no time above zero"),
+        (["--budget", "soon"], "--budget soon is no time above zero"),
+        (["--max-error", "0"], "--max-error 0 is no error above zero"),
+        (["--max-error", "nan"], "--max-error nan is no error above zero"),
+        (["--max-error", "1e-3", "--tolerance", "error=1e-2"], "--max-error and --tolerance both"),
+        (["--level", "unsafe-force-all"], "leaves nothing to tune"),
+        (["--metric", "no_such_module:f"], "cannot be imported"),
+        (["--data", "none.npz"], "none.npz"),
+    ],
+)
+def test_wrong_flags_are_refused(files, flags, said):
+    """In one line, and nothing is written."""
+    assert said in failure("tune", files / "m.onnx", "-o", files / "t.onnx", *flags)
+    assert not (files / "t.onnx").exists()
+
+
+@pytest.mark.parametrize("wrong", [{"x": np.full((8, 63), 1.0)}, {"y": np.zeros(1)}])
+def test_samples_that_do_not_fit_are_refused(files, wrong):
+    """In one line, and nothing is written."""
+    np.savez(files / "wrong.npz", **{k: v.astype(np.float32) for k, v in wrong.items()})
+    failure("tune", files / "m.onnx", "-o", files / "t.onnx", "--data", files / "wrong.npz")
+    assert not (files / "t.onnx").exists()
+
+
+def test_a_sample_that_is_not_finite_proves_nothing(files):
+    """NaN in, NaN out: exit code 1, and no search on it."""
+    np.savez(files / "nan.npz", x=np.full((8, 64), np.nan, np.float32))
+    done = run("tune", files / "m.onnx", "-o", files / "t.onnx", "--data", files / "nan.npz")
+    assert done.exit_code == 1
+    assert "proves nothing" in done.output
