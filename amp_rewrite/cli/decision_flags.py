@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from amp_rewrite import pipeline
+from amp_rewrite.cli import range_texts
 from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -68,6 +69,11 @@ _FLAGS = (
     click.option(
         "--gate", is_flag=True, help="Leave a model as it is that is predicted to be no faster in half."
     ),
+    repeatable(
+        "--range",
+        "NAME=LO:HI",
+        "The least and the greatest number of an input: bounds of all other values follow from them.",
+    ),
     click.option(
         "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
     ),
@@ -111,6 +117,7 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         keep_opset=flags["keep_opset"],
         device=devices.BY_NAME[flags["device"]],
         gate=flags["gate"],
+        ranges=range_texts.parse(flags["range"]),
     )
     return DecisionFlags(options, None, decided=bool(given))
 

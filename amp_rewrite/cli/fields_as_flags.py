@@ -20,6 +20,7 @@ FLAGS = {
     "Options.keep_opset": "--keep-opset",
     "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",
+    "Options.ranges": "--range",
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
     "baselines.save": "--update",

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.observed import Observed
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.bounds import bounding, unit_ranges
+from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring import classification, match_counts, paying, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
@@ -29,11 +33,14 @@ from amp_rewrite.rewriting.result_checks import IOType, io_types
 class ModelState:
     """Whether a model still has the form in which it was analysed: `rewrite` edits it in place.
 
-    `decisions` are those of the analysis, from the first call on that needs them.
+    `decisions` and `ranges` are those of the analysis, from the first call on that needs them, and `proven`
+    what the latter follow from.
     """
 
     is_edited: bool = False
     decisions: decisions.Decisions | None = None
+    proven: Proven | None = None
+    ranges: HalfRanges | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +64,30 @@ class Analysis:
     io: tuple[IOType, ...]
     state: ModelState
     predicted: tuple[str, ...]
+    facts: Facts
+    _seen: Observed
     _prices: Prices | None
     _report: Report
 
     def report(self) -> Report:
         """What is known of the rewrite before it happens."""
-        return self._report
+        ranges = self.state.ranges
+        return self._report if ranges is None else replace(self._report, ranges=ranges.counts)
+
+    def ranges(self) -> HalfRanges:
+        """What is known of the values of the units that are half: first called before an edit, or not at all.
+
+        Where ranges were declared it is there from the start, else it is computed here.
+        Raises OptionError when the model has been rewritten since.
+        """
+        if self.state.ranges is None:
+            self._refuse_edited()
+            if self.state.proven is None:
+                self.state.proven = bounding.find(self.loaded.model, self.facts, self.options)
+            halves = filter(self.painting.is_half, range(len(self.graph.units)))
+            half = self.options.half
+            self.state.ranges = unit_ranges.find(self.facts, halves, self.state.proven, self._seen, half)
+        return self.state.ranges
 
     def decisions(self) -> decisions.Decisions:
         """What is decided for every unit, and why; first called before an edit, or not at all."""
@@ -105,12 +130,17 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided, and the options by which; `replayed` holds where a saved plan decided."""
+    """What was decided, and the options by which; `replayed` holds where a saved plan decided.
+
+    `proven` is what was proven of values, None where nobody needed it yet, and `seen` what was observed.
+    """
 
     priced: Priced
     plan: Plan
     options: Options
     replayed: bool
+    proven: Proven | None
+    seen: Observed
 
 
 def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -> Analysis:
@@ -134,7 +164,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         gated=priced.gated,
         warnings=(*warnings, *predicted),
     )
-    return Analysis(
+    made = Analysis(
         loaded,
         graph,
         painting,
@@ -145,8 +175,13 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         warnings,
         matched,
         io_types(loaded.model, graph.types),
-        ModelState(),
+        ModelState(proven=decided.proven),
         predicted,
+        facts,
+        decided.seen,
         priced.prices,
         planned,
     )
+    if decided.proven is not None:
+        made.ranges()
+    return made

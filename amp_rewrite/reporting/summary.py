@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.explaining import form_sentences, predictions
+from amp_rewrite.explaining import form_sentences, predictions, range_sentences
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.report import Report
 
@@ -31,6 +31,9 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
     yield from prediction_lines(report.prediction)
+    if report.ranges is not None and report.ranges.half_units:
+        yield SummaryLine("ranges", range_sentences.counts(report.ranges, report.half))
+        yield from (SummaryLine("assumed", text) for text in range_sentences.assumed(report.ranges))
     if report.saturated:
         clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
         yield SummaryLine("masks", clamped)
