@@ -20,7 +20,7 @@ import onnx_ir as ir
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Observed
-from amp_rewrite.bounds import bounding
+from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
@@ -175,7 +175,9 @@ def _decide(
     loaded = stages.run("load", loading.load, source)
     prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
     facts = stages.run("analyse", gather, prepared, options, seen)
-    proven = stages.run("bound", _bound, prepared.model, facts, options)
+    proven = stages.run("bound", _bound, prepared.model, facts, options) if replay is None else None
+    if proven is not None:
+        facts = deciding.decided(facts, prepared.model.graph, proven, options)
     entries = stages.run("classify", replaying.classify, facts, options, replay)
     painting = stages.run("colour", replaying.colour, facts, entries, options, replay)
     priced = stages.run("predict", replaying.price, facts, painting, options, replay)
@@ -185,8 +187,8 @@ def _decide(
 
 
 def _bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
-    """What is proven of values, where ranges were declared; else it is found when somebody asks for it."""
-    return bounding.find(model, facts, options) if options.ranges else None
+    """What is proven of values, where that decides anything; else it is found when somebody asks for it."""
+    return bounding.find(model, facts, options) if deciding.needs(facts, options) else None
 
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:

@@ -1,4 +1,4 @@
-"""Rewrite and compare; on failure observe the values of the original, and rewrite once more."""
+"""Rewrite and compare; on failure without what was freed, then with what the original's values show."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ class ObservePolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """The steps; `rewrite` and `verify` run a second time if `observe` found values beyond half's range."""
+    """The steps; `rewrite` and `verify` run a second time if `observe` found values beyond half's range.
+
+    Where units are half because bounds prove that they fit, `rewrite_unfreed` leaves these as the list says.
+    """
 
     rewrite: Callable[[Observed], Result[Any]]
     verify: Callable[[Result[Any]], Verification]
     observe: Callable[[], Observed]
+    rewrite_unfreed: Callable[[Observed], Result[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +47,26 @@ class Outcome:
 
 
 def rewrite_and_verify(callbacks: Callbacks, half: Half, policy: ObservePolicy) -> Outcome:
-    """Rewrites and verifies a model, twice if the first verdict fails and observation can help.
+    """Rewrites and verifies a model, again without what was freed if the first verdict fails, and again if
+    that fails as well and observation can help.
 
     Raises what the callbacks raise.
     """
 
-    def attempt(seen: Observed) -> Outcome:
-        result = callbacks.rewrite(seen)
+    def attempt(rewrite: Callable[[Observed], Result[Any]], seen: Observed) -> Outcome:
+        result = rewrite(seen)
         return Outcome(result, callbacks.verify(result))
 
-    first = attempt(callbacks.observe() if policy is ObservePolicy.ALWAYS else {})
-    failed = isinstance(first.verification, Verdict) and first.verification.is_far
-    if policy is not ObservePolicy.ON_FAILURE or not failed:
+    rewrite, seen = callbacks.rewrite, callbacks.observe() if policy is ObservePolicy.ALWAYS else {}
+    first = attempt(rewrite, seen)
+    if _is_far(first) and first.result.report.freed and callbacks.rewrite_unfreed is not None:
+        rewrite = callbacks.rewrite_unfreed
+        first = attempt(rewrite, seen)
+    if policy is not ObservePolicy.ON_FAILURE or not _is_far(first):
         return first
     seen = callbacks.observe()
-    return attempt(seen) if any(value.is_beyond(half) for value in seen.values()) else first
+    return attempt(rewrite, seen) if any(value.is_beyond(half) for value in seen.values()) else first
+
+
+def _is_far(outcome: Outcome) -> bool:
+    return isinstance(outcome.verification, Verdict) and outcome.verification.is_far

@@ -55,10 +55,10 @@ def test_what_was_observed_counts_where_nothing_is_proven():
 
 
 def test_a_bound_beyond_half_proves_nothing():
-    """A factor of 2 is left: 40,000 fits into float16 and is not proven to; bfloat16 holds it easily."""
-    wide = Options(ranges={"x": (-40_000, 1)})
+    """A factor of 2 is left: a product of 30,000 is not proven to fit into float16; bfloat16 holds it."""
+    wide = Options(ranges={"x": (-30_000, 1)})
     assert known(model(TWO), wide)["first"].knowledge is Knowledge.UNKNOWN
-    half = Options(ranges={"x": (-40_000, 1)}, half="bfloat16")
+    half = Options(ranges={"x": (-30_000, 1)}, half="bfloat16")
     assert {each.knowledge for each in known(model(TWO), half).values()} <= {Knowledge.PROVEN}
 
 

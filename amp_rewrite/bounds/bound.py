@@ -54,7 +54,7 @@ UNKNOWN = Bound()
 
 def interval(low: float, high: float) -> Bound:
     """The bound of these ends; an end that float32 does not hold bounds nothing, and NaN neither."""
-    return Bound(_end(low), -_end(-high))
+    return Bound(_end(low), 0.0 - _end(-high))
 
 
 def _end(low: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -10,6 +10,7 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.bounds import given, propagation
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, symmetric
 from amp_rewrite.bounds.given import InputRange
+from amp_rewrite.bounds.known import Known
 from amp_rewrite.bounds.propagation import Bounds
 from amp_rewrite.policy.options import Options
 
@@ -18,21 +19,20 @@ from amp_rewrite.policy.options import Options
 class Proven:
     """The bounds of all values that nodes make; `inputs` are the ranges from which they follow.
 
-    `clamped` are those of the model whose masks are clamped, as the rewrite does it: the same where there are
-    none.
+    `clamped` are those of the model whose masks are clamped, as the rewrite does it.
     """
 
-    inputs: tuple[InputRange, ...] = ()
-    bounds: Bounds | None = None
-    clamped: Bounds | None = None
+    inputs: tuple[InputRange, ...]
+    known: Known
+    clamped: Bounds
 
     def of(self, value: ir.Value | None) -> Bound:
         """The bound of a value in float32."""
-        return (self.bounds or {}).get(value, UNKNOWN) if value is not None else UNKNOWN
+        return self.known.of(value)
 
     def of_clamped(self, value: ir.Value) -> Bound:
         """The bound of a value where masks are clamped."""
-        return (self.clamped or {}).get(value, UNKNOWN)
+        return self.clamped.get(value, UNKNOWN)
 
 
 MOST_NODES = 5_000
@@ -54,10 +54,17 @@ def find(model: ir.Model, facts: Facts, options: Options) -> Proven:
     entering, variable = given.bounds(model, inputs), given.variable(model)
     calls = frozenset(model.functions)
     known = propagation.find(facts.graph, entering, variable, options.half, functions=calls)
+    return Proven(inputs, known, known.bounds)
+
+
+def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, found: Proven) -> Proven:
+    """The same with what is proven where masks are clamped; nothing else where there are none."""
     masks = facts.ranges.masks
     if not masks:
-        return Proven(inputs, known.bounds, known.bounds)
-    fill = symmetric(options.half.fill)
-    fills = dict.fromkeys(masks, fill)
-    again = propagation.find(facts.graph, {**entering, **fills}, variable, options.half, known, calls)
-    return Proven(inputs, known.bounds, again.bounds)
+        return found
+    entering = given.bounds(model, found.inputs) | dict.fromkeys(masks, symmetric(options.half.fill))
+    calls = frozenset(model.functions)
+    again = propagation.find(
+        facts.graph, entering, found.known.variable, options.half, found.known, functions=calls
+    )
+    return replace(found, clamped=again.bounds)

@@ -51,7 +51,7 @@ def _upwards(norm: float) -> float:
     return max(norm * ELEMENTWISE, LEAST) if norm < MOST else math.inf
 
 
-def _norms_of(site: Site, along: Callable[[int, int | str | None], float]) -> list[float]:
+def norms_of(site: Site, along: Callable[[int, int | str | None], float]) -> list[float]:
     """What `along` says for every axis of the output, from its number (counted from the end) and its size."""
     out = site.out()
     return [] if out is None else [along(axis, out[-axis]) for axis in range(1, len(out) + 1)]
@@ -61,7 +61,7 @@ def _add(site: Site) -> Bound:
     a, b = site.bound(0), site.bound(1)
     found = widened(a.low + b.low, a.high + b.high)
     return with_norms(
-        found, _norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
+        found, norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
     )
 
 
@@ -74,7 +74,7 @@ def _subtract(site: Site) -> Bound:
             return interval(found.low, 0.0)
         return with_norms(found, _centred(site, reduced))
     return with_norms(
-        found, _norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
+        found, norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
     )
 
 
@@ -106,7 +106,7 @@ def _multiply(site: Site) -> Bound:
     gated = a if _is_gate(site.input(1), site.input(0)) else b if _is_gate(*site.node.inputs) else None
     if gated is not None:
         found = interval(max(found.low, dip(gated.low, SWISH)), found.high)
-    found = with_norms(found, _norms_of(site, lambda axis, size: _scaled(site, axis, size)))
+    found = with_norms(found, norms_of(site, lambda axis, size: _scaled(site, axis, size)))
     return found._replace(sums=_weighed(site))
 
 
@@ -146,7 +146,7 @@ def _divide(site: Site) -> Bound:
     inverse = reciprocal(site.bound(1))
     found = product(site.bound(0), inverse)
     return with_norms(
-        found, _norms_of(site, lambda axis, size: times(site.spread(0, axis, size), inverse.most))
+        found, norms_of(site, lambda axis, size: times(site.spread(0, axis, size), inverse.most))
     )
 
 
@@ -199,28 +199,6 @@ def _mean(site: Site) -> Bound:
     return loosened(found, times(found.most, summed(len(site.bounds)) - 1))
 
 
-def _largest(site: Site) -> Bound:
-    bounds = site.bounds
-    return Bound(max(b.low for b in bounds), max(b.high for b in bounds))
-
-
-def _least(site: Site) -> Bound:
-    bounds = site.bounds
-    return Bound(min(b.low for b in bounds), min(b.high for b in bounds))
-
-
-def _select(site: Site) -> Bound:
-    a, b = site.bound(1), site.bound(2)
-    found = with_norms(
-        hull(a, b),
-        _norms_of(
-            site, lambda axis, size: math.hypot(site.spread(1, axis, size), site.spread(2, axis, size))
-        ),
-    )
-    sums = [site.sums(port) for port, other in ((1, b), (2, a)) if other.low == other.high == 0]
-    return found._replace(sums=min(sums, default=math.inf))
-
-
 def _modulo(site: Site) -> Bound:
     return symmetric(site.bound(1).most)
 
@@ -228,13 +206,10 @@ def _modulo(site: Site) -> Bound:
 RULES: Mapping[str, Rule] = {
     "Add": _add,
     "Div": _divide,
-    "Max": _largest,
     "Mean": _mean,
-    "Min": _least,
     "Mod": _modulo,
     "Mul": _multiply,
     "Pow": _power,
     "Sub": _subtract,
     "Sum": _sum,
-    "Where": _select,
 }

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis import operators
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import (
+    choosing,
     contrib,
     elementwise,
     functions,
@@ -31,6 +32,7 @@ Bounds = Mapping[ir.Value, Bound]
 """The bound of every value; what is not there is not bounded."""
 
 RULES: Mapping[str, Rule] = {
+    **choosing.RULES,
     **contrib.RULES,
     **elementwise.RULES,
     **functions.RULES,

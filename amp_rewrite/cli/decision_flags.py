@@ -75,6 +75,11 @@ _FLAGS = (
         "The least and the greatest number of an input: bounds of all other values follow from them.",
     ),
     click.option(
+        "--no-free",
+        is_flag=True,
+        help="Keep in float32 what the list denies, also where bounds prove that it fits into half.",
+    ),
+    click.option(
         "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
     ),
 )
@@ -118,6 +123,7 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         device=devices.BY_NAME[flags["device"]],
         gate=flags["gate"],
         ranges=range_texts.parse(flags["range"]),
+        free=not flags["no_free"],
     )
     return DecisionFlags(options, None, decided=bool(given))
 

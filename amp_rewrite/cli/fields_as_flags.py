@@ -16,6 +16,7 @@ FLAGS = {
     "Options.io=HALF": "--io half",
     "Options.external_data=NEVER": "--external-data never",
     "Options.fold": "--no-fold",
+    "Options.free": "--no-free",
     "Options.gate": "--gate",
     "Options.keep_opset": "--keep-opset",
     "Options.keep_functions": "--keep-functions",

@@ -69,6 +69,8 @@ class RewriteJob:
     limit: TimeLimit
     on_plan: Callable[[Analysis], None]
     progress: Progress | None
+    again: bool = False
+    """Whether it was written before."""
 
     def run(self, policy: ObservePolicy) -> Outcome:
         """Rewrites and compares; raises as `pipeline.rewrite`, and with ALWAYS as `observe`.
@@ -79,7 +81,9 @@ class RewriteJob:
             raise self.original
         self._refuse_bad_data()
         look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
-        outcome = rewrite_and_verify(Callbacks(self._rewrite, self._compare, look), self.options.half, policy)
+        unfreed = replace(self, options=replace(self.options, free=False), again=True)
+        steps = Callbacks(self._rewrite, self._compare, look, unfreed._rewrite)
+        outcome = rewrite_and_verify(steps, self.options.half, policy)
         return self._with_blame(outcome, self.comparing)
 
     def _refuse_bad_data(self) -> None:
@@ -156,7 +160,7 @@ class RewriteJob:
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
     def _write(self, seen: Observed) -> Result[Any]:
-        overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and seen
+        overwritten = self.in_place and isinstance(self.original, onnx.ModelProto) and (seen or self.again)
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
             replace(self.options, external_data=ExternalData()) if overwritten else self.options,

@@ -84,9 +84,10 @@ class Analysis:
             self._refuse_edited()
             if self.state.proven is None:
                 self.state.proven = bounding.find(self.loaded.model, self.facts, self.options)
+            model, options = self.loaded.model, self.options
+            proven = bounding.with_clamped_masks(model, self.facts, options, self.state.proven)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
-            half = self.options.half
-            self.state.ranges = unit_ranges.find(self.facts, halves, self.state.proven, self._seen, half)
+            self.state.ranges = unit_ranges.find(self.facts, halves, proven, self._seen, options.half)
         return self.state.ranges
 
     def decisions(self) -> decisions.Decisions:
@@ -116,7 +117,7 @@ class Analysis:
         the model has been rewritten since.
         """
         self._refuse_edited()
-        entries = classification.classify(self.graph, self.findings, options)
+        entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
         return paying.pruned(self.graph, painting, options, self._prices).painting
 
@@ -154,9 +155,11 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
     observed = sum(entry.authority is Authority.OBSERVATION for entry in painting.entries)
+    proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
     planned = replace(
         found,
         observed=observed,
+        freed=sum(map(painting.is_half, proofs)),
         form_changes=prepared.changes,
         size_before=loaded.size,
         matched=matched,
@@ -182,6 +185,6 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         priced.prices,
         planned,
     )
-    if decided.proven is not None:
+    if decided.options.ranges:
         made.ranges()
     return made

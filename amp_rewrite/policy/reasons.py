@@ -85,6 +85,8 @@ _WORDS: Mapping[Reason, str] = {
     Reason.TO_PIXEL_COORDINATES: "ends as pixel coordinates, and half is exact for integers to {limit} only",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.OBSERVED_OVERFLOW: "{number:.3g} was seen in {value}, and {half} ends at {limit:.6g}",
+    Reason.DECLARED_OVERFLOW: "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
+    Reason.PROVEN_TAME: "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",
     Reason.ALLOW_LIST_ONLY: "not on the allow list, and only that is asked for",
     Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
     Reason.EVERYTHING_FORCED: "everything that the types allow is forced",

@@ -31,9 +31,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
     yield from prediction_lines(report.prediction)
-    if report.ranges is not None and report.ranges.half_units:
-        yield SummaryLine("ranges", range_sentences.counts(report.ranges, report.half))
-        yield from (SummaryLine("assumed", text) for text in range_sentences.assumed(report.ranges))
+    yield from range_lines(report)
     if report.saturated:
         clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
         yield SummaryLine("masks", clamped)
@@ -50,6 +48,16 @@ def lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("warning", warning)
     for fault in report.broken:
         yield SummaryLine("BROKEN", fault)
+
+
+def range_lines(report: Report) -> Iterator[SummaryLine]:
+    """What is known of values, where it was asked for, and what is half for it."""
+    if report.ranges is not None and report.ranges.half_units:
+        yield SummaryLine("ranges", range_sentences.counts(report.ranges, report.half))
+        yield from (SummaryLine("assumed", text) for text in range_sentences.assumed(report.ranges))
+    if report.freed:
+        proven = "which the list denies, and which bounds prove to fit"
+        yield SummaryLine("freed", f"{plural(report.freed, 'unit')} in {report.half} {proven}")
 
 
 def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:

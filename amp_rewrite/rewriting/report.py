@@ -43,7 +43,8 @@ class Report:
     `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
     `ranges` counts the half units whose values are proven or were observed to fit into half; None where no
     ranges were declared, and `Analysis.ranges` was not called before the edit. `observed` counts the units
-    kept in float32 because of observed values, and `matched` the nodes that match each pin, and each operator
+    kept in float32 because of observed values, `freed` those that are half because bounds prove that they fit
+    into it, whatever the list says, and `matched` the nodes that match each pin, and each operator
     moved to another list. `broken` are faults of the result (if there is one, the tool has failed),
     `warnings` what the user should know.
     """
@@ -57,6 +58,7 @@ class Report:
     saturated: int
     flushed: int
     observed: int = 0
+    freed: int = 0
     ranges: RangeCounts | None = None
     prediction: Prediction | None = None
     gated: bool = False
