@@ -10,6 +10,7 @@ from pathlib import Path
 from amp_rewrite.advice import advice
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.advice.compute_capability import Capability, of_this_machine
+from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.errors import ModelError, OptionError
@@ -43,7 +44,7 @@ class Explanation:
 
     `half` is the half type. `counted` is None where only a plan is at hand. `assumptions` say what the FLOPs
     rest on, `warnings` what a reader should know; `matched` counts what the user named. `form_changes` are
-    the nodes that took another form before anything was decided.
+    the nodes that took another form before anything was decided; the analysis, if any, knows more.
     """
 
     source: DecisionSource
@@ -55,6 +56,18 @@ class Explanation:
     warnings: tuple[str, ...] = ()
     matched: tuple[Matched, ...] = ()
     form_changes: tuple[FormChange, ...] = ()
+    _analysis: Analysis | None = None
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether the original is at hand, from which the ranges of values follow."""
+        return self._analysis is not None
+
+    def ranges(self) -> HalfRanges:
+        """What is known of the values of half units; OptionError where there is no model in float32."""
+        if self._analysis is None:
+            raise OptionError("the ranges of values follow from the original", remedy="explain that instead")
+        return self._analysis.ranges()
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
@@ -91,6 +104,7 @@ def of_analysis(made: Analysis, dims: Dims) -> Explanation:
         warnings=made.warnings,
         matched=made.matched,
         form_changes=made.report().form_changes,
+        _analysis=made,
     )
 
 

@@ -1,7 +1,7 @@
 """The story in one place: `_decide` has the stages up to the first edit, `rewrite` those from there.
 
-    load, prepare, analyse, classify, colour, predict, plan, freeze    what the model computes does not change
-    edit, tidy, annotate, write, check                                 what was decided is carried out
+    load, prepare, analyse, bound, classify, colour, predict, plan, freeze    what is computed does not change
+    edit, tidy, annotate, write, check                                        what was decided is carried out
 
 Each stage is a function of the room that it is named for; here stands only the order.
 """
@@ -21,6 +21,8 @@ from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.bounds import bounding, deciding
+from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
@@ -187,12 +189,20 @@ def _decide(
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
     prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
     facts = stages.run("analyse", gather, prepared, options, seen, faint)
+    proven = stages.run("bound", _bound, prepared.model, facts, options) if replay is None else None
+    if proven is not None:
+        facts = deciding.decided(facts, prepared.model.graph, proven, options)
     entries = stages.run("classify", replaying.classify, facts, options, replay)
     painting = stages.run("colour", replaying.colour, facts, entries, options, replay)
     priced = stages.run("predict", replaying.price, facts, painting, options, replay)
     planned = stages.run("plan", _plan, facts, priced, options)
-    decided = Decided(priced, planned, options, replayed=replay is not None)
+    decided = Decided(priced, planned, options, replay is not None, proven, seen)
     return stages.run("freeze", freeze, loaded, prepared, facts, decided)
+
+
+def _bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
+    """What is proven of values, where that decides anything; else it is found when somebody asks for it."""
+    return bounding.find(model, facts, options) if deciding.needs(facts, options) else None
 
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:

@@ -1,4 +1,4 @@
-"""Rewrite, compare, and rewrite once more by what that shows of values and outputs."""
+"""Rewrite, compare, and rewrite again: without what was freed, and by what values and outputs show."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ class Callbacks:
     """The steps; `rewrite` and `verify` run again if `observe` found more values beyond half's range, if a
     verdict shows outputs that half stores badly, and by the plan of `tune`; None where it finds none.
 
-    `observe` gives what is known with what it saw.
+    `observe` gives what is known with what it saw. `unfreed` are the steps that leave to the list what bounds
+    free of it; None where nothing can be freed.
     """
 
     rewrite: Callable[[Seen, Faint, SavedPlan | None], Result[Any]]
     verify: Callable[[Result[Any]], Verification]
     observe: Callable[[], Seen]
     tune: Callable[[Seen, Faint], Tuned | None]
+    unfreed: Callbacks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,9 @@ class Outcome:
 def rewrite_and_verify(
     callbacks: Callbacks, half: Half, policy: ObservePolicy, known: Seen = _NOTHING
 ) -> Outcome:
-    """Rewrites and verifies a model; again, where the first verdict fails and observation can help, where the
-    last products before outputs in float32 bring these nearer, and where it is tuned.
+    """Rewrites and verifies a model; again, where the first verdict fails, without what bounds freed, where
+    observation can help, where the last products before outputs in float32 bring these nearer, and where it
+    is tuned. What was taken back stays so in what follows.
 
     `known` is what was seen of its values before. Raises what the callbacks raise.
     """
@@ -77,6 +80,9 @@ def rewrite_and_verify(
     found = _attempt(callbacks, seen, _NONE)
     if policy is ObservePolicy.NEVER:
         return found
+    if found.is_far and found.result.report.freed and callbacks.unfreed is not None:
+        callbacks = callbacks.unfreed
+        found = _attempt(callbacks, seen, _NONE)
     if policy is ObservePolicy.ON_FAILURE and found.is_far:
         seen = callbacks.observe()
         if _beyond(seen, half) - _beyond(known, half):

@@ -96,7 +96,9 @@ def predicted(name: str, model: Path, options: Options) -> Row:
 
 def _unpruned(analysis: Analysis) -> list[bool]:
     """The colours as the rules give them."""
-    entries = classification.classify(analysis.graph, analysis.findings, analysis.options)
+    entries = classification.classify(
+        analysis.graph, analysis.findings, analysis.options, analysis.facts.freed
+    )
     painting = rules.paint(analysis.graph, entries, follow=analysis.options.follow)
     return [painting.is_half(unit.index) for unit in analysis.graph.units]
 

@@ -224,6 +224,19 @@ def hostile():
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
+def test_the_graph_can_be_coloured_by_range(browser, tmp_path):
+    """What is proven to fit into half has a colour of its own, what is not has another, float32 is pale."""
+    report = written(demo.network(), tmp_path, "--range", "image=0:1")
+    with Shown(browser, report) as shown:
+        shown.page.click("#by-range")
+        shown.page.click("#fit")
+        shown.page.wait_for_timeout(500)
+        assert shown.complaints == []  # reading pixels below makes the browser complain
+        assert shown.colour(shown.index("stem_conv3")) == shown.palette("known-proven")
+        assert shown.colour(shown.index("refine_matmul")) == shown.palette("known-unknown")
+        assert shown.colour(shown.index("rms_sqrt")) == shown.palette("frame")
+
+
 def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
     """Nothing of it runs or becomes an element, and its names are read as they are."""
     report = written(hostile(), tmp_path, "--no-check", "--no-verify")

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "amp_rewrite"
 ORDER = """
     escaping version errors console process arguments files
     numerics onnx_types policy model flops
-    preparing analysis costs colouring rewriting explaining
+    preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
     argument_checks pipeline explanation_sources tuning rewrite_and_verify mending
     testing onnx_ir_pass demo options half cli __init__ __main__

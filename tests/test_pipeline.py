@@ -29,7 +29,7 @@ def path(model, tmp_path):
     return tmp_path / "m.onnx"
 
 
-BEFORE = ["load", "prepare", "analyse", "classify", "colour", "predict", "plan", "freeze"]
+BEFORE = ["load", "prepare", "analyse", "bound", "classify", "colour", "predict", "plan", "freeze"]
 """The stages up to the first edit."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -36,6 +36,7 @@ class Facts:
     """The units of a model, its stored float32 tensors, and how their numbers fit into half.
 
     `findings` are what keeps single units in float32, by position; of several, that of the highest authority.
+    `freed` are units that a shipped list denies and that are proven tame, with the proof.
     `old_opset` says why nothing in the model can change, None where it can.
     """
 
@@ -44,6 +45,7 @@ class Facts:
     ranges: ranges.Ranges
     findings: Mapping[int, Evidence]
     old_opset: Evidence | None
+    freed: Mapping[int, Evidence] = field(default_factory=dict[int, Evidence])
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from amp_rewrite import pipeline
+from amp_rewrite.cli import range_texts
 from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -70,6 +71,16 @@ _FLAGS = (
         "--gate", is_flag=True, help="Leave a model as it is that is predicted to be no faster in half."
     ),
     repeatable(
+        "--range",
+        "NAME=LO:HI",
+        "The least and the greatest number of an input: bounds of all other values follow from them.",
+    ),
+    click.option(
+        "--no-free",
+        is_flag=True,
+        help="Keep in float32 what the list denies, also where bounds prove that it fits into half.",
+    ),
+    repeatable(
         "--observed",
         "FILE",
         "Keep in float32 what was seen to leave half's range: what --save-observed wrote.",
@@ -123,6 +134,8 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         keep_opset=flags["keep_opset"],
         device=devices.BY_NAME[flags["device"]],
         gate=flags["gate"],
+        ranges=range_texts.parse(flags["range"]),
+        free=not flags["no_free"],
     )
     return DecisionFlags(options, None, decided=bool(given), seen=_observed(flags["observed"]))
 

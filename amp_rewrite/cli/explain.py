@@ -37,6 +37,11 @@ PLAN = ".json"
 @click.argument("node", required=False)
 @click.option("--all", "all_", is_flag=True, help="Every part of the model with its reason, a line each.")
 @click.option("--why-cast", metavar="VALUE", help="Why a Cast of this value, or one that outputs it, exists.")
+@click.option(
+    "--ranges",
+    is_flag=True,
+    help="Every part in half: whether its values are proven, or were observed, to fit into half.",
+)
 @click.option("--advice", is_flag=True, help="What would make half faster on Tensor Cores, and at what cost.")
 @click.option(
     "--device-capability",
@@ -52,6 +57,7 @@ def explain(
     node: str | None,
     all_: bool,
     why_cast: str | None,
+    ranges: bool,
     advice: bool,
     device_capability: str | None,
     dim: tuple[str, ...],
@@ -64,7 +70,9 @@ def explain(
     MODEL is a model, one that was rewritten (it carries its reasons), or a saved plan. No model is written.
     NODE is the name of a node, or of one of its outputs.
     """
-    query = Query(node=node, why_cast=why_cast, all_=all_, advice=advice, capability=device_capability)
+    query = Query(
+        node=node, why_cast=why_cast, all_=all_, ranges=ranges, advice=advice, capability=device_capability
+    )
     query.refuse_contradictions()
     dims = input_flags.dims(dim)
     placed: PlacementView | None = None

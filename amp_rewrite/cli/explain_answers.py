@@ -24,18 +24,20 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Asks for a node, a Cast, all units, or advice (for a compute capability); else for the causes."""
+    """Asks for a node, a Cast, all units, ranges, or advice (for a capability); else for the causes."""
 
     node: str | None
     why_cast: str | None
     all_: bool
+    ranges: bool
     advice: bool
     capability: str | None
 
     def refuse_contradictions(self) -> None:
         """OptionError for two queries at once, and for a device without --advice."""
         asked = [("NODE", self.node), ("--why-cast", self.why_cast)]
-        asked += [("--all", self.all_ or None), ("--advice", self.advice or None)]
+        asked += [("--all", self.all_ or None), ("--ranges", self.ranges or None)]
+        asked += [("--advice", self.advice or None)]
         given = [name for name, value in asked if value is not None]
         if len(given) > 1:
             raise OptionError(f"{' and '.join(given)} cannot be combined", remedy="ask for one at a time")
@@ -48,6 +50,8 @@ class Query:
             return _answer_advice(console, found, self.capability)
         if self.all_:
             return _answer_all(console, found)
+        if self.ranges:
+            return _answer_ranges(console, found)
         if self.why_cast is not None:
             return _answer_cast(console, found, self.why_cast)
         if self.node is not None:
@@ -59,6 +63,13 @@ def _answer_all(console: Console, found: Explanation) -> Answer:
     terminal_explain.print_units(console, found.decisions)
     units = range(len(found.decisions.all))
     return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
+
+
+def _answer_ranges(console: Console, found: Explanation) -> Answer:
+    known = found.ranges()
+    terminal_explain.print_ranges(console, found.decisions, known, found.half)
+    units = [{"unit": str(found.decisions.all[unit]), **each.to_json()} for unit, each in known.units.items()]
+    return {"ranges": {**known.counts.to_json(), "units": units}}
 
 
 def _answer_causes(console: Console, found: Explanation) -> Answer:

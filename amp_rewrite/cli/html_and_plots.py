@@ -150,7 +150,8 @@ def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: H
     counted = _measured(found)
     drawn = graph_drawing.build(model.graph, counted.types, found.decisions, planned, counted.flops)
     binades = plots.binades_of_stored(constants.find(model).values())
-    return html_report.decision_view(drawn, found.decisions, found.causes, binades, to)
+    ranges = found.ranges().units if found.has_ranges else {}
+    return html_report.decision_view(drawn, found.decisions, found.causes, binades, to, ranges)
 
 
 def _measured(found: Explanation) -> FlopCount:

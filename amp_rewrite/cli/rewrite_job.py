@@ -126,10 +126,15 @@ class RewriteJob:
         return tried_flags.with_tried(outcome, self.options, None if self.replay else again)
 
     def _done(self, policy: ObservePolicy) -> Outcome:
-        look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
-        steps = Callbacks(self._rewrite, self._compare, look, self._tune)
-        outcome = rewrite_and_verify(steps, self.options.half, policy, self._known)
+        outcome = rewrite_and_verify(self._steps(policy), self.options.half, policy, self._known)
         return self._with_blame(outcome, self.comparing)
+
+    def _steps(self, policy: ObservePolicy) -> Callbacks:
+        look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
+        unfreed = None
+        if self.replay is None and self.options.free:
+            unfreed = replace(self, options=replace(self.options, free=False))._steps(policy)
+        return Callbacks(self._rewrite, self._compare, look, self._tune, unfreed)
 
     def _refuse_bad_data(self) -> None:
         """FeedError, before anything is written, for inputs that were asked for and cannot be had.
@@ -298,8 +303,13 @@ def _search(tuned: Tuned | None) -> Search:
 
 
 def _without_decisions(options: Options) -> Options:
-    """What a plan does not decide."""
-    return Options(check=options.check, metadata=options.metadata, external_data=options.external_data)
+    """What a plan does not decide; of declared ranges the report speaks."""
+    return Options(
+        check=options.check,
+        metadata=options.metadata,
+        external_data=options.external_data,
+        ranges=options.ranges,
+    )
 
 
 def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:

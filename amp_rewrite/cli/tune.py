@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from amp_rewrite.bounds import bounding
 from amp_rewrite.cli import job_reports, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
@@ -124,6 +125,8 @@ def tune(
         def on_plan(analysis: Analysis) -> None:
             if save_plan is not None:
                 job_reports.save_plan(save_plan, analysis, pages.dims)
+            if json_ is not None or bounding.is_quick(analysis.facts):
+                analysis.ranges()
             if report_files.asked:
                 pages.record(analysis)
 

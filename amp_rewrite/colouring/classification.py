@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -21,8 +22,10 @@ Findings = Mapping[int, Evidence]
 """What analyses know of units, by position: why they must stay float32."""
 
 
-def classify(graph: UnitGraph, findings: Findings, options: Options) -> tuple[Entry, ...]:
-    """What holds of every unit: its kind, why, and who says so.
+def classify(
+    graph: UnitGraph, findings: Findings, options: Options, freed: Findings = MappingProxyType({})
+) -> tuple[Entry, ...]:
+    """What holds of every unit: its kind, why, and who says so; `freed` are proven to need no denial.
 
     Raises OptionError for a pin that matches no node, that asks for what no schema allows, or that another
     pin contradicts.
@@ -36,6 +39,9 @@ def classify(graph: UnitGraph, findings: Findings, options: Options) -> tuple[En
         as_whole = listed(*spelled.operator, frozenset((options.half.tensor,)), runs=True)
         as_part = listed(*spelled.operator, unit.allowed, unit.runs)
         entries[index] = _as_spelled(entries[index], spelled, as_whole, as_part)
+    for index, evidence in freed.items() if options.level is Level.DEFAULT else ():
+        if _is_denied_for_range(entries[index]):
+            entries[index] = Entry(Kind.INFER, evidence, follow=True)
     for index, evidence in findings.items():
         if options.level is not Level.UNSAFE_FORCE_ALL or evidence.authority.outranks(Authority.FORCE_ALL):
             _hold(entries, index, evidence)
@@ -44,6 +50,16 @@ def classify(graph: UnitGraph, findings: Findings, options: Options) -> tuple[En
             entries[unit.index] = Entry(Kind.FIXED, evidence)
     _pin(graph, entries, options.pins)
     return tuple(entries)
+
+
+def _is_denied_for_range(entry: Entry) -> bool:
+    """Whether the shipped list for float16 denies it, and not the user, by whatever list."""
+    listed = entry.authority is Authority.LIST and entry.evidence.subject == DEFAULT
+    return listed and entry.kind is Kind.DENY
+
+
+DEFAULT = "default"
+"""The shipped list for float16: what it denies overflows."""
 
 
 def _as_spelled(own: Entry, spelled: Spelled, whole: Entry, part: Entry) -> Entry:

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.bounds import bounding, unit_ranges
+from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring import classification, match_counts, paying, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
@@ -17,7 +21,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, predictions, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
-from amp_rewrite.policy.evidence import Evidence, Reason
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
@@ -30,11 +34,14 @@ from amp_rewrite.rewriting.result_checks import IOType, io_types
 class ModelState:
     """Whether a model still has the form in which it was analysed: `rewrite` edits it in place.
 
-    `decisions` are those of the analysis, from the first call on that needs them.
+    `decisions` and `ranges` are those of the analysis, from the first call on that needs them, and `proven`
+    what the latter follow from.
     """
 
     is_edited: bool = False
     decisions: decisions.Decisions | None = None
+    proven: Proven | None = None
+    ranges: HalfRanges | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +65,31 @@ class Analysis:
     io: tuple[IOType, ...]
     state: ModelState
     predicted: tuple[str, ...]
+    facts: Facts
+    _seen: Seen
     _prices: Prices | None
     _report: Report
 
     def report(self) -> Report:
         """What is known of the rewrite before it happens."""
-        return self._report
+        ranges = self.state.ranges
+        return self._report if ranges is None else replace(self._report, ranges=ranges.counts)
+
+    def ranges(self) -> HalfRanges:
+        """What is known of the values of the units that are half: first called before an edit, or not at all.
+
+        Where ranges were declared it is there from the start, else it is computed here.
+        Raises OptionError when the model has been rewritten since.
+        """
+        if self.state.ranges is None:
+            self._refuse_edited()
+            if self.state.proven is None:
+                self.state.proven = bounding.find(self.loaded.model, self.facts, self.options)
+            model, options = self.loaded.model, self.options
+            proven = bounding.with_clamped_masks(model, self.facts, options, self.state.proven)
+            halves = filter(self.painting.is_half, range(len(self.graph.units)))
+            self.state.ranges = unit_ranges.find(self.facts, halves, proven, self._seen, options.half)
+        return self.state.ranges
 
     def decisions(self) -> decisions.Decisions:
         """What is decided for every unit, and why; first called before an edit, or not at all."""
@@ -92,7 +118,7 @@ class Analysis:
         the model has been rewritten since.
         """
         self._refuse_edited()
-        entries = classification.classify(self.graph, self.findings, options)
+        entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
         return paying.pruned(self.graph, painting, options, self._prices).painting
 
@@ -106,12 +132,17 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided, and the options by which; `replayed` holds where a saved plan decided."""
+    """What was decided, and the options by which; `replayed` holds where a saved plan decided.
+
+    `proven` is what was proven of values, None where nobody needed it yet, and `seen` what was observed.
+    """
 
     priced: Priced
     plan: Plan
     options: Options
     replayed: bool
+    proven: Proven | None
+    seen: Seen
 
 
 def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -> Analysis:
@@ -125,11 +156,13 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
     reasons = Counter(entry.evidence.reason for entry in painting.entries)
+    proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
     planned = replace(
         found,
         observed=reasons[Reason.OBSERVED_OVERFLOW],
         sensitive=reasons[Reason.SENSITIVE],
         faint=_faint(painting),
+        freed=sum(map(painting.is_half, proofs)),
         form_changes=prepared.changes,
         size_before=loaded.size,
         matched=matched,
@@ -137,7 +170,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         gated=priced.gated,
         warnings=(*warnings, *predicted),
     )
-    return Analysis(
+    made = Analysis(
         loaded,
         graph,
         painting,
@@ -148,11 +181,16 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         warnings,
         matched,
         io_types(loaded.model, graph.types),
-        ModelState(),
+        ModelState(proven=decided.proven),
         predicted,
+        facts,
+        decided.seen,
         priced.prices,
         planned,
     )
+    if decided.options.ranges:
+        made.ranges()
+    return made
 
 
 def _faint(painting: Painting) -> dict[str, float]:

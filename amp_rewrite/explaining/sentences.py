@@ -71,7 +71,8 @@ def _because(decision: Decision, cause: str) -> str:
     if rule is Rule.LEFT:
         return _LEFT.get(kind, f"stays float32: {own}")
     if rule in _ON_THE_WAY:
-        return f"{_ON_THE_WAY[rule]} {cause or _GONE}"
+        proof = f"{own}; " if decision.entry.authority is Authority.PROOF else ""
+        return f"{proof}{_ON_THE_WAY[rule]} {cause or _GONE}"
     return f"{'allowed' if rule is Rule.ALLOW else 'denied'}: {own}"
 
 

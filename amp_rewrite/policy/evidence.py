@@ -16,8 +16,9 @@ class Authority(enum.Enum):
     RUNTIME_BUG: a runtime would refuse the result, or crash on it. FORCE_ALL: the level that forces whatever
     the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
     recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
-    lists differently. TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. LIST: an
-    operator list. PREDICTION: times that are predicted for a device; it takes from half, and never gives.
+    lists differently. TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. PROOF:
+    bounds of values that hold for every input, which free what a list denies for its range. LIST: an operator
+    list. PREDICTION: times that are predicted for a device; it takes from half, and never gives.
     """
 
     SCHEMA = "schema"
@@ -31,6 +32,7 @@ class Authority(enum.Enum):
     LEVEL = "level"
     TARGET = "target"
     IDIOM = "idiom"
+    PROOF = "proof"
     LIST = "list"
     PREDICTION = "prediction"
 
@@ -81,6 +83,8 @@ class Reason(enum.Enum):
     OBSERVED_OVERFLOW = "observed overflow"
     SENSITIVE = "sensitive"
     FAINT_OUTPUT = "faint output"
+    DECLARED_OVERFLOW = "declared overflow"
+    PROVEN_TAME = "proven tame"
     # levels, targets, lists
     ALLOW_LIST_ONLY = "allow list only"
     INFER_AS_DENY = "infer as deny"

@@ -12,9 +12,11 @@ from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy import devices, targets
+from amp_rewrite.policy import ranges as declared_ranges
 from amp_rewrite.policy.devices import H200, Device
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.operator_lists import OpLists, load, shipped
+from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
 
 
@@ -95,6 +97,8 @@ class Options:
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
     type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are
     predicted not to pay there stay float32, and with `gate` the model as a whole, if that is predicted of it.
+    `ranges` declares the least and the greatest number of inputs, by name: values are bounded from them, and
+    with `free` what the shipped list denies for its range is not denied where bounds prove that it fits.
     `follow` is the rule that keeps a matrix product and what follows it in one piece. `io` types the inputs
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
@@ -124,6 +128,8 @@ class Options:
     external_data: ExternalData
     device: Device
     gate: bool
+    ranges: Ranges
+    free: bool
 
     def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
         self,
@@ -143,6 +149,8 @@ class Options:
         external_data: ExternalData | Beside | str = _AS_IT_WAS,
         device: Device | str = H200,
         gate: bool = False,
+        ranges: Ranges | None = None,
+        free: bool = True,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
@@ -161,6 +169,8 @@ class Options:
         hold("external_data", _external_data(external_data))
         hold("device", arguments.named("Options.device", device, Device, devices.BY_NAME))
         hold("gate", arguments.flag("Options.gate", gate))
+        hold("free", arguments.flag("Options.free", free))
+        hold("ranges", declared_ranges.checked("Options.ranges", ranges))
 
     @property
     def only_grappler(self) -> bool:

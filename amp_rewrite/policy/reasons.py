@@ -92,6 +92,8 @@ _WORDS: Mapping[Reason, str] = {
     Reason.FAINT_OUTPUT: (
         "it makes output {value}, where rounding to {half} alone costs {number:.1e} of it, above {limit:.1e}"
     ),
+    Reason.DECLARED_OVERFLOW: "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
+    Reason.PROVEN_TAME: "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",
     Reason.ALLOW_LIST_ONLY: "not on the allow list, and only that is asked for",
     Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
     Reason.EVERYTHING_FORCED: "everything that the types allow is forced",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from amp_rewrite.explaining import range_sentences
 from amp_rewrite.reporting import pictures, verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
 from amp_rewrite.reporting.executed_graph import ExecutedGraph, PlacementView
-from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport
+from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport, UnitReason
 from amp_rewrite.running.verdict import Output
 
 
@@ -23,11 +24,18 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "verification": _plain_verdict(report.evidence),
         **_plain_graph(view.graph),
         "causes": [asdict(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
-        "reasons": [{**r.step.to_json(), "cause": r.cause, "box": r.box} for r in view.reasons],
+        "reasons": [_plain_reason(reason) for reason in view.reasons],
         "errors": list(map(_plain_error, report.errors)),
         "pictures": list(map(pictures.plain, report.pictures.values())),
         "placement": _plain_placement(report.placement) if report.placement else None,
     }
+
+
+def _plain_reason(reason: UnitReason) -> dict[str, Any]:
+    """Why a unit has its colour, and for a half unit what is known of its values."""
+    known = reason.range
+    told = known and {"knowledge": known.knowledge.value, "text": range_sentences.of_unit(known)}
+    return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box, "range": told}
 
 
 def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:

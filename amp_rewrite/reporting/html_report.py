@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.bounds.unit_ranges import UnitRange
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
@@ -31,12 +32,14 @@ from amp_rewrite.running.verdict import Verdict
 class UnitReason:
     """The first step of a unit's chain of causes, the unit that is its cause, and the unit's box.
 
-    `box` is None for a unit that is no longer in a rewritten model.
+    `box` is None for a unit that is no longer in a rewritten model. `range` says what is known of the values
+    of a half unit, None where nobody looked.
     """
 
     step: Step
     cause: int | None
     box: int | None
+    range: UnitRange | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +139,22 @@ PICTURES = ("errors", "ranges", "sensitivity", "search", "latency")
 
 
 def decision_view(
-    drawn: DrawnGraph, decisions: Decisions, causes: Iterable[RootCause], stored: Binades, half: Half
+    drawn: DrawnGraph,
+    decisions: Decisions,
+    causes: Iterable[RootCause],
+    stored: Binades,
+    half: Half,
+    ranges: Mapping[int, UnitRange] | None = None,
 ) -> DecisionView:
-    """The decisions about a model for its report."""
+    """The decisions about a model for its report; `ranges` has what is known of half units, by position."""
     box_of = {unit: i for i, box in enumerate(drawn.boxes) for unit in box.units}
     reasons = (
-        UnitReason(sentences.first_step(decisions, unit), decisions.cause(unit), box_of.get(unit))
+        UnitReason(
+            sentences.first_step(decisions, unit),
+            decisions.cause(unit),
+            box_of.get(unit),
+            (ranges or {}).get(unit),
+        )
         for unit in range(len(decisions.all))
     )
     drawn_causes = (

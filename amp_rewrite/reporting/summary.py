@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.explaining import form_sentences, predictions
+from amp_rewrite.explaining import form_sentences, predictions, range_sentences
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
@@ -32,6 +32,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
     yield from prediction_lines(report.prediction)
+    yield from range_lines(report)
     yield from _stored(report)
     yield from _found_by_runs(report)
     for text in form_sentences.summary(report.form_changes):
@@ -41,6 +42,16 @@ def lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("warning", warning)
     for fault in report.broken:
         yield SummaryLine("BROKEN", fault)
+
+
+def range_lines(report: Report) -> Iterator[SummaryLine]:
+    """What is known of values, where it was asked for, and what is half for it."""
+    if report.ranges is not None and report.ranges.half_units:
+        yield SummaryLine("ranges", range_sentences.counts(report.ranges, report.half))
+        yield from (SummaryLine("assumed", text) for text in range_sentences.assumed(report.ranges))
+    if report.freed:
+        proven = "which the list denies, and which bounds prove to fit"
+        yield SummaryLine("freed", f"{plural(report.freed, 'unit')} in {report.half} {proven}")
 
 
 def _stored(report: Report) -> Iterator[SummaryLine]:

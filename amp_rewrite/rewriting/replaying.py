@@ -15,7 +15,7 @@ def classify(facts: Facts, options: Options, replay: SavedPlan | None) -> tuple[
     """The entries of all units. Raises OptionError for a pin, and PlanError for a plan, that does not fit."""
     if replay is not None:
         return replay.entries(facts.graph)
-    return classification.classify(facts.graph, facts.findings, options)
+    return classification.classify(facts.graph, facts.findings, options, facts.freed)
 
 
 def colour(facts: Facts, entries: tuple[Entry, ...], options: Options, replay: SavedPlan | None) -> Painting:

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.bounds.unit_ranges import RangeCounts
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.prediction import Prediction
@@ -40,11 +41,14 @@ class Report:
     nothing is half; where the model is `gated`, they are what half would have taken.
     `form_changes` are what was changed, in float32, before anything was decided.
     `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
-    `observed` counts the units kept in float32 because of observed values, `sensitive` those whose rounding
-    adds too much to the error of the outputs, `faint` are the outputs whose last products are, each with the
-    error that rounding it alone makes, and `matched` counts the nodes that match each pin,
-    and each operator moved to another list. `broken` are faults of the result (if there is one, the tool has
-    failed), `warnings` what the user should know.
+    `ranges` counts the half units whose values are proven or were observed to fit into half; None where no
+    ranges were declared, and `Analysis.ranges` was not called before the edit. `observed` counts the units
+    kept in float32 because of observed values, `sensitive` those whose rounding adds too much to the error of
+    the outputs, `freed` those that are half because bounds prove that they fit into it, whatever the list
+    says; `faint` are the outputs whose last products are float32, each with the error that rounding it alone
+    makes, and `matched` counts the nodes that match each pin, and each operator moved to another list.
+    `broken` are faults of the result (if there is one, the tool has failed), `warnings` what the user should
+    know.
     """
 
     half: str
@@ -58,6 +62,8 @@ class Report:
     observed: int = 0
     sensitive: int = 0
     faint: dict[str, float] = field(default_factory=dict[str, float])
+    freed: int = 0
+    ranges: RangeCounts | None = None
     prediction: Prediction | None = None
     gated: bool = False
     form_changes: tuple[FormChange, ...] = ()
@@ -78,7 +84,12 @@ class Report:
         """The same as plain data."""
         changes = [{**asdict(change), "kind": change.kind.value} for change in self.form_changes]
         plain = {"ok": self.ok, "form_changes": changes, "seconds": dict(self.seconds)}
-        return asdict(self) | plain | {"prediction": self.prediction and self.prediction.to_json()}
+        ranges = self.ranges and self.ranges.to_json()
+        return (
+            asdict(self)
+            | plain
+            | {"ranges": ranges, "prediction": self.prediction and self.prediction.to_json()}
+        )
 
 
 class Extent(enum.IntEnum):

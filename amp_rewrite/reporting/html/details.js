@@ -103,7 +103,7 @@ const Details = (() => {
   }
 
   function step(data, unit, depth, go) {
-    const { box, unit: unitName, colour, rule, kind, reason } = data.reasons[unit];
+    const { box, unit: unitName, colour, rule, kind, reason, range } = data.reasons[unit];
     const link = !depth ? null : box === null ? name(unitName) : boxLink(data, box, go);
     const facts = el(
       "span",
@@ -113,8 +113,13 @@ const Details = (() => {
     return el(
       "li",
       { class: colour },
-      ...[link, facts, el("span", { class: "reason" }, name(reason))].filter(Boolean),
+      ...[link, facts, el("span", { class: "reason" }, name(reason)), depth ? null : known(range)].filter(Boolean),
     );
+  }
+
+  /** What is known of the values of a half unit. */
+  function known(range) {
+    return range ? el("span", { class: "reason" }, `${range.knowledge} to stay in range: `, name(range.text)) : null;
   }
 
   function boxLink(data, index, go) {

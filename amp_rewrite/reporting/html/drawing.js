@@ -19,6 +19,9 @@ const Drawing = (() => {
     "select",
     "error-low",
     "error-high",
+    "known-proven",
+    "known-observed",
+    "known-unknown",
   ];
   const KINDS = ["allow", "infer", "clear", "deny", "fixed", "fused", "inserted", "cpu"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
@@ -128,10 +131,11 @@ const Drawing = (() => {
     context.globalAlpha = 1;
   }
 
-  /** The colour of a box by its weight, from 0 to 1; boxes without a weight are pale. */
+  /** The colour of a box by its weight: from 0 to 1, or the name of a colour; boxes without one are pale. */
   function weighed({ look, colours }, index) {
     const weight = look.weigh(index);
-    return weight === null ? colours.frame : colours.scale(weight);
+    if (weight === null) return colours.frame;
+    return typeof weight === "string" ? colours[weight] : colours.scale(weight);
   }
 
   /** A text colour that is readable on a box. */

@@ -20,6 +20,7 @@
   byId("verdict").textContent = verdict;
   byId("verdict").className = `verdict ${state}`;
   const executed = Execution.graphOf(data);
+  const hasRanges = data.reasons.some(({ range }) => range);
   const [goPlanned, goExecuted] = [data, executed].map((graph) => (index) => {
     use(graph);
     select(index);
@@ -51,7 +52,9 @@
     document.querySelector(`input[name=graph][value=${graph === data ? "planned" : "executed"}]`).checked = true;
     document.body.dataset.graph = graph === data ? "planned" : "executed";
     byId("by-error").disabled = !graph.errors.length;
-    if (!graph.errors.length) document.querySelector("input[name=mode][value=precision]").click();
+    byId("by-range").disabled = graph !== data || !hasRanges;
+    if (document.querySelector("input[name=mode]:checked").disabled)
+      document.querySelector("input[name=mode][value=precision]").click();
     view.use(sceneOf(graph));
     search.use(graph);
   }
@@ -115,9 +118,20 @@
     return (index) => (worst.has(index) ? scale(worst.get(index) || 1e-9) : null);
   }
 
+  /** The colour of what is known of the units of a box: of that of which least is known; null for no half unit. */
+  function ranges() {
+    const order = ["unknown", "observed", "proven"];
+    return (index) => {
+      const units = shown === data ? data.boxes[index].units : [];
+      const known = units.map((unit) => data.reasons[unit].range?.knowledge);
+      const least = order.find((word) => known.includes(word));
+      return least ? `known-${least}` : null;
+    };
+  }
+
   function setMode(mode) {
     document.body.dataset.mode = mode;
-    view.set({ weigh: mode === "error" ? errors() : null });
+    view.set({ weigh: mode === "error" ? errors() : mode === "range" ? ranges() : null });
   }
 
   byId("graphs").hidden = !executed;
@@ -125,6 +139,7 @@
     input.addEventListener("change", () => use(input.value === "planned" ? data : executed));
   });
   byId("by-error").disabled = !data.errors.length;
+  byId("by-range").disabled = !hasRanges;
   document.querySelectorAll("input[name=mode]").forEach((input) => {
     input.addEventListener("change", () => setMode(input.value));
   });

@@ -1,0 +1,59 @@
+"""Units that read what is declared to leave the range of half."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.observed import HEADROOM
+from amp_rewrite.analysis.operators import MOVERS, effective_op
+from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.bounds.given import InputRange, Source
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+
+
+def find(facts: Facts, root: ir.Graph, proven: Proven, half: Half) -> Mapping[int, Evidence]:
+    """The units that an input is declared to reach which exceeds half, with HEADROOM, at once or moved.
+
+    What operators compute of it is bounded from above only, and need not be that large.
+    """
+    masking = {unit for units in facts.ranges.masks.values() for unit in units}
+    inputs = {value.name: value for value in root.inputs}
+    found: dict[int, Evidence] = {}
+    for each in proven.inputs:
+        if each.source is Source.DECLARED and _exceeds(each, half):
+            for unit in _reached(facts, inputs[each.name], proven, half.largest / HEADROOM):
+                if unit not in masking:
+                    found.setdefault(unit, _evidence(each, half))
+    return found
+
+
+def _exceeds(found: InputRange, half: Half) -> bool:
+    """An end that is infinite declares nothing."""
+    ends = [abs(end) for end in (found.low, found.high) if math.isfinite(end)]
+    return max(ends, default=0.0) * HEADROOM > half.largest
+
+
+def _evidence(found: InputRange, half: Half) -> Evidence:
+    number = max((end for end in (found.low, found.high) if math.isfinite(end)), key=abs)
+    reason = Reason.DECLARED_OVERFLOW
+    return Evidence(Authority.RANGE, reason, found.name, number, half.largest, half.name)
+
+
+def _reached(facts: Facts, start: ir.Value, proven: Proven, most: float) -> dict[int, None]:
+    """The units that read a value, or what movers make of it that may be as large."""
+    graph = facts.graph
+    found: dict[int, None] = {}
+    todo = [start]
+    while todo:
+        for unit, _ in graph.uses.get(todo.pop(), ()):
+            if unit in found:
+                continue
+            found[unit] = None
+            if effective_op(graph.units[unit].node) in MOVERS:
+                todo += [value for value in graph.units[unit].defs if not proven.of(value).most <= most]
+    return found

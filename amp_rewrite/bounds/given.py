@@ -1,0 +1,130 @@
+"""What the inputs of a model hold: what a user declares, and what is assumed of images, masks and ids."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from amp_rewrite.bounds import stored_bounds
+from amp_rewrite.bounds.bound import UNKNOWN, Bound, interval
+from amp_rewrite.errors import OptionError
+from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
+from amp_rewrite.policy.ranges import Ranges
+
+_PIXEL = 255.0
+_CHANNELS = (1, 3)
+_IMAGE_RANK = 4
+_CARRIED = re.compile("mask|past|cache|key|value|state|hidden", re.IGNORECASE)
+"""Names of inputs of rank 4 that are no images."""
+
+
+class Source(enum.Enum):
+    """Where a range comes from: the user, what looks like an image, a mask, or ids of a table."""
+
+    DECLARED = "declared"
+    IMAGE = "image"
+    MASK = "mask"
+    IDS = "ids"
+
+
+@dataclass(frozen=True, slots=True)
+class InputRange:
+    """The range of an input, and why."""
+
+    name: str
+    low: float
+    high: float
+    source: Source
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data; None for an end that there is not."""
+        low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
+        return {"name": self.name, "low": low, "high": high, "source": self.source.value}
+
+
+def variable(model: ir.Model) -> frozenset[ir.Value]:
+    """The stored values that a caller can override: initializers that are inputs, from IR version 4 on."""
+    if model.ir_version < CONSTANT_INPUTS_BELOW:
+        return frozenset()
+    return frozenset(value for value in model.graph.inputs if value.is_initializer())
+
+
+def ranges(model: ir.Model, declared: Ranges) -> tuple[InputRange, ...]:
+    """The ranges of a model's inputs, as far as there are any.
+
+    Raises OptionError for a declared range of what is no input, or none of numbers.
+    """
+    can_be_set = model.ir_version >= CONSTANT_INPUTS_BELOW
+    inputs = {v.name or "": v for v in model.graph.inputs if can_be_set or not v.is_initializer()}
+    for name in declared:
+        _check(name, inputs)
+    return tuple(_ranges(inputs, declared))
+
+
+def _check(name: str, inputs: Mapping[str, ir.Value]) -> None:
+    if name not in inputs:
+        remedy = f"give those of {', '.join(inputs)}" if inputs else "it has none at all"
+        raise OptionError(f"`Options.ranges` has '{name}', which is no input of the model", remedy=remedy)
+    dtype = inputs[name].dtype
+    if dtype is None or not (dtype.is_floating_point() or dtype.is_integer()):
+        raise OptionError(
+            f"`Options.ranges` has '{name}', which does not hold numbers", remedy="leave it out"
+        )
+
+
+def _ranges(inputs: Mapping[str, ir.Value], declared: Ranges) -> Iterator[InputRange]:
+    for name, value in inputs.items():
+        if name in declared:
+            yield InputRange(name, *declared[name], Source.DECLARED)
+        elif (assumed := _assumed(value)) is not None:
+            bound, source = assumed
+            yield InputRange(name, bound.low, bound.high, source)
+
+
+def _assumed(value: ir.Value) -> tuple[Bound, Source] | None:
+    """Pixels of any scale, normalised or not; 0 or 1 for integers called a mask; entries of a table."""
+    dtype = value.dtype
+    if dtype == ir.DataType.FLOAT and is_image(value.shape) and not _CARRIED.search(value.name or ""):
+        return interval(-_PIXEL, _PIXEL), Source.IMAGE
+    if dtype is None or not dtype.is_integer():
+        return None
+    if "mask" in (value.name or "").lower():
+        return interval(0.0, 1.0), Source.MASK
+    always = [(node, port) for node, port in value.uses() if node.graph is value.graph]
+    sizes = [size for node, port in always if (size := _table(node, port)) is not None]
+    return (interval(-float(min(sizes)), min(sizes) - 1.0), Source.IDS) if sizes else None
+
+
+def is_image(shape: ir.Shape | None) -> bool:
+    """Whether a value of this shape is taken for images: rank 4, with 1 or 3 channels, first or last."""
+    sizes = tuple(shape or ())
+    return len(sizes) == _IMAGE_RANK and (sizes[1] in _CHANNELS or sizes[3] in _CHANNELS)
+
+
+def _table(node: ir.Node, port: int) -> int | None:
+    """The entries of the stored table that a Gather reads by these indices."""
+    if node.op_type != "Gather" or node.domain or port != 1:
+        return None
+    tensor = stored_as(node.inputs[0])
+    axis = node.attributes.get("axis")
+    shape = tensor.shape.numpy() if tensor is not None else ()
+    at = axis.as_int() if axis is not None else 0
+    return int(shape[at]) if -len(shape) <= at < len(shape) else None
+
+
+def bounds(model: ir.Model, given: tuple[InputRange, ...]) -> dict[ir.Value, Bound]:
+    """The bounds of a model's inputs: their ranges, and what their types hold."""
+    known = {found.name: interval(found.low, found.high) for found in given}
+    stored = model.ir_version < CONSTANT_INPUTS_BELOW
+    values = [value for value in model.graph.inputs if not (stored and value.is_initializer())]
+    return {value: known.get(value.name or "", _of_type(value)) for value in values}
+
+
+def _of_type(value: ir.Value) -> Bound:
+    return stored_bounds.of_type(value.dtype) if isinstance(value.type, ir.TensorType) else UNKNOWN

@@ -1,0 +1,127 @@
+"""What is known so far: bounds of values, sizes, types, and what was measured of stored tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from amp_rewrite.bounds import stored_bounds
+from amp_rewrite.bounds.bound import UNKNOWN, Bound
+from amp_rewrite.bounds.stored_bounds import MatrixNorms
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.onnx_types.element_types import Types
+
+Dim = int | str | None
+Dims = tuple[Dim, ...]
+WIDE = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE))
+"""The types that rules for arithmetic speak of."""
+
+
+@dataclass(slots=True)
+class Matrix:
+    """A stored matrix, possibly transposed: its norms, and a bound of its singular values, once asked for."""
+
+    tensor: ir.TensorProtocol
+    norms: MatrixNorms
+    is_transposed: bool = False
+    _spectral: float | None = None
+
+    @property
+    def spectral(self) -> float:
+        """An upper bound of the largest singular value."""
+        if self._spectral is None:
+            norms = self.norms.transposed if self.is_transposed else self.norms
+            self._spectral = stored_bounds.spectral_norm_of(self.tensor, norms)
+        return self._spectral
+
+    @property
+    def transposed(self) -> Matrix:
+        """Its transpose."""
+        return Matrix(self.tensor, self.norms.transposed, not self.is_transposed, self._spectral)
+
+
+@dataclass(slots=True)
+class Known:
+    """The bounds of all values so far, their types, and what was measured of stored tensors."""
+
+    bounds: dict[ir.Value, Bound]
+    variable: frozenset[ir.Value]
+    types: Types
+    quotients: Mapping[ir.Node, Bound] = field(default_factory=dict[ir.Node, Bound])
+    tensors: dict[ir.Value, Bound] = field(default_factory=dict[ir.Value, Bound])
+    stored_norms: dict[tuple[ir.Value, int], float] = field(default_factory=dict[tuple[ir.Value, int], float])
+    _stored: dict[ir.Value, ir.TensorProtocol | None] = field(
+        default_factory=dict[ir.Value, "ir.TensorProtocol | None"]
+    )
+    shapes: dict[ir.Value, Dims | None] = field(default_factory=dict[ir.Value, "Dims | None"])
+    matrices: dict[tuple[ir.Value, int, int], Matrix | None] = field(
+        default_factory=dict[tuple[ir.Value, int, int], "Matrix | None"]
+    )
+
+    def of(self, value: ir.Value | None) -> Bound:
+        """The bound of a value; of a stored one from its numbers, at the first call."""
+        if value is None:
+            return UNKNOWN
+        found = self.bounds.get(value)
+        if found is None:
+            found = self.bounds[value] = self._measured(value)
+        return found
+
+    def _measured(self, value: ir.Value) -> Bound:
+        tensor = self.stored(value)
+        if tensor is None:
+            return UNKNOWN
+        if value not in self.tensors:
+            self.tensors[value] = stored_bounds.of_tensor(tensor)
+        return self.tensors[value]
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """The element type of a tensor; None of other values, and where it is not known."""
+        kind = self.types.get(value)
+        return kind.dtype if isinstance(kind, ir.TensorType) else None
+
+    def dims(self, value: ir.Value | None) -> Dims | None:
+        """The sizes of a value's axes, open ones by name; None where its rank is not known."""
+        if value is None:
+            return None
+        if value not in self.shapes:
+            self.shapes[value] = _dims(value)
+        return self.shapes[value]
+
+    def stored_norm(self, value: ir.Value, axis: int) -> float:
+        """The largest L2 norm of a stored tensor along its axis -`axis`; infinity for what is not stored."""
+        tensor = self.stored(value)
+        if tensor is None:
+            return math.inf
+        if (value, axis) not in self.stored_norms:
+            self.stored_norms[value, axis] = stored_bounds.norm_of(tensor, axis)
+        return self.stored_norms[value, axis]
+
+    def stored(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The tensor of a value that no caller can change."""
+        if value is None or value in self.variable:
+            return None
+        if value not in self._stored:
+            self._stored[value] = stored_as(value)
+        return self._stored[value]
+
+    def matrix(self, value: ir.Value | None, rows: int, columns: int) -> Matrix | None:
+        """The norms of a stored tensor as a matrix of that shape."""
+        tensor = self.stored(value)
+        if value is None or tensor is None:
+            return None
+        key = value, rows, columns
+        if key not in self.matrices:
+            norms = stored_bounds.of_matrix(tensor, rows, columns)
+            self.matrices[key] = None if norms is None else Matrix(tensor, norms)
+        return self.matrices[key]
+
+
+def _dims(value: ir.Value) -> Dims | None:
+    if value.shape is None:
+        tensor = stored_as(value)
+        return None if tensor is None else tuple(tensor.shape.numpy())
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)

@@ -1,0 +1,237 @@
+"""Rules for operators that move elements, or take some of them: norms follow their axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from amp_rewrite.analysis.operators import effective_op
+from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, interval, loosened
+from amp_rewrite.bounds.elementwise import with_norms
+from amp_rewrite.bounds.known import Dims
+from amp_rewrite.bounds.site import NOTHING, Rule, Site
+
+
+def _same(site: Site) -> Bound:
+    """The input, whatever its shape is now: only the interval."""
+    return site.bound(0)._replace(norms=(), sums=math.inf)
+
+
+def _identity(site: Site) -> Bound:
+    return site.bound(0)
+
+
+def _dropout(site: Site) -> Bound:
+    return UNKNOWN if site.has(2) else site.bound(0)
+
+
+def _max_pool(site: Site) -> Bound:
+    """The input; a window that lies in the padding as a whole has no largest element."""
+    holes = any(size != 1 for size in site.integers("dilations") or ()) or site.integer("ceil_mode", 0)
+    padded = any(site.integers("pads") or ()) or site.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    return UNKNOWN if holes and padded else _same(site)
+
+
+def _below(site: Site) -> Bound:
+    """A part of each axis: no norm grows."""
+    return with_norms(_same(site), site.norms(0))._replace(sums=site.bound(0).sums)
+
+
+def _trilu(site: Site) -> Bound:
+    found = hull(site.bound(0), NOTHING)
+    return with_norms(found, site.norms(0))._replace(sums=site.bound(0).sums)
+
+
+def _transpose(site: Site) -> Bound:
+    a, rank = site.bound(0), site.rank(0)
+    order = site.integers("perm") or tuple(reversed(range(rank)))
+    if len(order) != rank:
+        return _same(site)
+    norms = [site.norm(0, rank - axis) for axis in reversed(order)]
+    stays = bool(order) and order[-1] == rank - 1
+    return with_norms(_same(site), norms)._replace(sums=a.sums if stays else math.inf)
+
+
+def _reshape(site: Site) -> Bound:
+    """Rows of n elements become parts of rows, which are no longer, or k of them are joined."""
+    before, after, a = site.dims(0), site.out(), site.bound(0)
+    if not before or not after:
+        return _same(site)
+    kept = _common(before, after)
+    norms = [site.norm(0, axis) for axis in range(1, kept + 1)]
+    if not kept:
+        norms = [_of_rows(site.norm(0, 1), before[-1], after[-1])]
+    return with_norms(_same(site), norms)._replace(sums=a.sums if kept else math.inf)
+
+
+def _common(before: Dims, after: Dims) -> int:
+    """How many of the last axes are the same."""
+    kept = 0
+    for a, b in zip(reversed(before), reversed(after), strict=False):
+        if not isinstance(a, int) or a != b:
+            break
+        kept += 1
+    return kept
+
+
+def _of_rows(norm: float, old: object, new: object) -> float:
+    if not isinstance(old, int) or not isinstance(new, int) or not old or not new:
+        return math.inf
+    if old % new == 0:
+        return norm
+    return norm * math.sqrt(new // old) if new % old == 0 else math.inf
+
+
+def _squeezed(site: Site) -> Bound:
+    return _renumbered(site, site.rank(0), site.axes(), site.dims(0))
+
+
+def _renumbered(site: Site, rank: int, axes: Sequence[int] | None, shape: Dims | None) -> Bound:
+    """Norms without the axes that a Squeeze removes; all of size 1 where it names none."""
+    if axes is None and not site.has(1) and shape is not None and all(isinstance(d, int) for d in shape):
+        axes = [axis for axis, size in enumerate(shape) if size == 1]
+    if axes is None or not rank:
+        return _same(site)
+    removed = {axis % rank for axis in axes}
+    norms = [site.norm(0, rank - axis) for axis in reversed(range(rank)) if axis not in removed]
+    stays = rank - 1 not in removed
+    return with_norms(_same(site), norms)._replace(sums=site.bound(0).sums if stays else math.inf)
+
+
+def _unsqueezed(site: Site) -> Bound:
+    axes, before = site.axes(), site.rank(0)
+    if axes is None or not before:
+        return _same(site)
+    rank = before + len(axes)
+    added = {axis % rank for axis in axes}
+    old = iter(range(1, before + 1))
+    most = site.bound(0).most
+    norms = [most if axis in added else site.norm(0, next(old)) for axis in reversed(range(rank))]
+    stays = rank - 1 not in added
+    return with_norms(_same(site), norms)._replace(sums=site.bound(0).sums if stays else math.inf)
+
+
+def _concat(site: Site) -> Bound:
+    found, rank = hull(*site.bounds), site.rank(0)
+    axis = site.integer("axis", 1)
+    if not rank or any(site.rank(port) != rank for port in range(len(site.bounds))):
+        return found
+    joined = rank - axis % rank
+    ports = range(len(site.bounds))
+    norms = [
+        (math.hypot if along == joined else max)(*(site.norm(port, along) for port in ports), 0.0)
+        for along in range(1, rank + 1)
+    ]
+    return with_norms(found, norms)
+
+
+def _gather(site: Site) -> Bound:
+    """Entries of an axis, in any number: what lies behind the axis keeps its norms."""
+    rank, found = site.rank(0), _same(site)
+    if not rank:
+        return found
+    axis = site.integer("axis", 0) % rank
+    behind = rank - 1 - axis
+    norms = [site.norm(0, along) for along in range(1, behind + 1)]
+    return with_norms(found, norms)._replace(sums=site.bound(0).sums if behind else math.inf)
+
+
+def _expand(site: Site) -> Bound:
+    out = site.out()
+    if out is None:
+        return _same(site)
+    norms = [site.spread(0, axis, out[-axis]) for axis in range(1, len(out) + 1)]
+    return with_norms(_same(site), norms)
+
+
+def _pad(site: Site) -> Bound:
+    if site.text("mode", "constant") != "constant":
+        return _same(site)
+    filler = site.bound(2) if site.has(2) else interval(*(site.number("value", 0.0),) * 2)
+    found = hull(site.bound(0), filler)
+    return with_norms(found, site.norms(0)) if filler.low == filler.high == 0 else found
+
+
+def _scatter(site: Site) -> Bound:
+    moves = effective_op(site.node) in (site.node.op_type, "Max", "Min")
+    return hull(site.bound(0), site.bound(2)) if moves else UNKNOWN
+
+
+def _one_hot(site: Site) -> Bound:
+    return site.bound(2)
+
+
+def _fill(site: Site) -> Bound:
+    found = site.node.attributes.get("value")
+    if found is None:
+        return NOTHING
+    number = float(found.as_tensor().numpy().reshape(-1)[0])
+    return interval(number, number)
+
+
+def _range(site: Site) -> Bound:
+    start, limit, step = (site.bound(port) for port in range(3))
+    found = Bound(start.low, max(limit.high, start.high)) if step.low > 0 else hull(start, limit)
+    return loosened(found, found.most * 2**-20)
+
+
+def _shape(site: Site) -> Bound:
+    sizes = site.dims(0)
+    known = sizes is not None and all(isinstance(size, int) for size in sizes)
+    most = max((size for size in sizes or () if isinstance(size, int)), default=0)
+    return interval(0.0, float(most) if known else _LARGEST_SIZE)
+
+
+_LARGEST_SIZE = 2.0**63
+
+
+def _resize(site: Site) -> Bound:
+    if site.text("mode", "nearest") not in ("nearest", "linear"):
+        return UNKNOWN
+    outside = interval(*(site.number("extrapolation_value", 0.0),) * 2)
+    crops = site.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    return hull(_rounded(site), outside) if crops else _rounded(site)
+
+
+def _rounded(site: Site) -> Bound:
+    """What is interpolated, or averaged: weights of which the sum is 1, rounded."""
+    a = site.bound(0)
+    return interval(a.low - abs(a.low) * 2**-16, a.high + abs(a.high) * 2**-16)
+
+
+def _averaged(site: Site) -> Bound:
+    return hull(_rounded(site), NOTHING)
+
+
+def _sampled(site: Site) -> Bound:
+    known = site.text("mode", "linear") in ("bilinear", "linear", "nearest")
+    return _averaged(site) if known else UNKNOWN
+
+
+_MOVED = "Compress DepthToSpace Flatten GatherElements GatherND ReverseSequence SpaceToDepth Tile TopK"
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys((*_MOVED.split(), "ReduceMax", "ReduceMin", "GlobalMaxPool"), _same),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "RoiAlign"), _averaged),
+    **dict.fromkeys(("ScatterElements", "ScatterND", "Scatter"), _scatter),
+    **dict.fromkeys(("Slice", "Split"), _below),
+    "Concat": _concat,
+    "ConstantOfShape": _fill,
+    "Dropout": _dropout,
+    "Expand": _expand,
+    "Gather": _gather,
+    "GridSample": _sampled,
+    "Identity": _identity,
+    "MaxPool": _max_pool,
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "Shape": _shape,
+    "Size": lambda _: interval(0.0, _LARGEST_SIZE),
+    "Squeeze": _squeezed,
+    "Transpose": _transpose,
+    "Trilu": _trilu,
+    "Unsqueeze": _unsqueezed,
+    "Upsample": _rounded,
+}

@@ -1,0 +1,71 @@
+"""What is proven of a model's values, held against what a run of it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from amp_rewrite import pipeline
+from amp_rewrite.bounds import given, propagation
+from amp_rewrite.bounds.bound import UNKNOWN, Bound
+from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.model import writing
+from amp_rewrite.policy.options import Options
+from amp_rewrite.running.intermediate_values import InstrumentedModel
+from amp_rewrite.running.sessions import Device
+
+SHARED = Path(__file__).parents[2] / "shared" / "models"
+
+Feeds = Mapping[str, NDArray[Any]]
+
+
+def bounds(analysis: Analysis) -> dict[str, Bound]:
+    """The bound of every value of the main graph of an analysed model, by name."""
+    model, graph = analysis.loaded.model, analysis.graph
+    entering = given.bounds(model, given.ranges(model, analysis.options.ranges))
+    calls = frozenset(model.functions)
+    half = analysis.options.half
+    found = propagation.find(graph, entering, given.variable(model), half, functions=calls).bounds
+    made = (value for node in model.graph for value in node.outputs)
+    return {value.name or "": found.get(value, UNKNOWN) for value in made}
+
+
+def of(model: onnx.ModelProto, **ranges: tuple[float, float]) -> dict[str, Bound]:
+    """The bounds of a model whose inputs have these ranges."""
+    return bounds(pipeline.analyze(model, Options(ranges=ranges, fold=False)))
+
+
+def ranges_of(sample: Feeds) -> dict[str, tuple[float, float]]:
+    """The ranges of the float inputs of a sample."""
+    floats = {name: array for name, array in sample.items() if getattr(array, "dtype", None) == np.float32}
+    return {name: (float(array.min()), float(array.max())) for name, array in floats.items() if array.size}
+
+
+def broken(source: onnx.ModelProto | Path, sample: Feeds) -> Iterator[str]:
+    """What a run of a model on this sample shows beyond its bounds, where its inputs are declared to be as
+    they are in the sample.
+    """
+    analysis = pipeline.analyze(source, Options(ranges=ranges_of(sample)))
+    known = bounds(analysis)
+    runner = InstrumentedModel(writing.to_proto(analysis.loaded), Device.CPU)
+    for values in runner.chunks(runner.value_names, sample):
+        for name, array in values.items():
+            bound = known.get(name, UNKNOWN)
+            if any(beyond(np.asarray(array, np.float64), bound)):
+                yield f"{name}: {bound}"
+
+
+def beyond(array: NDArray[np.float64], bound: Bound) -> Iterator[bool]:
+    """What an array shows beyond its bound: elements, norms, sums of rows. NaN proves nothing."""
+    numbers = array[~np.isnan(array)]
+    yield bool(numbers.size) and not (bound.low <= numbers.min() and numbers.max() <= bound.high)
+    rest = np.where(np.isnan(array), 0.0, array)
+    for axis, norm in enumerate(bound.norms[: array.ndim], 1):
+        yield bool(np.sqrt(np.square(rest).sum(axis=-axis)).max(initial=0.0) > norm)
+    if bound.sums < np.inf and array.ndim and array.size:
+        yield bool(rest.min() < 0 or rest.sum(axis=-1).max() > bound.sums)

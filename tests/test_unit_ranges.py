@@ -1,0 +1,189 @@
+"""What is known of half units: proven, observed, unknown; the flag that declares inputs."""
+
+import json
+import math
+
+import onnx
+import pytest
+
+from amp_rewrite import analyze, rewrite
+from amp_rewrite.analysis.observed import Extremes
+from amp_rewrite.bounds import bounding
+from amp_rewrite.bounds.unit_ranges import Knowledge
+from amp_rewrite.errors import OptionError
+from amp_rewrite.options import Options
+from amp_rewrite.pipeline import rewrite as written
+from tests.commands import failure, run
+from tests.text import model
+
+TWO = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float[4,4] v> {
+    [first] a = MatMul (x, w)
+    [squash] b = Tanh (a)
+    [last] y = MatMul (b, v)
+}"""
+
+
+def known(proto, options=None, seen=None):
+    """What is known of each half unit, by node."""
+    analysis = analyze(proto, options, seen=seen)
+    return {analysis.graph.units[unit].node.name: each for unit, each in analysis.ranges().units.items()}
+
+
+def words(found):
+    """The knowledge of each node, as a line."""
+    return " ".join(f"{name}:{each.knowledge.value}" for name, each in found.items())
+
+
+def test_without_a_range_what_saturates_is_proven():
+    """An input without a range bounds nothing, and a Tanh whatever follows it."""
+    assert words(known(model(TWO))) == "first:unknown squash:unknown last:proven"
+
+
+def test_a_range_proves_the_rest():
+    """With a declared range, also from Python, all is proven, and each bound is a number."""
+    found = known(model(TWO), Options(ranges={"x": (-1, 1)}))
+    assert words(found) == "first:proven squash:proven last:proven"
+    assert all(0 < each.bound < 100 for each in found.values())
+
+
+def test_what_was_observed_counts_where_nothing_is_proven():
+    """Observed values fill in, unless they are too large for half with a factor of 2."""
+    seen = {name: Extremes(0.1, 30.0) for name in "xaby"}
+    assert words(known(model(TWO), seen=seen)) == "first:observed squash:observed last:proven"
+    found = known(model(TWO), seen={name: Extremes(0.1, 30.0) for name in "a"})
+    assert found["first"].knowledge is Knowledge.UNKNOWN
+
+
+def test_a_bound_beyond_half_proves_nothing():
+    """A factor of 2 is left: a product of 30,000 is not proven to fit into float16; bfloat16 holds it."""
+    wide = Options(ranges={"x": (-30_000, 1)})
+    assert known(model(TWO), wide)["first"].knowledge is Knowledge.UNKNOWN
+    half = Options(ranges={"x": (-30_000, 1)}, half="bfloat16")
+    assert {each.knowledge for each in known(model(TWO), half).values()} <= {Knowledge.PROVEN}
+
+
+MASKED = """g (float[4,4] x, bool[4,4] m) => (float[4,4] y) <
+    float[4,4] w, float lowest = {-3.4e38}, float no = {0.0}
+> {
+    [product] a = MatMul (x, w)
+    [mask] f = Where (m, no, lowest)
+    [add] s = Add (a, f)
+    [softmax] p = Softmax (s)
+    [last] y = MatMul (p, w)
+}"""
+
+
+def test_masks_count_as_they_are_clamped():
+    """A mask of -3.4e38 is clamped: its sum with a bounded score fits into half."""
+    found = known(model(MASKED), Options(ranges={"x": (-1, 1)}))
+    assert {each.knowledge for each in found.values()} == {Knowledge.PROVEN}
+    assert "add" in found
+
+
+def test_the_report_has_the_numbers():
+    """With declared ranges, as data and as JSON, with the ranges that they rest on."""
+    report = rewrite(model(TWO), Options(ranges={"x": (-1, math.inf)})).report
+    assert report.ranges is not None
+    plain = report.to_json()["ranges"]
+    assert {name: plain[name] for name in ("half_units", "proven", "observed", "unknown")} == {
+        "half_units": 3,
+        "proven": 1,
+        "observed": 0,
+        "unknown": 2,
+    }
+    assert plain["inputs"] == [{"name": "x", "low": -1.0, "high": None, "source": "declared"}]
+
+
+def test_of_a_large_model_a_summary_has_them_on_request_only(tmp_path, monkeypatch):
+    """Where bounds would take long the command line leaves them out, unless they are asked for."""
+    onnx.save(model(TWO), tmp_path / "m.onnx")
+    plain = tmp_path / "m.onnx", "--no-verify"
+    assert "half units" in run(*plain).stdout
+    monkeypatch.setattr(bounding, "MOST_NODES", 2)
+    assert "half units" not in run(*plain).stdout
+    run(*plain, "--json", tmp_path / "m.json")
+    assert json.loads((tmp_path / "m.json").read_text())["ranges"]["half_units"] == 3
+
+
+def test_nothing_is_bounded_that_nobody_asked_for():
+    """Bounds are computed for who asks before the edit, or declares a range."""
+    assert rewrite(model(TWO)).report.ranges is None
+    asked = written(model(TWO), on_plan=lambda analysis: analysis.ranges())
+    assert asked.report.ranges is not None
+    assert rewrite(model(TWO), Options(ranges={"x": (0, 1)})).report.ranges is not None
+    kept = []
+    written(model(TWO), on_plan=kept.append)
+    with pytest.raises(OptionError, match="rewritten after this analysis"):
+        kept[0].ranges()
+
+
+def test_explain_says_it_of_every_half_unit(tmp_path):
+    """The least known first, each with its bound; the same as JSON."""
+    onnx.save(model(TWO), tmp_path / "m.onnx")
+    result = run("explain", tmp_path / "m.onnx", "--ranges", "--json", tmp_path / "r.json")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "3 half units: 1 proven, 0 observed, 2 unknown to stay inside the range of float16"
+    assert lines[1] == "  unknown  MatMul 'first' (T): nothing bounds 'a'"
+    assert lines[3].startswith("  proven  MatMul 'last' (T): 'y' is at most ")
+    units = json.loads((tmp_path / "r.json").read_text())["ranges"]["units"]
+    assert units[0] == {"unit": "MatMul 'first' (T)", "knowledge": "unknown", "value": "a", "bound": None}
+
+
+def test_a_declared_range_reaches_the_summary(tmp_path):
+    """The summary counts, and says what is assumed of an image that nobody declared."""
+    image = model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) <float[3,3,1,1] w> { y = Conv (x, w) }")
+    onnx.save(image, tmp_path / "m.onnx")
+    plain = run(tmp_path / "m.onnx", "--no-verify")
+    assert "input 'x' is within -255 and 255 (assumed of images)" in plain.stdout
+    declared = run(tmp_path / "m.onnx", "--no-verify", "--range", "x=0:1")
+    assert "assumed" not in declared.stdout
+    assert "1 proven" in declared.stdout
+
+
+def test_ranges_follow_from_the_original(tmp_path):
+    """A result and a plan do not say what the float32 model computes."""
+    onnx.save(model(TWO), tmp_path / "m.onnx")
+    run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--no-verify", "--save-plan", tmp_path / "p.json")
+    for carrier in ("h.onnx", "p.json"):
+        assert "follow from the original" in failure("explain", tmp_path / carrier, "--ranges")
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("x", "--range x is not NAME=LO:HI"),
+        ("=0:1", "--range =0:1 is not NAME=LO:HI"),
+        ("x=1", "--range x=1 is not NAME=LO:HI"),
+        ("x=0:b", "--range x=0:b is not NAME=LO:HI"),
+        ("x=1:0", "--range x=1:0 ends below where it begins"),
+        ("x=nan:0", "--range x=nan:0 ends at NaN"),
+        ("z=0:1", "--range has 'z', which is no input of the model; give those of x"),
+    ],
+)
+def test_a_wrong_range_is_one_line(tmp_path, flag, says):
+    """Exit code 2, and what would help."""
+    onnx.save(model(TWO), tmp_path / "m.onnx")
+    assert says in failure("explain", tmp_path / "m.onnx", "--range", flag)
+
+
+def test_two_ranges_for_one_input(tmp_path):
+    """One of them would be lost."""
+    onnx.save(model(TWO), tmp_path / "m.onnx")
+    line = failure("explain", tmp_path / "m.onnx", "--range", "x=0:1", "--range", "x=0:2")
+    assert "gives x two ranges" in line
+
+
+@pytest.mark.parametrize(
+    "given", [{"x": 1}, {"x": (1, 0)}, {"x": (math.nan, 0)}, {1: (0, 1)}, {"x": "01"}, 3]
+)
+def test_a_wrong_field_is_refused(given):
+    """The error names the field."""
+    with pytest.raises(OptionError, match=r"Options\.ranges"):
+        Options(ranges=given)
+
+
+def test_a_range_of_text_is_refused():
+    """Only numbers have one."""
+    made = model("g (string[1] s, float[4] x) => (float[4] y) { y = Relu (x) }")
+    with pytest.raises(OptionError, match="does not hold numbers"):
+        analyze(made, Options(ranges={"s": (0, 1)}))
