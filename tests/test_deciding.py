@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import analyze, verify
+from amp_rewrite.cli import rewrite_job
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.options import Options, Pins
 from amp_rewrite.pipeline import rewrite
@@ -168,3 +169,48 @@ def test_what_is_freed_goes_back_where_the_result_is_too_far(tmp_path, place):
     result = run(tmp_path / "m.onnx", "--json", tmp_path / "r.json", *place)
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "r.json").read_text())["freed"] == 0
+
+
+def tuned_with(monkeypatch, path, *flags):
+    """The options with which the main job tunes first."""
+    asked = []
+    monkeypatch.setattr(rewrite_job, "tune", lambda _, __, options, *___, **____: asked.append(options))
+    run(path, *flags)
+    return asked[0]
+
+
+def test_what_went_back_is_not_freed_by_a_search(tmp_path, monkeypatch):
+    """A search starts from what failed last: without what was freed, else with the options as they are."""
+    near = ("--tolerance", "error=1e-6", "--range", "x=-8:8")
+    onnx.save(between(TINY), tmp_path / "m.onnx")
+    options = tuned_with(monkeypatch, tmp_path / "m.onnx", *near)
+    assert (options.free, options.ranges) == (False, {"x": (-8.0, 8.0)})
+    onnx.save(between("[node] b = Relu (a)"), tmp_path / "m.onnx")
+    assert tuned_with(monkeypatch, tmp_path / "m.onnx", *near).free
+
+
+@pytest.mark.parametrize(
+    ("error", "freed", "tuned"), [("0.5", 1, False), ("0.002", 0, False), ("1e-6", 0, True)]
+)
+def test_a_search_knows_declared_ranges(tmp_path, error, freed, tuned):
+    """`tune` takes the same flags: what is freed goes back first, and the report has the range."""
+    onnx.save(between(TINY), tmp_path / "m.onnx")
+    run("tune", tmp_path / "m.onnx", "--max-error", error, "--range", "x=-8:8", "--json", tmp_path / "r.json")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["freed"], "tuning" in report) == (freed, tuned)
+    assert report["ranges"]["inputs"] == [{"name": "x", "low": -8.0, "high": 8.0, "source": "declared"}]
+
+
+def test_tune_leaves_the_list_alone_where_asked(tmp_path):
+    """With --no-free nothing is freed, whatever error is allowed."""
+    onnx.save(between(TINY), tmp_path / "m.onnx")
+    run("tune", tmp_path / "m.onnx", "--max-error", "0.5", "--no-free", "--json", tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["freed"] == 0
+
+
+def test_without_a_comparison_that_decides_nothing_goes_back(tmp_path):
+    """--observe never: the verdict of the first result counts."""
+    onnx.save(between(TINY), tmp_path / "m.onnx")
+    done = run(tmp_path / "m.onnx", "--observe", "never", "--json", tmp_path / "r.json")
+    assert done.exit_code == 1
+    assert json.loads((tmp_path / "r.json").read_text())["freed"] == 1
