@@ -75,20 +75,8 @@ class Tuned:
 
     def to_json(self) -> dict[str, Any]:
         """This as JSON data, without the plan."""
-        plain = {
-            name: getattr(self, name)
-            for name in (
-                "is_met",
-                "target",
-                "noise",
-                "kept",
-                "sensitivity",
-                "sites",
-                "runs",
-                "seconds",
-                "half",
-            )
-        }
+        names = "is_met target noise kept sensitivity sites runs seconds half".split()
+        plain = {name: getattr(self, name) for name in names}
         walked = [asdict(point) for point in self.walked]
         return {**plain, "verdict": self.verdict.to_json(), "walked": walked}
 
