@@ -104,7 +104,8 @@ def _tuned(callbacks: Callbacks, failed: Outcome, seen: Seen, faint: Faint) -> O
     """The outcome by a tuned plan, where it is nearer than what failed."""
     tuned = callbacks.tune(seen, faint)
     assert isinstance(failed.verification, Verdict), "a verdict failed"
-    if tuned is None or not (tuned.is_met or tuned.verdict.error < failed.verification.error):
+    nearer = tuned is not None and tuned.half and tuned.verdict.error < failed.verification.error
+    if tuned is None or not (tuned.is_met or nearer):
         return replace(failed, tuned=tuned)
     return _attempt(callbacks, _NOTHING, _NONE, tuned)
 

@@ -79,7 +79,6 @@ def test_each_output_has_its_own():
         (Options(io=IOTypes.HALF), ""),
         (Options(io=IOTypes.HALF, keep_io="y"), "ab"),
     ],
-    ids=str,
 )
 def test_the_user_decides(options, stays):
     """Pins, operators and levels count as ever; an output that is half itself is rounded all the same."""
@@ -132,7 +131,6 @@ def test_a_faint_output_is_brought_nearer():
 @pytest.mark.parametrize(
     "options",
     [Options(half=BFLOAT16), Options(pins=Pins(keep_full="last")), Options(pins=Pins(force_half=".*"))],
-    ids=str,
 )
 def test_nothing_is_mended_in_vain(options):
     """Not where half has the range, where the output is float32, and where the user forces it into half."""

@@ -341,6 +341,17 @@ def test_the_main_job_repairs_itself_in_place(files):
     assert run("explain", files / "m.onnx", "shift").exit_code == 0
 
 
+def test_a_target_that_no_plan_meets_is_a_failure(files, monkeypatch):
+    """Exit code 1 and the half result that failed, not one in which nothing is half."""
+    monkeypatch.chdir(files)
+    (files / "unkind_metric.py").write_text("def score(original, rewritten, samples): return 1.0")
+    flags = ["--metric", "unkind_metric:score", "--tolerance", "score=2:", "--data", "in.npz"]
+    done = run("m.onnx", "-o", "r.onnx", *flags)
+    assert done.exit_code == 1, done.output
+    assert "0 in float16" not in done.output
+    assert "a longer search" in done.output
+
+
 def test_nothing_is_tuned_where_a_plan_decides(files):
     """A saved plan is carried out as it is, though it fails."""
     run(files / "m.onnx", "-o", files / "d.onnx", "--no-verify", "--save-plan", files / "p.json")

@@ -163,7 +163,7 @@ TRAPS: dict[str, Callable[[], Trap]] = {
 def outcome(proto: onnx.ModelProto, sample: Arrays, policy: ObservePolicy) -> Outcome:
     """What `amp-rewrite MODEL --data SAMPLE --observe POLICY` does."""
     callbacks = Callbacks(
-        rewrite=lambda seen, faint, plan: amp_rewrite.rewrite(proto, seen=seen, faint=faint, replay=plan),
+        rewrite=lambda seen, faint, _: amp_rewrite.rewrite(proto, seen=seen, faint=faint),
         verify=lambda result: amp_rewrite.verify(proto, result.model, sample, device="cpu"),
         observe=lambda: amp_rewrite.observe(proto, sample, device="cpu"),
         tune=lambda *_: None,

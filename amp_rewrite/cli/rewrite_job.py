@@ -123,7 +123,7 @@ class RewriteJob:
             job = replace(self, options=options, output=output, required=True, progress=None, judged=[])
             return replace(job, on_plan=lambda _: None)._done(policy)
 
-        return tried_flags.with_tried(outcome, self.options, None if self.replay else again)
+        return tried_flags.with_tried(outcome, self.options, None if self.replay or outcome.tuned else again)
 
     def _done(self, policy: ObservePolicy) -> Outcome:
         outcome = rewrite_and_verify(self._steps(policy), self.options.half, policy, self._known)

@@ -33,10 +33,8 @@ def print_result(
     reason = job.not_verified(verdict)
     if json_ is not None:
         advice = explanation_sources.advise(outcome.result.model, report.half)
-        told = _told(advice, placed, job.seen) | (
-            {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
-        )
-        _write_json(json_, report, verdict, reason, told)
+        tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
+        _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
     terminal_rewrite.print_lines(console, outcome_text.lines(outcome.tuned, report))
@@ -46,6 +44,9 @@ def print_result(
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
         terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
+    elif outcome.is_far and outcome.tuned and not outcome.tuned.is_below_noise:
+        longer = f"amp-rewrite tune {as_argument(job.model)} --budget 10m   # a longer search"
+        terminal_rewrite.print_hints(console, [longer])
     metric_flags.refuse_failed(verdict)
     passed = verdict.ok if isinstance(verdict, Verdict) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)

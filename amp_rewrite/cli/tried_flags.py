@@ -25,7 +25,7 @@ Again = Callable[[Options, Path], Outcome]
 def with_tried(outcome: Outcome, options: Options, again: Again | None) -> Outcome:
     """The outcome with what was tried where its verdict fails.
 
-    Without `again`, as pins are refused beside a saved plan, it suggests none.
+    Without `again`, where pins are refused beside a saved plan or no search found any, it suggests none.
     """
     verdict = outcome.verification
     if not (isinstance(verdict, Verdict) and verdict.is_far and verdict.blame):

@@ -47,7 +47,8 @@ class Tuned:
     `kept` are the nodes that the search keeps in float32, and `sensitivity` the error that rounding adds at
     nodes, by name, as far as it was measured apart. `runs` counts how often all samples were run for the
     search, and `walked` has the plans that were measured, in their order, the default one first. `seconds` is
-    the time that is predicted for the plan at large sizes, as those of `walked` are.
+    the time that is predicted for the plan at large sizes, as those of `walked` are, and `half` the number of
+    its units in half.
     """
 
     plan: SavedPlan
@@ -60,6 +61,7 @@ class Tuned:
     runs: int
     walked: tuple[Point, ...]
     seconds: float
+    half: int
 
     @property
     def is_met(self) -> bool:
@@ -73,10 +75,8 @@ class Tuned:
 
     def to_json(self) -> dict[str, Any]:
         """This as JSON data, without the plan."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("is_met", "target", "noise", "kept", "sensitivity", "sites", "runs", "seconds")
-        }
+        names = "is_met target noise kept sensitivity sites runs seconds half".split()
+        plain = {name: getattr(self, name) for name in names}
         walked = [asdict(point) for point in self.walked]
         return {**plain, "verdict": self.verdict.to_json(), "walked": walked}
 
@@ -135,6 +135,7 @@ def tune(
                 runs=session.runs,
                 walked=tuple(search.walked),
                 seconds=found.seconds,
+                half=sum(map(found.painting.is_half, range(len(found.painting.paints)))),
             )
 
         return _confirmed(search, confirm, end, watch or (lambda _: None))
