@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite import observe, rewrite, tune
-from amp_rewrite.cli.rewrite_job import REPAIR
+from amp_rewrite.cli.tuning_step import REPAIR
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, rewrite_and_verify
 from amp_rewrite.running.blame import blame

@@ -19,7 +19,8 @@ from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, original
+from amp_rewrite.cli.rewrite_job import RewriteJob, original
+from amp_rewrite.cli.tuning_step import Tuning
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis

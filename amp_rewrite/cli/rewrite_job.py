@@ -13,11 +13,12 @@ import onnx
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.cli import tried_flags
+from amp_rewrite.cli import tried_flags, tuning_step
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.progress import tell
+from amp_rewrite.cli.tuning_step import Tuning
 from amp_rewrite.errors import (
     AmpRewriteError,
     FeedError,
@@ -34,7 +35,6 @@ from amp_rewrite.policy.options import ExternalData, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.html_report import Evidence
-from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
@@ -47,36 +47,12 @@ from amp_rewrite.running.observation import observe
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.search import Prefer, Step, Watch
-from amp_rewrite.tuning.tune import Tuned, tune
+from amp_rewrite.tuning.tune import Tuned
 
 NOTHING_CHANGED = "nothing changed"
 
 _CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
 """What can keep a model from being run here; it is reported, and the rewrite stands."""
-
-
-REPAIR = 6.0
-"""The seconds for which the main job tunes where its comparison fails."""
-
-LARGE = 1 << 30
-"""The bytes of a model above which the main job does not tune."""
-
-
-def _unwatched(_: Step) -> None:
-    """For a search that nobody watches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """The search for a plan where the comparison fails: its seconds, what it prefers, the bytes of the
-    largest model that is tuned, and who watches.
-    """
-
-    budget: float = REPAIR
-    prefer: Prefer = Prefer.TIME
-    largest: float = LARGE
-    watch: Watch = _unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +99,8 @@ class RewriteJob:
             job = replace(self, options=options, output=output, required=True, progress=None, judged=[])
             return replace(job, on_plan=lambda _: None)._done(policy)
 
-        return tried_flags.with_tried(outcome, self.options, None if self.replay or outcome.tuned else again)
+        may_try = self.replay is None and outcome.tuned is None
+        return tried_flags.with_tried(outcome, self.options, again if may_try else None)
 
     def _done(self, policy: ObservePolicy) -> Outcome:
         outcome = rewrite_and_verify(self._steps(policy), self.options.half, policy, self._known)
@@ -162,7 +139,9 @@ class RewriteJob:
         verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
         if isinstance(verdict, Verdict):
             observed = self.seen or self._observe_if_possible()
-            return Evidence(verdict, observed=observed, bench=bench, search=_search(outcome.tuned))
+            return Evidence(
+                verdict, observed=observed, bench=bench, search=tuning_step.measured(outcome.tuned)
+            )
         reason = self.not_verified(verdict)
         told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
         return Evidence(unverified=told, bench=bench)
@@ -217,20 +196,10 @@ class RewriteJob:
         if self.replay is not None or loading.load(model).size > tuning.largest:
             return None
         tell(self.progress, "tune")
+        samples = feeds.feeds(model, self._seen_data())
         try:
             with self.limit.running():
-                return tune(
-                    model,
-                    feeds.feeds(model, self._seen_data()),
-                    self.options,
-                    judging.bounds,
-                    metrics=judging.metrics,
-                    prefer=tuning.prefer,
-                    budget=tuning.budget,
-                    seen=seen,
-                    faint=faint,
-                    watch=tuning.watch,
-                )
+                return tuning.run(model, samples, self.options, judging, seen, faint)
         except _CANNOT_RUN:
             return None
 
@@ -249,7 +218,7 @@ class RewriteJob:
         overwritten = (
             self.in_place and isinstance(self.original, onnx.ModelProto) and bool(seen or self.judged)
         )
-        asked = _without_decisions(self.options) if plan else self.options
+        asked = tuning_step.beside_a_plan(self.options) if plan else self.options
         result = pipeline.rewrite(
             self.original if overwritten else self.model,
             replace(asked, external_data=ExternalData()) if overwritten else asked,
@@ -292,24 +261,6 @@ class RewriteJob:
         except _CANNOT_RUN:
             return outcome
         return replace(outcome, verification=blamed)
-
-
-def _search(tuned: Tuned | None) -> Search:
-    """What a search measured, as the page draws it."""
-    if tuned is None:
-        return Search()
-    plans = [Plan(point.seconds, point.error, point.half) for point in tuned.walked]
-    return Search(plans, tuned.target, tuned.sensitivity)
-
-
-def _without_decisions(options: Options) -> Options:
-    """What a plan does not decide; of declared ranges the report speaks."""
-    return Options(
-        check=options.check,
-        metadata=options.metadata,
-        external_data=options.external_data,
-        ranges=options.ranges,
-    )
 
 
 def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:

@@ -1,0 +1,78 @@
+"""The search for a plan as a step of the main job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from amp_rewrite.analysis.faint_outputs import Faint
+from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.cli.metric_flags import Judging
+from amp_rewrite.policy.options import Options
+from amp_rewrite.reporting.search_chart import Plan, Search
+from amp_rewrite.running.sessions import Feeds, Runnable
+from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.tune import Tuned, tune
+
+REPAIR = 6.0
+"""The seconds for which the main job tunes where its comparison fails."""
+
+LARGE = 1 << 30
+"""The bytes of a model above which the main job does not tune."""
+
+
+def _unwatched(_: Step) -> None:
+    """For a search that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The search for a plan where the comparison fails: its seconds, what it prefers, the bytes of the
+    largest model that is tuned, and who watches.
+    """
+
+    budget: float = REPAIR
+    prefer: Prefer = Prefer.TIME
+    largest: float = LARGE
+    watch: Watch = _unwatched
+
+    def run(
+        self,
+        model: Runnable,
+        samples: Iterable[Feeds],
+        options: Options,
+        judging: Judging,
+        seen: Seen,
+        faint: Faint,
+    ) -> Tuned:
+        """The plan for these samples; raises as `tune`."""
+        return tune(
+            model,
+            samples,
+            options,
+            judging.bounds,
+            metrics=judging.metrics,
+            prefer=self.prefer,
+            budget=self.budget,
+            seen=seen,
+            faint=faint,
+            watch=self.watch,
+        )
+
+
+def measured(tuned: Tuned | None) -> Search:
+    """What a search measured, as the page draws it."""
+    if tuned is None:
+        return Search()
+    plans = [Plan(point.seconds, point.error, point.half) for point in tuned.walked]
+    return Search(plans, tuned.target, tuned.sensitivity)
+
+
+def beside_a_plan(options: Options) -> Options:
+    """What a plan does not decide; of declared ranges the report speaks."""
+    return Options(
+        check=options.check,
+        metadata=options.metadata,
+        external_data=options.external_data,
+        ranges=options.ranges,
+    )
