@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import analyze, verify
-from amp_rewrite.cli import rewrite_job
+from amp_rewrite.cli import tuning_step
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.options import Options, Pins
 from amp_rewrite.pipeline import rewrite
@@ -174,7 +174,7 @@ def test_what_is_freed_goes_back_where_the_result_is_too_far(tmp_path, place):
 def tuned_with(monkeypatch, path, *flags):
     """The options with which the main job tunes first."""
     asked = []
-    monkeypatch.setattr(rewrite_job, "tune", lambda _, __, options, *___, **____: asked.append(options))
+    monkeypatch.setattr(tuning_step, "tune", lambda _, __, options, *___, **____: asked.append(options))
     run(path, *flags)
     return asked[0]
 
