@@ -84,7 +84,7 @@ class Search:
         self._choice = Choice(self._prices, analysis.painting, sites, _worth(analysis, prefer))
         self.noise, self.errors = session.squared(()), [0.0] * len(sites)
         self.walked: list[Point] = []
-        self._improved: list[Found] = []
+        self._met: list[Found] = []
 
     def run(self, limit: float, end: float, watch: Watch) -> Found:
         """The best painting with a squared error of at most `limit`, or the closest; that of the analysis
@@ -97,8 +97,8 @@ class Search:
         self._best = self._measured(())
         if self._is_met(self._best) or self.noise >= limit:
             return self._best
-        if earlier := [found for found in self._improved if self._is_met(found)]:
-            self._best = earlier[-1]
+        if earlier := [found for found in self._met if self._is_met(found)]:
+            self._best = min(earlier, key=lambda found: self._choice.cost(found.painting))
             self._free(_AGAIN)
         else:
             groups = [Group(tuple(sites), self._above_noise(sites))]
@@ -173,9 +173,8 @@ class Search:
             better = cost(found.painting) < cost(self._best.painting)
         else:
             better = found.squared < self._best.squared
-        if better:
-            self._best = found
-            self._improved.append(found)
+        self._best = found if better else self._best
+        self._met += [found] if self._is_met(found) else []
         return self._is_met(found)
 
     def _measured(self, kept: Collection[int]) -> Found:
