@@ -158,7 +158,7 @@ def _confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, wa
 _CONFIRMATIONS = 6
 
 _AT_FIRST = 0.97
-"""The share of the target to search for: most real results were at most 3 % farther off than emulated ones."""
+"""The share of the target to search for: most results were at most 3 % farther off than emulated."""
 
 _TIGHTER, _FAR_TIGHTER = 0.98, 0.5
 """The share of an emulated error to search for, where the real one is above the target, and where it is not
@@ -166,8 +166,8 @@ but the verdict fails for something else."""
 
 
 def _next(found: Found, tuned: Tuned) -> float:
-    """The share of the target to search for after a plan that failed: halfway to where the next plan would be
-    near enough if it were as much farther off than emulated as this one.
+    """The share of the target to search for after a plan that failed: halfway to where the next plan would
+    be near enough if it were as much farther off than emulated as this one.
     """
     emulated, real = math.sqrt(found.squared), tuned.verdict.error / tuned.target
     if not math.isfinite(emulated):
