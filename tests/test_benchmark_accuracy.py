@@ -56,13 +56,13 @@ def table(tmp_path):
 def test_every_model_has_a_row(table):
     """What runs is measured and names its worst node; what fails says why; what does not run is left out."""
     heading, rows = table
-    assert "2 of 5" in heading
+    assert "3 of 5" in heading
     assert set(rows) == set(MODELS) - {"left_out"}
     assert rows["close"][0] == "2 of 2"
     assert rows["close"][-1] in ("MatMul `first`", "MatMul `second`")
     assert rows["close"][2] == ""
     assert rows["too_large"][:4] == ["0 of 2", "0", "2", "0.0e+00"]
-    assert rows["too_small"][3].startswith("**")
+    assert float(rows["too_small"][3]) < 1e-2  # beside float16's smallest normal number
     assert rows["too_small"][-1] == "MatMul `first`"
     assert rows["odd"][-1] == "ValueError: nothing / fits"
     assert rows["killed"][-1] == "the process crashed"

@@ -52,7 +52,7 @@ def _judge(case, asked, runtime, seen):
     try:
         analysis = pipeline.analyze(case.data, asked, seen=seen)
         once = pipeline.rewrite(case.data, asked, seen=seen).model
-        again = pipeline.rewrite(once, asked, seen=seen).model
+        again = pipeline.rewrite(once, asked, seen=dict(seen)).model  # of another model
     except AmpRewriteError as error:
         return Judged(Outcome.REFUSED, str(error))
     if once == case.data:
