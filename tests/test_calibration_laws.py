@@ -103,7 +103,7 @@ def test_what_is_seen_is_what_there_is(examples):
         compared.update(there)
 
     check()
-    assert len(compared) > 10
+    assert len(compared) > 5
 
 
 @pytest.mark.slow
