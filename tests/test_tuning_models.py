@@ -1,0 +1,51 @@
+"""The search for a plan on real models."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+import amp_rewrite
+from amp_rewrite.policy.options import Options, Pins
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.running.blame import blame
+from amp_rewrite.running.sessions import Device
+from amp_rewrite.tuning.tune import tune
+
+SHARED = Path(__file__).parents[2] / "shared"
+if not (SHARED / "models" / "index.json").is_file():
+    pytest.skip("the shared models are not beside this checkout", allow_module_level=True)
+PINS = 3
+
+
+@pytest.fixture(scope="module")
+def basic_pitch():
+    """The path of a model whose front end half takes too far off, and a sample."""
+    spec = importlib.util.spec_from_file_location("model_feeds", SHARED / "tools" / "model_feeds.py")
+    tools = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tools)
+    index = json.loads((SHARED / "models" / "index.json").read_text())
+    entry = next(entry for entry in index if entry["name"] == "basic_pitch_nmp")
+    return SHARED / "models" / entry["file"], tools.feeds(entry, str(SHARED / "models"))
+
+
+@pytest.mark.slow
+def test_a_search_mends_what_single_pins_do_not(basic_pitch, tmp_path):
+    """Pins in the order of blame leave the error far above the target; the search keeps the front end."""
+    path, sample = basic_pitch
+    kept, errors = (), []
+    for _ in range(PINS):
+        pins = Options(pins=Pins(keep_full=kept))
+        result = amp_rewrite.rewrite(path, pins, output=tmp_path / "pinned.onnx").model
+        errors.append(amp_rewrite.verify(path, result, sample, device="cpu").error)
+        kept += blame(path, result, sample, device=Device.CPU).keep_full
+    assert min(errors) > 1e-2
+    found = tune(path, sample, max_error=1e-3, prefer="flops", budget=300)
+    assert found.is_met
+    assert found.verdict.error <= 1e-3
+    assert found.runs <= found.sites / 2
+    assert len(found.kept) > 50
+    result = amp_rewrite.rewrite(path, output=tmp_path / "tuned.onnx", replay=found.plan).model
+    assert amp_rewrite.measure_coverage(result).flops.share >= 0.9
