@@ -36,9 +36,10 @@ HEADING = """# Accuracy on real models
 
 Each model is rewritten to float16 at the defaults and compared with the original on its own inputs: float32
 on onnxruntime's CPU provider against half emulated there (every half value is rounded after the node that
-produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, as by
-`amp-rewrite MODEL` ("observed" counts the units that are in float32 for that reason); outputs that float16
-stores badly have their last products in float32. Within the default tolerances: {good} of {all}; errors
+produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, and tuned
+for 6 seconds where that does not help, as by `amp-rewrite MODEL` ("observed" counts the units that are in
+float32 for that reason); outputs that float16 stores badly have their last products in float32. Within the
+default tolerances: {good} of {all}; errors
 beyond them are bold. The error of an output is the RMS of the difference over that of the output, or over
 2^-14 where the output is fainter; the floor is what rounding the output alone costs, and the noise by how
 much float32 differs with and without onnxruntime's optimisation. The last column names the node to look at:
