@@ -261,8 +261,9 @@ main()
     "command",
     [("{model}", "--no-verify"), ("coverage", "{model}"), ("explain", "--all", "{model}"), ("--help",)],
 )
-def test_a_terminal_that_takes_nothing(model, command):
-    """Where what is printed has no place, that is said: it is no fault of ours."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_terminal_that_takes_nothing(model, command, unbuffered):
+    """Where what is printed has no place, that is said once, whether it is buffered or not."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, ROOT / "cli.py", *(word.format(model=model) for word in command)],
@@ -270,6 +271,7 @@ def test_a_terminal_that_takes_nothing(model, command):
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert done.returncode == 2
     assert done.stderr == (

@@ -84,9 +84,18 @@ def _line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: cannot be used ({error.strerror}); check the path"
     if isinstance(error, OSError):  # files are handled where they are used: this is standard output
+        _drop_output()
         return f"the output cannot be written ({error})"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return f"this is a fault of amp-rewrite's own ({what}); please report it with what {TRACEBACK}=1 prints"
+
+
+def _drop_output() -> None:
+    """Sends what is still buffered for standard output nowhere: written at exit, it would fail once more."""
+    with contextlib.suppress(OSError):  # what stands in for standard output may have no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
