@@ -8,21 +8,15 @@ from dataclasses import dataclass
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.cli.metric_flags import Judging
+from amp_rewrite.cli.tried_flags import LARGE
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.running.sessions import Feeds, Runnable
-from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.search import Prefer, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
 REPAIR = 6.0
 """The seconds for which the main job tunes where its comparison fails."""
-
-LARGE = 1 << 30
-"""The bytes of a model above which the main job does not tune."""
-
-
-def _unwatched(_: Step) -> None:
-    """For a search that nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +28,7 @@ class Tuning:
     budget: float = REPAIR
     prefer: Prefer = Prefer.TIME
     largest: float = LARGE
-    watch: Watch = _unwatched
+    watch: Watch | None = None
 
     def run(
         self,

@@ -138,10 +138,10 @@ def tune(
                 half=sum(map(found.painting.is_half, range(len(found.painting.paints)))),
             )
 
-        return _confirmed(search, confirm, end, watch or (lambda _: None))
+        return _confirmed(search, confirm, end, watch)
 
 
-def _confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch) -> Tuned:
+def _confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:
     """The first plan whose model passes, or the closest: the search is for less where a model fails."""
     share, found = _AT_FIRST, search.run(math.inf, end, watch)  # the default plan
     best = tuned = confirm(found)
