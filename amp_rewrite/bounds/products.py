@@ -106,8 +106,9 @@ def _filter(site: Site) -> tuple[tuple[int, ...], Matrix | None]:
     """
     tensor = site.stored(1)
     shape = tuple(tensor.shape.numpy()) if tensor is not None else ()
-    is_filter = len(shape) >= 3 and 0 not in shape
-    return shape, site.matrix(1, shape[0], math.prod(shape[1:])) if is_filter else None
+    if len(shape) < 3 or 0 in shape:
+        return shape, None
+    return shape, site.matrix(1, shape[0], math.prod(shape[1:]))
 
 
 def _convolution(site: Site) -> Bound:

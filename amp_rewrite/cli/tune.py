@@ -12,6 +12,7 @@ import click
 from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.executor_flag import executor_flag, opened
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
@@ -85,6 +86,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     metavar="FILE",
     help="Write the plan as JSON; amp-rewrite MODEL --plan FILE carries it out again.",
 )
+@executor_flag("Who runs the samples of the search")
 @json_flag("report")
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -100,6 +102,7 @@ def tune(
     prefer: str,
     budget: float,
     save_plan: Path | None,
+    executor: str | None,
     json_: Path | None,
     external_data: ExternalData,
     quiet: bool,
@@ -117,7 +120,11 @@ def tune(
     """
     _refuse_force_all(asked)
     console, comparing = Console(quiet=quiet), _within(comparing, max_error)
-    with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+    with (
+        result_checks.blaming(lambda: str(model)),
+        shown_progress(quiet=quiet) as progress,
+        opened(executor) as workers,
+    ):
         placing = Placing(model, limit) if report_files.placement else None
         reports = JobReports(model, data, save_plan, report_files, placing)
         job = RewriteJob(
@@ -134,7 +141,7 @@ def tune(
             limit=limit,
             on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=True),
             progress=progress,
-            tuning=Tuning(budget, Prefer(prefer), float("inf"), _watch(progress)),
+            tuning=Tuning(budget, Prefer(prefer), float("inf"), _watch(progress), workers),
         )
         done = job.run(ObservePolicy.ON_FAILURE)
         placed = reports.write(job, done, latency=False)

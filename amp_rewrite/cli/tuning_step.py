@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from amp_rewrite.analysis.faint_outputs import Faint
@@ -22,13 +23,14 @@ REPAIR = 6.0
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The search for a plan where the comparison fails: its seconds, what it prefers, the bytes of the
-    largest model that is tuned, and who watches.
+    largest model that is tuned, who watches, and who runs the samples.
     """
 
     budget: float = REPAIR
     prefer: Prefer = Prefer.TIME
     largest: float = LARGE
     watch: Watch | None = None
+    executor: Executor | None = None
 
     def run(
         self,
@@ -51,6 +53,7 @@ class Tuning:
             seen=seen,
             faint=faint,
             watch=self.watch,
+            executor=self.executor,
         )
 
 
