@@ -40,7 +40,7 @@ COMPILES = {"placement/stub_libraries.py"}
 LIBRARY = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
-    if path.relative_to(PACKAGE).parts[0] != "cli"
+    if path.relative_to(PACKAGE).parts[0] not in ("cli", "zoo")  # which runs the command
     and path.relative_to(PACKAGE).as_posix() not in SUGGESTS | COMPILES
 ]
 

@@ -29,7 +29,7 @@ KINDS = {
     "several": ("--external-data", "600kB"),
     "in place": ("--in-place",),
 }
-KILLED, FULL = 25, 5
+KILLED, FULL = 15, 4
 """Runs of each kind."""
 
 

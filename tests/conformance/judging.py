@@ -50,20 +50,20 @@ def judge(case, asked, runtime):
 
 def _judge(case, asked, runtime, seen):
     try:
-        analysis = pipeline.analyze(case.data, asked, seen=seen)
-        once = pipeline.rewrite(case.data, asked, seen=seen).model
+        analyses = []
+        once = pipeline.rewrite(case.data, asked, seen=seen, on_plan=analyses.append).model
         again = pipeline.rewrite(once, asked, seen=dict(seen)).model  # of another model
     except AmpRewriteError as error:
         return Judged(Outcome.REFUSED, str(error))
     if once == case.data:
-        return Judged(Outcome.UNCHANGED, _reason(analysis))
+        return Judged(Outcome.UNCHANGED, _reason(analyses[0]))
     complained = complaint(onnx.ModelProto.FromString(once))
     if complained and not complaint(case.proto):
         return Judged(Outcome.INVALID, complained)
     if again != once:
         return Judged(Outcome.UNSTABLE)
     judged = _compared(case, once, runtime)
-    nodes = analysis.report().nodes
+    nodes = analyses[0].report().nodes
     idle = judged.outcome is Outcome.GOOD and not nodes.half + nodes.mixed
     return Judged(Outcome.IDLE) if idle else judged
 
