@@ -84,6 +84,7 @@ _PLACES = {
     "errors": "errors:",
     "half": "half:",
     "options": "options:",
+    "training": "training:",
 }
 
 
