@@ -5,8 +5,9 @@ samples, `tune` finds the fastest plan within an error, `observe` looks at the v
 (for `rewrite(..., seen=...)`) and returns `Observed`, which can be saved and merged, `emulate` makes a
 float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half,
 `measure_placement` counts what onnxruntime executes of one on a provider, and `AmpPass` is the rewrite as a
-pass of onnx-ir. `Options` and `Pins` say how, `Tolerances` how close, `Metric` how close by a function of
-yours. What can go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
+pass of onnx-ir. `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` say how, `Tolerances`
+how close, `Metric` how close by a function of yours. What can go wrong in a way that a caller can mend is an
+`errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
     from amp_rewrite.tuning.tune import Tuned, tune
+    from amp_rewrite.zoo.run import rewrite_zoo
 
     __version__: str
 
@@ -54,6 +56,7 @@ __all__ = [
     "measure_placement",
     "observe",
     "rewrite",
+    "rewrite_zoo",
     "tune",
     "verify",
 ]
@@ -77,6 +80,7 @@ _PLACES = {
     "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",
     "rewrite": "pipeline:rewrite",
+    "rewrite_zoo": "zoo.run:rewrite_zoo",
     "tune": "tuning.tune:tune",
     "verify": "running.verification:verify",
     "__version__": "version:installed",  # which is called

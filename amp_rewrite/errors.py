@@ -10,6 +10,7 @@
     │   └── RunError          onnxruntime's run on them failed
     ├── TimeLimitError        running models took longer than allowed
     ├── ThreadError           the system starts no thread for a run
+    ├── WorkerError           a worker of an executor ended before its work was done
     ├── OutputError           the result cannot be written
     └── MissingPackageError   an optional package is needed and not installed
 
@@ -19,6 +20,7 @@ Each prints as one line: where, what is wrong, and what would help.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from amp_rewrite.escaping import brief, shortened
 
@@ -48,10 +50,20 @@ class AmpRewriteError(Exception):
         self.remedy = remedy
         super().__init__(problem)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copied, (type(self), vars(self))
+
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         help_ = f"; {self.remedy}" if self.remedy else ""
         return shortened(brief(f"{place}{self.problem}{help_}"), _LONGEST)
+
+
+def _copied(kind: type[AmpRewriteError], fields: dict[str, Any]) -> AmpRewriteError:
+    """An error as it was in another process."""
+    error = kind.__new__(kind, fields["problem"])
+    vars(error).update(fields)
+    return error
 
 
 class ModelError(AmpRewriteError):
@@ -94,6 +106,10 @@ class TimeLimitError(AmpRewriteError):
 
 class ThreadError(AmpRewriteError):
     """The system does not start another thread, on which a model would run."""
+
+
+class WorkerError(AmpRewriteError):
+    """A worker of an executor ended, or could not do its work; what it would have returned is not known."""
 
 
 class OutputError(AmpRewriteError):

@@ -40,7 +40,8 @@ class ObservePolicy(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Callbacks:
     """The steps; `rewrite` and `verify` run again if `observe` found more values beyond half's range, if a
-    verdict shows outputs that half stores badly, and by the plan of `tune`; None where it finds none.
+    verdict shows outputs that half stores badly, and by the plan that `tune` finds for a result that failed;
+    None where it finds none.
 
     `observe` gives what is known with what it saw. `unfreed` are the steps that leave to the list what bounds
     free of it; None where nothing can be freed.
@@ -49,7 +50,7 @@ class Callbacks:
     rewrite: Callable[[Seen, Faint, SavedPlan | None], Result[Any]]
     verify: Callable[[Result[Any]], Verification]
     observe: Callable[[], Seen]
-    tune: Callable[[Seen, Faint], Tuned | None]
+    tune: Callable[[Result[Any], Seen, Faint], Tuned | None]
     unfreed: Callbacks | None = None
 
 
@@ -102,7 +103,7 @@ def _attempt(callbacks: Callbacks, seen: Seen, faint: Faint, tuned: Tuned | None
 
 def _tuned(callbacks: Callbacks, failed: Outcome, seen: Seen, faint: Faint) -> Outcome:
     """The outcome by a tuned plan, where it is nearer than what failed."""
-    tuned = callbacks.tune(seen, faint)
+    tuned = callbacks.tune(failed.result, seen, faint)
     assert isinstance(failed.verification, Verdict), "a verdict failed"
     nearer = tuned is not None and tuned.half and tuned.verdict.error < failed.verification.error
     if tuned is None or not (tuned.is_met or nearer):

@@ -66,7 +66,7 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
             ),
             verify=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
             observe=lambda: observe(original, [feeds], device=Device.CPU),
-            tune=lambda seen, faint: tune(original, [feeds], budget=REPAIR, seen=seen, faint=faint),
+            tune=lambda _, seen, faint: tune(original, [feeds], budget=REPAIR, seen=seen, faint=faint),
         )
         proof = rewrite_and_verify(callbacks, FLOAT16, ObservePolicy.ON_FAILURE)
         result, verdict = proof.result, proof.verification

@@ -80,7 +80,7 @@ def test_flags_say_what_a_step_is(model):
         (("--multiplier", "1"), "--multiplier: 1 would never change the scale"),
         (("--state", "w1"), "--state: 'w1' is not a pair of names"),
         (("--state", "w1=nothing"), "the state w1 -> nothing names an output 'nothing'"),
-        (("--state-suffix", ".x"), "no train step"),
+        (("--state-suffix", ".x"), "no output is called as an input with '.x' behind it"),
         (("--loss", "x"), "the loss 'x' is not an output"),
         (("--seed", "x_"), "the seed 'x_' is not a value"),
         (("--gradient", "x"), "the gradient 'x' is not a value that a node"),

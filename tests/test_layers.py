@@ -14,7 +14,7 @@ ORDER = """
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
     argument_checks pipeline training explanation_sources tuning rewrite_and_verify mending
-    testing onnx_ir_pass demo options half cli __init__ __main__
+    testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {"onnx_types/contrib_schemas.py", "onnx_types/worker_process.py", "numerics/rounding.py"}
 """What imports onnxruntime besides `running`, in functions."""

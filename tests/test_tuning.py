@@ -22,11 +22,10 @@ from tests.commands import failure, run
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions
-from amp_rewrite.running.emulation import emulate
+from amp_rewrite.running.emulation import emulate, runnable
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.tuning.switched_model import switched
-from amp_rewrite.tuning.switched_session import opened
 from amp_rewrite.tuning.tune import tune
 
 OFFSET = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 64] v, float[64] offset> {
@@ -153,9 +152,10 @@ def test_all_switches_are_the_emulation_and_none_is_float32(name):
     emulated = emulate(amp_rewrite.rewrite(model).model)
     for reference, on in ((emulated, range(count)), (model, ())):
         wanted = sessions.run_session(sessions.open_session(reference, Device.CPU), feeds)
-        with opened(model, made, [feeds], 1.0) as session:
-            switches = np.isin(np.arange(count), list(on))
-            got = sessions.run_session(session._session, {**feeds, made.switches: switches})
+        switches = np.isin(np.arange(count), list(on))
+        with runnable(made.loaded) as proto:
+            session = sessions.open_session(proto, Device.CPU)
+            got = sessions.run_session(session, {**feeds, made.switches: switches})
         for output, value in wanted.items():
             np.testing.assert_allclose(got[output], value, rtol=2e-6, atol=2e-6)
 

@@ -100,13 +100,20 @@ def _accumulated(found: Bound, offset: Bound, terms: int | None) -> Bound:
     return loosened(whole, times(offset.most, summed(terms) - 1))
 
 
-def _convolution(site: Site) -> Bound:
-    """Filters as rows of a matrix: the largest sum of magnitudes, or the norms of patches."""
+def _filter(site: Site) -> tuple[tuple[int, ...], Matrix | None]:
+    """The shape of a stored filter, and the filter as a matrix with a row for each index of its first axis;
+    None where it is not stored or too large.
+    """
     tensor = site.stored(1)
     shape = tuple(tensor.shape.numpy()) if tensor is not None else ()
     if len(shape) < 3 or 0 in shape:
-        return UNKNOWN
-    weight = site.matrix(1, shape[0], math.prod(shape[1:]))
+        return shape, None
+    return shape, site.matrix(1, shape[0], math.prod(shape[1:]))
+
+
+def _convolution(site: Site) -> Bound:
+    """Filters as rows of a matrix: the largest sum of magnitudes, or the norms of patches."""
+    shape, weight = _filter(site)
     if weight is None:
         return UNKNOWN
     slack = summed(weight.norms.columns)
@@ -118,11 +125,7 @@ def _convolution(site: Site) -> Bound:
 
 def _transposed_convolution(site: Site) -> Bound:
     """Of any stride: no output sums more than one filter has, over all channels of the input."""
-    tensor = site.stored(1)
-    shape = tuple(tensor.shape.numpy()) if tensor is not None else ()
-    if len(shape) < 3 or 0 in shape:
-        return UNKNOWN
-    weight = site.matrix(1, shape[0], math.prod(shape[1:]))
+    shape, weight = _filter(site)
     if weight is None:
         return UNKNOWN
     taps = math.prod(shape[2:])

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.decision_flags import DecisionFlags
+from amp_rewrite.cli.executor_flag import executor_flag, opened
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped, repeatable
 from amp_rewrite.cli.progress import counting, tell
 from amp_rewrite.errors import OptionError
@@ -35,15 +36,17 @@ _FLAGS = (
         metavar="FILE",
         help="Write what --calibrate saw, with what is in --observed, as JSON for --observed.",
     ),
+    executor_flag("Who runs the samples of --calibrate"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFlags:
-    """Where the samples are, and where to save what they show."""
+    """Where the samples are, where to save what they show, and who runs them."""
 
     paths: tuple[Path, ...]
     save: Path | None
+    executor: str | None
 
     def seen(
         self, model: Path, asked: DecisionFlags, limit: TimeLimit, progress: Progress | None
@@ -65,14 +68,16 @@ class CalibrationFlags:
         data = Data(self.paths)
         source = feeds.input_source(data)
         tell(progress, "calibrate")
-        with limit.running():
+        with opened(self.executor) as executor, limit.running():
             samples = feeds.feeds(model, data)
             on_sample = counting(progress, len(source.files))
-            return observe(model, samples, inputs=source, on_sample=on_sample)
+            return observe(model, samples, inputs=source, on_sample=on_sample, executor=executor)
 
     def _refuse_ineffective(self, asked: DecisionFlags) -> None:
         if self.save is not None and not self.paths and asked.seen is None:
             raise OptionError("--save-observed has nothing to save", remedy="add --calibrate PATH")
+        if self.executor is not None and not self.paths:
+            raise OptionError("--executor is for --calibrate", remedy="add --calibrate PATH")
         settled = "--plan" if asked.replay else ""
         if asked.options.level is Level.UNSAFE_FORCE_ALL:
             settled = f"--level {asked.options.level.value}"
@@ -81,7 +86,7 @@ class CalibrationFlags:
 
 
 def _read(flags: Mapping[str, Any]) -> CalibrationFlags:
-    return CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"])
+    return CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"], flags["executor"])
 
 
 calibration_flags = grouped(_FLAGS, "calibration", _read)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from amp_rewrite.bounds import bounding
-from amp_rewrite.cli import job_reports, rewrite_output
+from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN
-from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
+from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.job_reports import JobReports
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, original
@@ -28,7 +29,6 @@ from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
-from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -107,18 +107,8 @@ def rewrite(
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         seen = calibration.seen(model, asked, limit, progress)
-        counts = report_files.asked or save_plan is not None
         placing = _placing(report_files, model, limit, in_place=in_place)
-        pages = PageMaker(feeds.known_sizes(model, data) if counts else {}, placing)
-
-        def on_plan(analysis: Analysis) -> None:
-            if save_plan is not None:
-                job_reports.save_plan(save_plan, analysis, pages.dims)
-            if json_ is not None or (not dry_run and bounding.is_quick(analysis.facts)):
-                analysis.ranges()
-            if report_files.asked:
-                pages.record(analysis)
-
+        reports = JobReports(model, data, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
@@ -133,15 +123,12 @@ def rewrite(
             comparing=comparing,
             required=require_verify,
             limit=limit,
-            on_plan=on_plan,
+            on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,
             tuning=Tuning(),
         )
         done = job.plan(policy) if dry_run else job.run(policy)
-        page = job_reports.page(job, done, pages, latency=latency) if report_files.asked else None
-        if page is not None:
-            report_files.write(page)
-    placed = page.placement.compared if page is not None and page.placement else None
+        placed = reports.write(job, done, latency=latency)
     if isinstance(done, Analysis):
         rewrite_output.print_plan(console, done, json_, placed, seen)
     else:

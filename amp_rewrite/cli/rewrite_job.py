@@ -189,11 +189,11 @@ class RewriteJob:
         except _CANNOT_RUN:
             return self._known
 
-    def _tune(self, seen: Seen, faint: Faint) -> Tuned | None:
+    def _tune(self, failed: Result[Any], seen: Seen, faint: Faint) -> Tuned | None:
         """A plan that was tuned on the samples of the last comparison; None where none can be, or need be."""
         model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
         judging, tuning = self.comparing.judging, self.tuning
-        if self.replay is not None or loading.load(model).size > tuning.largest:
+        if self.replay is not None or failed.report.size_before > tuning.largest:
             return None
         tell(self.progress, "tune")
         samples = feeds.feeds(model, self._seen_data())

@@ -15,8 +15,7 @@ from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.running.verdict import Verdict
 
 LARGE = 1 << 30
-"""The bytes of a model above which nothing is tried."""
-
+"""The bytes of a model above which the main job tries nothing else."""
 
 Again = Callable[[Options, Path], Outcome]
 """Does the main job with other options, and writes its result to another place."""

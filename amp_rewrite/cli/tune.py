@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from amp_rewrite.bounds import bounding
-from amp_rewrite.cli import job_reports, rewrite_output
+from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.executor_flag import executor_flag, opened
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN
-from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
+from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.job_reports import JobReports
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, original
 from amp_rewrite.cli.tuning_step import Tuning
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
-from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.search import Prefer, Step, Watch
 
@@ -86,6 +86,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     metavar="FILE",
     help="Write the plan as JSON; amp-rewrite MODEL --plan FILE carries it out again.",
 )
+@executor_flag("Who runs the samples of the search")
 @json_flag("report")
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -101,6 +102,7 @@ def tune(
     prefer: str,
     budget: float,
     save_plan: Path | None,
+    executor: str | None,
     json_: Path | None,
     external_data: ExternalData,
     quiet: bool,
@@ -118,19 +120,13 @@ def tune(
     """
     _refuse_force_all(asked)
     console, comparing = Console(quiet=quiet), _within(comparing, max_error)
-    with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
-        counts = report_files.asked or save_plan is not None
+    with (
+        result_checks.blaming(lambda: str(model)),
+        shown_progress(quiet=quiet) as progress,
+        opened(executor) as workers,
+    ):
         placing = Placing(model, limit) if report_files.placement else None
-        pages = PageMaker(feeds.known_sizes(model, data) if counts else {}, placing)
-
-        def on_plan(analysis: Analysis) -> None:
-            if save_plan is not None:
-                job_reports.save_plan(save_plan, analysis, pages.dims)
-            if json_ is not None or bounding.is_quick(analysis.facts):
-                analysis.ranges()
-            if report_files.asked:
-                pages.record(analysis)
-
+        reports = JobReports(model, data, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
             original=original(model, in_place=False),
@@ -143,15 +139,12 @@ def tune(
             comparing=comparing,
             required=True,
             limit=limit,
-            on_plan=on_plan,
+            on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=True),
             progress=progress,
-            tuning=Tuning(budget, Prefer(prefer), float("inf"), _watch(progress)),
+            tuning=Tuning(budget, Prefer(prefer), float("inf"), _watch(progress), workers),
         )
         done = job.run(ObservePolicy.ON_FAILURE)
-        page = job_reports.page(job, done, pages, latency=False) if report_files.asked else None
-        if page is not None:
-            report_files.write(page)
-    placed = page.placement.compared if page is not None and page.placement else None
+        placed = reports.write(job, done, latency=False)
     rewrite_output.print_result(console, job, done, json_, placed)
 
 

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.cli.metric_flags import Judging
+from amp_rewrite.cli.tried_flags import LARGE
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.running.sessions import Feeds, Runnable
-from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.search import Prefer, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
 REPAIR = 6.0
 """The seconds for which the main job tunes where its comparison fails."""
 
-LARGE = 1 << 30
-"""The bytes of a model above which the main job does not tune."""
-
-
-def _unwatched(_: Step) -> None:
-    """For a search that nobody watches."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The search for a plan where the comparison fails: its seconds, what it prefers, the bytes of the
-    largest model that is tuned, and who watches.
+    largest model that is tuned, who watches, and who runs the samples.
     """
 
     budget: float = REPAIR
     prefer: Prefer = Prefer.TIME
     largest: float = LARGE
-    watch: Watch = _unwatched
+    watch: Watch | None = None
+    executor: Executor | None = None
 
     def run(
         self,
@@ -57,6 +53,7 @@ class Tuning:
             seen=seen,
             faint=faint,
             watch=self.watch,
+            executor=self.executor,
         )
 
 

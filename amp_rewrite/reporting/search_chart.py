@@ -46,19 +46,19 @@ class _Axes:
     def __init__(self, search: Search) -> None:
         times = [plan.seconds for plan in search.plans]
         self.first, self.last, self.target = min(times), max(times), search.target
-        errors = [power(plan.error) for plan in search.plans if math.isfinite(plan.error)]
-        self.highest = max(math.ceil(max([*errors, power(search.target)])), _LOWEST + 1)
+        errors = [_power(plan.error) for plan in search.plans if math.isfinite(plan.error)]
+        self.highest = max(math.ceil(max([*errors, _power(search.target)])), _LOWEST + 1)
 
     def x(self, seconds: float) -> float:
         share = (seconds - self.first) / (self.last - self.first or 1.0)
         return _LEFT + share * (WIDTH - _LEFT - _RIGHT)
 
     def y(self, error: float) -> float:
-        found = min(power(error), self.highest) if math.isfinite(error) else self.highest
+        found = min(_power(error), self.highest) if math.isfinite(error) else self.highest
         return _HEIGHT * (self.highest - found) / (self.highest - _LOWEST)
 
 
-def power(error: float) -> float:
+def _power(error: float) -> float:
     """The power of ten of an error, at least the lowest one that is drawn."""
     return max(math.log10(error), _LOWEST) if error > 0 else _LOWEST
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from amp_rewrite.analysis.observed import NOTHING, Extremes
-from amp_rewrite.arguments import function
+from amp_rewrite.arguments import function, instance
 from amp_rewrite.errors import FeedError
+from amp_rewrite.model import loading, writing
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running import metrics, run_arguments
@@ -26,6 +35,9 @@ COUNTED = 2
 later on only those of values that have elements which are not finite, or beyond float16.
 """
 
+PART = 8
+"""The samples that one task of an executor has."""
+
 _REOPENED = 4
 """How often a session is opened again for further values to count; then the elements of all are counted."""
 
@@ -38,6 +50,7 @@ def observe(
     timeout: float | None = None,
     inputs: InputSource = FROM_CALLER,
     on_sample: Callable[[int], object] | None = None,
+    executor: Executor | None = None,
 ) -> Observed:
     """The extremes of all float32 values of a model over all samples, those in If, Loop and Scan bodies too.
 
@@ -48,48 +61,88 @@ def observe(
     default CUDA if it works. Elements are counted in the first two samples (COUNTED), and from then on of
     values that have elements which are not finite, or beyond float16; within runs at opset 9 or later.
 
+    The workers of an `executor` (concurrent.futures) observe PART samples at a time, and count elements in
+    the first two of each part; the extremes are the same. They have to see the same files.
+
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or the
     model or a sample is invalid or holds NaN, FeedError if there is no sample, or if no float value is
-    finite, OptionError for other invalid arguments, and TimeLimitError after `timeout` seconds.
+    finite, OptionError for other invalid arguments, TimeLimitError after `timeout` seconds, and
+    WorkerError where a worker ends before its work is done.
     """
     runnable, runs = run_arguments.model("model", model), run_arguments.samples(samples)
     function("on_sample", on_sample)
+    if executor is not None:
+        instance("executor", executor, Executor)
     where = run_arguments.device(device)
     with TimeLimit(timeout).running():
-        return _observe(runnable, runs, where, inputs, on_sample)
+        named = ((inputs.sample(at) or f"sample {at + 1}", feeds) for at, feeds in enumerate(runs))
+        if executor is None:
+            return _finite(_observe(runnable, named, where, on_sample))
+        return _finite(_in_parts(runnable, named, where, on_sample, executor))
 
 
-def _observe(
-    model: Runnable,
-    samples: Iterator[Feeds],
-    device: Device,
-    inputs: InputSource,
-    on_sample: Callable[[int], object] | None,
-) -> Observed:
-    with light(model) as readable:
-        found, count = _seen(_Runs(MeasuredModel(readable, device)), samples, inputs, on_sample)
-    if not count:
+_Named = tuple[str, Feeds]
+"""The name of a sample in errors, and the sample."""
+
+
+def _finite(found: Observed) -> Observed:
+    """What was seen, without values that were never finite; FeedError where nothing is left."""
+    if not found.samples:
         raise FeedError("there is no sample to observe", remedy="give one with `samples`")
     finite = {name: extremes for name, extremes in found.items() if not extremes.is_empty}
     if found and not finite:
         problem = "no floating-point value of a run is finite"
         raise FeedError(problem, remedy="give other inputs with `samples`")
-    return Observed(readable.fingerprint, count, finite)
+    return Observed(found.model, found.samples, finite)
 
 
-def _seen(
-    runs: _Runs, samples: Iterator[Feeds], inputs: InputSource, on_sample: Callable[[int], object] | None
-) -> tuple[dict[str, Extremes], int]:
-    """The extremes of all values in all samples, and the number of these."""
+def _observe(
+    model: Runnable,
+    samples: Iterable[_Named],
+    device: Device,
+    on_sample: Callable[[int], object] | None = None,
+) -> Observed:
+    """The extremes of all values in all samples, those that were never finite too."""
     found, count = dict[str, Extremes](), 0
-    for count, feeds in enumerate(samples, 1):
-        where = inputs.sample(count - 1) or f"sample {count}"
-        _refuse_nan(feeds, where)
-        for name, extremes in runs.measure(feeds, where).extremes.items():
-            found[name] = found.get(name, NOTHING).join(extremes)
-        if on_sample is not None:
-            on_sample(count)
-    return found, count
+    with light(model) as readable:
+        runs = _Runs(MeasuredModel(readable, device))
+        for count, (where, feeds) in enumerate(samples, 1):
+            _refuse_nan(feeds, where)
+            for name, extremes in runs.measure(feeds, where).extremes.items():
+                found[name] = found.get(name, NOTHING).join(extremes)
+            if on_sample is not None:
+                on_sample(count)
+    return Observed(readable.fingerprint, count, found)
+
+
+def _in_parts(
+    model: Runnable,
+    samples: Iterator[_Named],
+    device: Device,
+    on_sample: Callable[[int], object] | None,
+    executor: Executor,
+) -> Observed:
+    """The same by the workers of an executor; of no sample, by none."""
+    seen: Observed | None = None
+    with _as_file(model) as file:
+        parts = iter(lambda: list(itertools.islice(samples, PART)), [])
+        for found in executors.results(executor, _observe, ((file, part, device) for part in parts)):
+            seen = found if seen is None else seen.merge(found)
+            if on_sample is not None:
+                on_sample(seen.samples)
+    return Observed("", 0, {}) if seen is None else seen
+
+
+@contextlib.contextmanager
+def _as_file(model: Runnable) -> Generator[Path]:
+    """The path of a model; one in memory is written once, for all tasks."""
+    if not isinstance(model, onnx.ModelProto):
+        yield Path(model).absolute()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        writing.save(loading.load(model), path, ExternalData())
+        yield path
 
 
 class _Runs:

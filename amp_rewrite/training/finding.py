@@ -56,6 +56,11 @@ def find(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
     said = asked.over(asked_spec.in_metadata(model.metadata_props))
     guessed: list[str] = []
     named = tuple(state_pairs.by_name(borders, suffix)) if said.state is None else said.state
+    if suffix is not None and not named:
+        raise SpecError(
+            f"no output is called as an input with '{suffix}' behind it",
+            remedy=f"its outputs are {listed(borders.outputs)}",
+        )
     state_pairs.check(borders, named)
     loss = _loss(borders, flow, said.loss, named, guessed)
     forward = flow.before([borders.outputs[loss]])

@@ -57,12 +57,9 @@ class Choice:
         """What a unit alone gives in half: FLOPs or seconds, as the search wants them."""
         return self._gains[unit]
 
-    def cost(self, painting: Painting) -> float:
+    def cost(self, halves: Sequence[bool], seconds: float) -> float:
         """What the search makes least of: predicted seconds at large sizes, or FLOPs in half, below 0."""
-        halves = [painting.is_half(unit) for unit in range(len(painting.paints))]
-        if self._worth:
-            return sum(price for (unit,), price in self._worth if halves[unit])
-        return self._prices.predict(halves, self._prices.costs.large).result.seconds
+        return sum(price for (unit,), price in self._worth if halves[unit]) if self._worth else seconds
 
     def at(self, errors: Sequence[float], seconds: float) -> frozenset[int]:
         """The best units to keep where a squared error of 1 costs so many seconds."""

@@ -30,14 +30,16 @@ class Prefer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A painting, the units that the search keeps in float32 for it, its squared error as measured, and its
-    predicted seconds at large sizes.
+    """A painting, the units that the search keeps in float32 for it, the sites that it rounds, its squared
+    error as measured, its predicted seconds at large sizes, and what the search makes least of.
     """
 
     painting: Painting
     kept: tuple[int, ...]
+    rounded: tuple[int, ...]
     squared: float
     seconds: float
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Search:
         self.walked: list[Point] = []
         self._met: list[Found] = []
 
-    def run(self, limit: float, end: float, watch: Watch) -> Found:
+    def run(self, limit: float, end: float, watch: Watch | None) -> Found:
         """The best painting with a squared error of at most `limit`, or the closest; that of the analysis
         where it fits. `end` is the time (time.monotonic) at which the search stops.
 
@@ -94,11 +96,11 @@ class Search:
         """
         self._limit, self._end, self._watch, self._began = limit, end, watch, self._session.runs
         sites = range(len(self._sites))
-        self._best = self._measured(())
+        self._best = self._measured((), self._painted(()))
         if self._is_met(self._best) or self.noise >= limit:
             return self._best
         if earlier := [found for found in self._met if self._is_met(found)]:
-            self._best = min(earlier, key=lambda found: self._choice.cost(found.painting))
+            self._best = min(earlier, key=lambda found: found.cost)
             self._free(_AGAIN)
         else:
             groups = [Group(tuple(sites), self._above_noise(sites))]
@@ -113,10 +115,11 @@ class Search:
 
     def _may_go_on(self, share: float) -> bool:
         """Whether there is time, and less than a share of the runs was used."""
-        best, session, sites = self._best, self._session, len(self._sites)
+        best, sites = self._best, len(self._sites)
         error = math.sqrt(best.squared) * self._bound
-        self._watch(Step(session.runs, error, len(self._rounded(best.painting)), sites))
-        runs = session.runs - self._began
+        if self._watch is not None:
+            self._watch(Step(self._session.runs, error, len(best.rounded), sites))
+        runs = self._session.runs - self._began
         return time.monotonic() < self._end and runs < (max(_FEWEST_RUNS, sites // 2) - _BEFORE) * share
 
     def _above_noise(self, sites: Sequence[int]) -> float:
@@ -142,7 +145,8 @@ class Search:
         for _ in range(_STEPS):
             if not self._may_go_on(share):
                 break
-            is_met = self._try(self._choice.at(self.errors, price))
+            kept = self._choice.at(self.errors, price)
+            is_met = self._try(kept, self._painted(kept))
             if was_met is not None and is_met != was_met:
                 factor = math.sqrt(factor)
             price, was_met = price / factor if is_met else price * factor, is_met
@@ -157,37 +161,40 @@ class Search:
         parts = Parts(self._best.kept, self._choice.worth)
         while (part := parts.next()) and self._may_go_on(share):
             kept = set(self._best.kept).difference(part)
-            if self._is_hopeless(kept) or not self._try(kept):
+            painting = self._painted(kept)
+            if self._is_hopeless(painting) or not self._try(kept, painting):
                 parts.split(part)
 
-    def _is_hopeless(self, kept: Collection[int]) -> bool:
-        """Whether these units alone are thought to add far more than what the target leaves."""
-        more = set(self._rounded(self._painted(kept))).difference(self._rounded(self._best.painting))
+    def _is_hopeless(self, painting: Painting) -> bool:
+        """Whether what it rounds besides is thought to add far more than what the target leaves."""
+        more = set(self._rounded(painting)).difference(self._best.rounded)
         return sum(self.errors[at] for at in more) > _HOPE * (self._limit - self._best.squared)
 
-    def _try(self, kept: Collection[int]) -> bool:
+    def _try(self, kept: Collection[int], painting: Painting) -> bool:
         """Whether the target is met with these units kept; the best is remembered."""
-        found = self._measured(kept)
+        found = self._measured(kept, painting)
         if self._is_met(self._best) and self._is_met(found):
-            cost = self._choice.cost
-            better = cost(found.painting) < cost(self._best.painting)
+            better = found.cost < self._best.cost
         else:
             better = found.squared < self._best.squared
         self._best = found if better else self._best
         self._met += [found] if self._is_met(found) else []
         return self._is_met(found)
 
-    def _measured(self, kept: Collection[int]) -> Found:
-        painting = self._painted(kept) if kept else self._analysis.painting
-        squared = self._session.squared(self._rounded(painting))
+    def _measured(self, kept: Collection[int], painting: Painting) -> Found:
+        rounded = self._rounded(painting)
+        squared = self._session.squared(rounded)
         halves = [painting.is_half(unit) for unit in range(len(painting.paints))]
         seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
         point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound)
         self.walked += [point] if point not in self.walked else []
-        return Found(painting, tuple(sorted(kept)), squared, seconds)
+        cost = self._choice.cost(halves, seconds)
+        return Found(painting, tuple(sorted(kept)), tuple(rounded), squared, seconds, cost)
 
     def _painted(self, kept: Collection[int]) -> Painting:
         """How the model is coloured with these units in float32."""
+        if not kept:
+            return self._analysis.painting
         worst = dict.fromkeys(kept, 0.0)
         for site, error in zip(self._sites, self.errors, strict=True):
             worst.update((unit, max(worst[unit], error)) for unit in site.units if unit in worst)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Sequence
+import functools
+import pickle
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
+from amp_rewrite.process import executors
 from amp_rewrite.running import emulation, sessions
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 from amp_rewrite.tuning.errors import Target
@@ -15,10 +23,13 @@ from amp_rewrite.tuning.switched_model import SwitchedModel
 
 
 class SwitchedSession:
-    """A session, its samples, and the target; `runs` counts what was measured, of all samples each."""
+    """What measures sites, and how often it did: `runs`, of all samples each.
 
-    def __init__(self, session: Any, model: SwitchedModel, samples: Sequence[Feeds], target: Target) -> None:
-        self._session, self._model, self._samples, self._target = session, model, samples, target
+    `measure` gives the squared error of each sample with these sites rounded, over the square of the target.
+    """
+
+    def __init__(self, measure: Callable[[tuple[int, ...]], Iterable[float]]) -> None:
+        self._measure = measure
         self.runs = 0
         self._known: dict[tuple[int, ...], float] = {}
 
@@ -27,29 +38,85 @@ class SwitchedSession:
         known = tuple(sorted(sites))
         if known not in self._known:
             self.runs += 1
-            self._known[known] = self._measured(known)
+            self._known[known] = max(self._measure(known), default=0.0)
         return self._known[known]
 
-    def _measured(self, sites: Sequence[int]) -> float:
-        switches = np.zeros(self._model.count, bool)
+
+@dataclass(frozen=True, slots=True)
+class _Measuring:
+    """What a session runs: the name and length of its switches, the samples, and what to compare with."""
+
+    switches: str
+    count: int
+    samples: Sequence[Feeds]
+    target: Target
+
+    def squared(self, session: Any, at: int, sites: Sequence[int]) -> float:
+        """The squared error of a sample."""
+        switches = np.zeros(self.count, bool)
         switches[list(sites)] = True
-        worst = 0.0
-        for at, feeds in enumerate(self._samples):
-            outputs = sessions.run_session(self._session, {**feeds, self._model.switches: switches})
-            worst = max(worst, self._target.squared(at, outputs))
-        return worst
+        outputs = sessions.run_session(session, {**self.samples[at], self.switches: switches})
+        return self.target.squared(at, outputs)
 
 
 @contextlib.contextmanager
 def opened(
-    original: Runnable, model: SwitchedModel, samples: Sequence[Feeds], bound: float
+    original: Runnable,
+    model: SwitchedModel,
+    samples: Sequence[Feeds],
+    bound: float,
+    executor: Executor | None = None,
 ) -> Generator[SwitchedSession]:
-    """A session on the CPU, and the outputs of the original there; closed with the context.
+    """A session on the CPU, or one for each worker of an executor, which run a sample each; closed with the
+    context. The outputs of the original are computed here.
 
     Raises ModelError and RunError if the original does not run.
     """
     before = sessions.open_session(original, Device.CPU)
     wanted = [sessions.run_session(before, feeds, where=f"sample {i}") for i, feeds in enumerate(samples)]
+    measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound))
     with emulation.runnable(model.loaded) as made:
-        session = sessions.open_session(made, Device.CPU)
-        yield SwitchedSession(session, model, samples, Target(wanted, bound))
+        if executor is None:
+            yield SwitchedSession(_here(sessions.open_session(made, Device.CPU), measuring))
+        else:
+            with _shared(made, measuring) as folder:
+                yield SwitchedSession(_by_workers(executor, folder, len(samples)))
+
+
+def _here(session: Any, measuring: _Measuring) -> Callable[[tuple[int, ...]], Iterable[float]]:
+    return lambda sites: (measuring.squared(session, at, sites) for at in range(len(measuring.samples)))
+
+
+def _by_workers(
+    executor: Executor, folder: Path, samples: int
+) -> Callable[[tuple[int, ...]], Iterable[float]]:
+    return lambda sites: executors.results(
+        executor, _measured, ((folder, at, sites) for at in range(samples))
+    )
+
+
+@contextlib.contextmanager
+def _shared(model: Runnable, measuring: _Measuring) -> Generator[Path]:
+    """A folder with all that a worker needs."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        if isinstance(model, onnx.ModelProto):
+            onnx.save(model, folder / _MODEL)
+            model = folder / _MODEL
+        (folder / _REST).write_bytes(pickle.dumps((Path(model).absolute(), measuring)))
+        yield folder
+
+
+_MODEL, _REST = "model.onnx", "measuring.pickle"
+
+
+def _measured(folder: Path, at: int, sites: Sequence[int]) -> float:
+    """In a worker: the squared error of a sample."""
+    session, measuring = _loaded(folder)
+    return measuring.squared(session, at, sites)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(folder: Path) -> tuple[Any, _Measuring]:
+    model, measuring = pickle.loads((folder / _REST).read_bytes())
+    return sessions.open_session(model, Device.CPU), measuring

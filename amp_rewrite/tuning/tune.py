@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -94,6 +95,7 @@ def tune(
     seen: Seen | None = None,
     faint: Faint | None = None,
     watch: Watch | None = None,
+    executor: Executor | None = None,
 ) -> Tuned:
     """The plan with the least predicted time, or with `prefer` "flops" most arithmetic in half, that passes
     `verify` with these bounds and metrics on all samples; `max_error` is short for Tolerances(error=...).
@@ -102,16 +104,20 @@ def tune(
     are the seconds after which the best plan that was found is returned: never one that is worse than the
     default one. With the same samples, and time enough, the plan is the same. Carry it out with
     rewrite(model, replay=tuned.plan). `seen` and `faint` are those of `rewrite`; `watch` is called with every
-    step.
+    step. The workers of an `executor` (concurrent.futures) run a sample each, and have to see the same
+    files.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
-    sample does not fit, and OptionError for invalid arguments.
+    sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
+    work is done.
     """
     judged = _bounds(bounds, max_error)
     runnable, own = run_arguments.model("model", model), own_metrics.several(metrics)
     end = time.monotonic() + _above_zero("budget", budget)
     prefer = arguments.choice("prefer", prefer, Prefer)
     arguments.function("watch", watch)
+    if executor is not None:
+        arguments.instance("executor", executor, Executor)
     feeds = list(run_arguments.samples(samples))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
@@ -119,7 +125,7 @@ def tune(
     places = sites.find(analysis.graph, analysis.painting)
     switches = switched(twin, sites.find(twin.graph, twin.painting))  # which edits the twin
     bound = _target(judged)
-    with opened(runnable, switches, feeds[:MOST_SAMPLES], bound) as session:
+    with opened(runnable, switches, feeds[:MOST_SAMPLES], bound, executor) as session:
         search = Search(analysis, places, session, bound, prefer)
 
         def confirm(found: Found) -> Tuned:
@@ -138,10 +144,10 @@ def tune(
                 half=sum(map(found.painting.is_half, range(len(found.painting.paints)))),
             )
 
-        return _confirmed(search, confirm, end, watch or (lambda _: None))
+        return _confirmed(search, confirm, end, watch)
 
 
-def _confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch) -> Tuned:
+def _confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:
     """The first plan whose model passes, or the closest: the search is for less where a model fails."""
     share, found = _AT_FIRST, search.run(math.inf, end, watch)  # the default plan
     best = tuned = confirm(found)

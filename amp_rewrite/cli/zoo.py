@@ -1,0 +1,101 @@
+"""`amp-rewrite zoo SOURCE -o FOLDER`: many models, each as by `amp-rewrite MODEL`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+import click
+
+from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli.executor_flag import executor_flag
+from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.progress import counting, shown_progress, tell
+from amp_rewrite.cli.rewrite import rewrite
+from amp_rewrite.console import Console
+from amp_rewrite.errors import OptionError
+from amp_rewrite.process import executors
+from amp_rewrite.zoo import entries, run
+from amp_rewrite.zoo.row import Row
+from amp_rewrite.zoo.terminal_table import print_zoo
+
+
+@click.command()
+@click.argument("source", type=PATH)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    required=True,
+    metavar="FOLDER",
+    help="The folder for models, reports, zoo.json and index.html; what is done in it is not done again.",
+)
+@executor_flag("Who rewrites the models, one at a time each")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the rewrite of a model that takes longer, and go on with the next.",
+)
+@click.option("--html", is_flag=True, help="Write the HTML report of each model, which index.html links to.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+def zoo(
+    source: Path,
+    flags: tuple[str, ...],
+    output: Path,
+    executor: str | None,
+    timeout: float | None,
+    html: bool,
+    quiet: bool,
+) -> None:
+    """Rewrite, compare and report on all models of SOURCE: a folder, or a manifest in YAML or JSON.
+
+    FLAGS are those of amp-rewrite MODEL, for every model, behind two dashes: amp-rewrite zoo models -o half
+    -- --to bfloat16. A model that fails, or whose process dies, does not stop the others. Exit code 1 where
+    one failed, or is too far from its original.
+    """
+    found = entries.find(source.absolute(), output.absolute())
+    for entry in found:
+        _check_flags((*flags, *entry.flags), entry.model)
+    with shown_progress(quiet=quiet) as progress, _opened(executor) as workers:
+        tell(progress, "zoo")
+        counted, done = counting(progress, len(found)), list[Row]()
+
+        def on_row(row: Row) -> None:
+            done.append(row)
+            counted(len(done))
+
+        result = run.rewrite_zoo(
+            source, output, flags, executor=workers, pages=html, timeout=timeout, on_row=on_row
+        )
+    console = Console(quiet=quiet)
+    print_zoo(console, result)
+    console.print(f"see {output / 'index.html'}")
+    exit_codes.fail_unless(result.ok)
+
+
+@contextlib.contextmanager
+def _opened(where: str | None) -> Generator[Executor | None]:
+    """The executor of that name. A number of processes is one of threads, which start a process each."""
+    if where is None:
+        yield None
+        return
+    name = executors.named(where, "--executor")
+    with run.here(name.processes) if name.processes else name.opened() as executor:
+        yield executor
+
+
+def _check_flags(flags: Sequence[str], model: Path) -> None:
+    """Raises what the command would for these flags, and OptionError for files that are named here."""
+    context = rewrite.make_context("amp-rewrite", [*flags, str(model)])
+    for name in _NAMED_HERE:
+        if context.params.get(name):
+            flag = f"--{name.strip('_').replace('_', '-')}"
+            raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
+
+
+_NAMED_HERE = ("output", "in_place", "dry_run", "save_plan", "save_observed", "json_", "html", "plots")
+"""Flags of the command that name what it writes, or have it write nothing or elsewhere."""

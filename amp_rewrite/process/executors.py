@@ -1,0 +1,138 @@
+"""Work in other processes: executors by name, and the results of what they were given.
+
+An executor is any `concurrent.futures.Executor` whose workers can import amp_rewrite and see the same files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import re
+import signal
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from amp_rewrite.errors import AmpRewriteError, MissingPackageError, OptionError, WorkerError
+from amp_rewrite.process import fork_safe, interruptible
+
+T = TypeVar("T")
+
+MOST = 256
+"""The most processes that a name may ask for."""
+
+CONNECTING = 10.0
+"""The seconds within which a scheduler has to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorName:
+    """What `processes:N` or `dask://HOST:PORT` names: a number of processes, or an address."""
+
+    processes: int = 0
+    address: str = ""
+
+    @contextlib.contextmanager
+    def opened(self) -> Generator[Executor]:
+        """The executor; it ends with the context, and with it what has not begun.
+
+        Raises MissingPackageError without `distributed`, and OptionError where no scheduler answers.
+        """
+        with self._client() if self.address else self._pool() as executor:
+            try:
+                yield executor
+            finally:
+                executor.shutdown(wait=True, cancel_futures=True)
+
+    def _pool(self) -> Executor:
+        # a fork would copy the threads of a runtime without running them
+        spawning = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self.processes, mp_context=spawning, initializer=_ignore_interrupts)
+
+    @contextlib.contextmanager
+    def _client(self) -> Generator[Executor]:
+        with _connected(self.address) as client:
+            yield client.get_executor(pure=False)
+
+
+def named(text: str, by: str = "executor") -> ExecutorName:
+    """What a text names, given `by` a flag or argument; raises OptionError for any other text."""
+    if found := _PROCESSES.fullmatch(text):
+        count = int(found[1])
+        if 0 < count <= MOST:
+            return ExecutorName(processes=count)
+    elif found := _DASK.fullmatch(text):
+        return ExecutorName(address=found[1])
+    remedy = f"write it as in processes:4 (at most {MOST}) or dask://127.0.0.1:8786"
+    raise OptionError(f"{by} {text} names no executor", remedy=remedy)
+
+
+_PROCESSES = re.compile(r"processes:(\d{1,9})")
+_DASK = re.compile(r"dask://([^/\s]+:\d{1,5})")
+
+
+def results(executor: Executor, work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """What `work` returns for each task, in their order; at most WAITING are drawn ahead.
+
+    Raises AmpRewriteError as `work` does, and WorkerError for whatever else keeps it from returning; tasks
+    that have not begun are then cancelled.
+    """
+    waiting: list[Future[T]] = []
+    drawn = iter(tasks)
+    try:
+        while True:
+            more = itertools.islice(drawn, WAITING - len(waiting))
+            waiting.extend(_submitted(executor, work, task) for task in more)
+            if not waiting:
+                return
+            yield result(waiting.pop(0))
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+WAITING = 32
+"""The tasks that are with an executor at a time: their arguments are in memory."""
+
+
+def result(future: Future[T]) -> T:
+    """What the work of a future returns; raises as `results`, and TimeLimitError."""
+    try:
+        return interruptible.call(future.result, future.cancel)
+    except AmpRewriteError:
+        raise
+    except Exception as error:  # of the executor's, and faults of the work
+        raise _broken(error) from error
+
+
+def _submitted(executor: Executor, work: Callable[..., T], task: tuple[Any, ...]) -> Future[T]:
+    try:
+        return executor.submit(work, *task)
+    except Exception as error:  # it was shut down, or broke, or cannot pickle
+        raise _broken(error) from error
+
+
+def _broken(error: Exception) -> WorkerError:
+    told = str(error).partition("\n")[0]
+    problem = f"a worker did not return ({type(error).__name__}{': ' if told else ''}{told})"
+    return WorkerError(problem, remedy="look at the memory and the logs of the workers, or use none")
+
+
+def _ignore_interrupts() -> None:
+    """In a worker: an interrupt is for the process that waits for it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _connected(address: str) -> Any:
+    """A client of the scheduler at an address."""
+    try:
+        distributed: Any = fork_safe.import_module("distributed")
+    except ImportError as error:
+        raise MissingPackageError("distributed", extra="cluster", purpose="a Dask cluster") from error
+    try:
+        return distributed.Client(f"tcp://{address}", timeout=CONNECTING, set_as_default=False)
+    except (OSError, ValueError) as error:
+        problem = f"no Dask scheduler answers at {address}"
+        raise OptionError(problem, remedy="start one with: dask scheduler") from error

@@ -1,0 +1,112 @@
+"""The models of a zoo: those in a folder, or those that a manifest names.
+
+models:
+  bert: bert/model.onnx         # relative to the manifest
+  resnet50:
+    model: resnet50.onnx
+    data: resnet50.npz          # one path or a list, as for --data
+    flags: [--to, bfloat16]     # of amp-rewrite MODEL
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from amp_rewrite.errors import ListError, ModelError
+from amp_rewrite.policy import yaml_fields
+from amp_rewrite.policy.yaml_fields import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model, its name, and the flags that it has of its own."""
+
+    name: str
+    model: Path
+    flags: tuple[str, ...] = ()
+
+
+def find(source: Path, results: Path) -> list[Entry]:
+    """The models of a folder, as deep as they lie but for the folder of results, or those of a manifest.
+
+    In a folder, a file of inputs beside a model (m.npz for m.onnx) is its data. Raises ModelError where there
+    is none, and ListError for a manifest that is wrong.
+    """
+    found = list(_in_folder(source, results)) if source.is_dir() else list(_in_manifest(source))
+    if not found:
+        raise ModelError("has no model", where=source, remedy="give a folder of .onnx files, or a manifest")
+    return found
+
+
+def _in_folder(folder: Path, results: Path) -> Iterator[Entry]:
+    own = results.resolve()
+    for model in sorted(folder.rglob("*.onnx")):
+        if model.is_dir() or own in model.resolve().parents:
+            continue
+        data = model.with_suffix(".npz")
+        flags = ("--data", str(data)) if data.is_file() else ()
+        yield Entry(model.relative_to(folder).with_suffix("").as_posix(), model, flags)
+
+
+def _in_manifest(file: Path) -> Iterator[Entry]:
+    top = yaml_fields.fields(file, yaml_fields.parse(file, ("models",), trusted=False), ("models",))
+    names: dict[str, int] = {}
+    for section in top:
+        if not isinstance(section.value, yaml.MappingNode):
+            raise section.error("models is not a mapping", "write it as in models: {bert: bert.onnx}")
+        for field in yaml_fields.fields(file, section.value):
+            if names.setdefault(field.name.casefold(), field.line) != field.line:
+                raise field.error(f"{field.name} names the results of another model", "choose another name")
+            yield _entry(field)
+
+
+def _entry(field: Field) -> Entry:
+    """The entry of a name that is a relative path without a way out."""
+    parts = PurePosixPath(field.name).parts
+    if field.name != "/".join(parts) or ".." in parts or "\\" in field.name or field.name.startswith("/"):
+        raise field.error(f"{field.name} is not a name", "write it as in bert, or text/bert")
+    if yaml_fields.is_text(field.value):
+        return Entry(field.name, field.file.parent / field.value.value)
+    if not isinstance(field.value, yaml.MappingNode):
+        raise field.error(f"{field.name} has no model", "write it as in bert: bert.onnx")
+    given = {each.name: each for each in yaml_fields.fields(field.file, field.value, _KEYS)}
+    if "model" not in given:
+        raise field.error(f"{field.name} has no model", "add model: FILE")
+    data = [str(field.file.parent / path) for path in _texts(given.get("data"))]
+    flags = [part for path in data for part in ("--data", path)]
+    model = field.file.parent / yaml_fields.text(given["model"])
+    return Entry(field.name, model, (*flags, *_texts(given.get("flags"))))
+
+
+_KEYS = ("model", "data", "flags")
+
+
+def _texts(field: Field | None) -> list[str]:
+    """The words of a field: one, or a list of them."""
+    if field is None:
+        return []
+    nodes = field.value.value if isinstance(field.value, yaml.SequenceNode) else [field.value]
+    return [_word(field, node) for node in nodes]
+
+
+def _word(field: Field, node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode) or not node.value:
+        raise _not_words(field)
+    return str(node.value)
+
+
+def _not_words(field: Field) -> ListError:
+    return field.error(f"{field.name} is neither a word nor a list of words", f"write {field.name}: [a, b]")
+
+
+def refuse_overwriting(entries: Sequence[Entry], results: Path) -> None:
+    """ModelError for a model that lies in the folder of results."""
+    own = results.resolve()
+    for entry in entries:
+        if own in entry.model.resolve().parents:
+            problem = "lies in the folder of the results"
+            raise ModelError(problem, where=entry.model, remedy="choose another folder with -o")

@@ -1,0 +1,81 @@
+"""The page of a zoo: a table that links to the pages, reports and results of its models. No script."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from amp_rewrite import version
+from amp_rewrite.escaping import visible
+from amp_rewrite.zoo import cells
+from amp_rewrite.zoo.row import Row
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>amp-rewrite: {count} models</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ padding: .3rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8884; }}
+th:first-child, td:first-child, th:nth-child(2), td:nth-child(2), td.why {{ text-align: left; }}
+td.why {{ white-space: normal; border-bottom: 1px solid #8884; padding-left: 2rem; }}
+.close, .unchanged {{ color: #1f6fb2; }}
+.far, .failed {{ color: #c62828; font-weight: 600; }}
+</style>
+</head>
+<body>
+<h1>{count} models</h1>
+<p>{summary}. Made by amp-rewrite {version}.</p>
+<div class="wide"><table>
+<thead><tr>{header}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+<p>The error is the largest of any output (RMS of the difference over the scale of the output), the speed-up
+that which is predicted for a GPU, and the sizes are those of the result and of the original.</p>
+</body>
+</html>
+"""
+
+
+def render(rows: Sequence[Row], counts: Mapping[str, int]) -> str:
+    """The page; what comes from models is text in it."""
+    return _PAGE.format(
+        count=len(rows),
+        summary=", ".join(f"{count} {name}" for name, count in counts.items()),
+        version=_text(version.installed()),
+        header="".join(f"<th>{name}</th>" for name in (*cells.HEADER, "files")),
+        rows="\n".join(map(_row, rows)),
+    )
+
+
+def _row(row: Row) -> str:
+    name, status, *numbers = map(_text, cells.cells(row))
+    first = _link(row.page or row.report, name) if row.page or row.report else name
+    links = {"report": row.report, "model": row.result}
+    files = " ".join(_link(path, kind) for kind, path in links.items() if path)
+    others = "".join(f"<td>{number}</td>" for number in (*numbers, files))
+    line = f'<tr><td>{first}</td><td class="{_class(row)}">{status}</td>{others}</tr>'
+    if not row.why:
+        return line
+    return f'{line}\n<tr><td class="why" colspan="{len(cells.HEADER) + 1}">{_text(row.why)}</td></tr>'
+
+
+def _class(row: Row) -> str:
+    return row.status.value.replace(" ", "-")
+
+
+def _link(path: str, text: str) -> str:
+    return f'<a href="{_text(quote(path))}">{text}</a>'
+
+
+def _text(text: str) -> str:
+    return html.escape(visible(text))

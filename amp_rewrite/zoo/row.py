@@ -1,0 +1,90 @@
+"""What came of a model."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class Status(enum.Enum):
+    """How the rewrite of a model ended."""
+
+    CLOSE = "close"
+    UNCHANGED = "unchanged"
+    NOT_COMPARED = "not compared"
+    FAR = "far"
+    FAILED = "failed"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is a result, and nothing is known against it."""
+        return self not in (Status.FAR, Status.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A model, by its name and path; its result, its report as JSON and its page, relative to the folder.
+
+    `why` says in a line what is wrong, or keeps the result from being compared. `error` is the largest of any
+    output, `half` the share of nodes in half, `speedup` the predicted one, and `sizes` the bytes of both
+    models; None where they are not known.
+    """
+
+    name: str
+    model: str
+    status: Status
+    why: str = ""
+    result: str = ""
+    report: str = ""
+    page: str = ""
+    seconds: float = 0.0
+    half: float | None = None
+    casts: int | None = None
+    error: float | None = None
+    speedup: float | None = None
+    sizes: tuple[int, int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """This as JSON data."""
+        return {**asdict(self), "status": self.status.value}
+
+
+def from_json(data: Mapping[str, Any]) -> Row:
+    """The row that `to_json` described; raises KeyError, TypeError or ValueError for any other data."""
+    fields: dict[str, Any] = {**data, "status": Status(data["status"])}
+    if fields["sizes"]:
+        before, after = fields["sizes"]
+        fields["sizes"] = (before, after)
+    return Row(**fields)
+
+
+def numbers(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a row, by the JSON report of a rewrite."""
+    nodes, verdict = report["nodes"], report["verification"] or {}
+    floats = nodes["half"] + nodes["mixed"] + nodes["full"]
+    errors = [_number(output["error"]) for output in verdict.get("outputs", ())]
+    known = [error for error in errors if error is not None]
+    return {
+        "half": (nodes["half"] + nodes["mixed"]) / floats if floats and report["changed"] else None,
+        "casts": report["casts_added"],
+        "error": max(known, default=None) if len(known) == len(errors) else None,
+        "speedup": _number((report["prediction"] or {}).get("speedup")),
+        "sizes": (report["size_before"], report["size_after"]),
+    }
+
+
+def _number(given: object) -> float | None:
+    """A number of a report, in which what is not finite is text."""
+    return float(given) if isinstance(given, (int, float)) else None
+
+
+def status_of(report: Mapping[str, Any]) -> tuple[Status, str]:
+    """How a rewrite ended that has a report, and why."""
+    why = report["not_verified"] or ""
+    if not report["ok"]:
+        return Status.FAR, "; ".join(["the result is not valid", *map(str, report["broken"])])
+    if "outputs" in (report["verification"] or {}):
+        return (Status.FAR if why else Status.CLOSE), why
+    return (Status.NOT_COMPARED, why) if report["changed"] else (Status.UNCHANGED, "")

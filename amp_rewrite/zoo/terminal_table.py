@@ -1,0 +1,28 @@
+"""A zoo in a terminal."""
+
+from __future__ import annotations
+
+from rich.table import Column
+
+from amp_rewrite.console import Console, Styled
+from amp_rewrite.zoo import cells
+from amp_rewrite.zoo.row import Row
+from amp_rewrite.zoo.run import Zoo
+
+
+def print_zoo(console: Console, zoo: Zoo) -> None:
+    """A line for each model, below the table what is wrong with any, and the counts."""
+    first, second, *rest = cells.HEADER
+    left = [Column(name, no_wrap=True) for name in (first, second)]
+    right = [Column(name, justify="right", no_wrap=True) for name in rest]
+    console.table([*left, *right], ([row.name, _status(row), *cells.cells(row)[2:]] for row in zoo.rows))
+    console.print()
+    for row in zoo.rows:
+        if row.why:
+            console.print(Styled(row.name, "bold"), f": {row.why}")
+    again = f"; {zoo.reused} of them by an earlier run" if zoo.reused else ""
+    console.print(", ".join(f"{count} {name}" for name, count in zoo.counts.items()), again)
+
+
+def _status(row: Row) -> Styled:
+    return Styled(row.status.value, "" if row.status.is_good else "red")

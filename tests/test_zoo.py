@@ -1,0 +1,275 @@
+"""Many models: each is rewritten as the command does it, and whatever becomes of one, the others go on."""
+
+import html
+import json
+import os
+import re
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import onnx
+import pytest
+
+import amp_rewrite
+from amp_rewrite.errors import ListError, ModelError, OptionError
+from amp_rewrite.zoo import entries, job, row
+from amp_rewrite.zoo.row import Status
+from tests.commands import failure, run
+from tests.test_executors import dask, end_worker
+from tests.text import model
+
+pytest.importorskip("onnxruntime")
+CHAIN = """g (float[2, 8] x) => (float[2, 8] y) <float[8, 8] w> {{
+    a = MatMul (x, w) b = Relu (a) {more} y = MatMul (b, w) }}"""
+PLAIN = CHAIN.format(more="")
+FAR = """g (float[2, 8] x) => (float[2, 8] y) <float many = {300}> {
+    a = Mul (x, many) b = Mul (a, a) c = Sqrt (b) y = Div (c, many) }"""
+
+
+def write(path, text=PLAIN):
+    """A model in a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model(text), path)
+
+
+@pytest.fixture
+def models(tmp_path):
+    """A folder with two models, one of which lies deeper."""
+    write(tmp_path / "models" / "one.onnx")
+    write(tmp_path / "models" / "deep" / "er" / "two.onnx", CHAIN.format(more="c = Tanh (b)"))
+    return tmp_path / "models"
+
+
+def test_each_model_is_rewritten_as_by_the_command(models, tmp_path):
+    """The same bytes; a broken model beside them; what is known in JSON, on the page, in the table."""
+    (models / "broken.onnx").write_bytes(b"no model")
+    done = run("zoo", models, "-o", tmp_path / "out", "--html", "--", "--to", "bfloat16")
+    assert done.exit_code == 1, done.output
+    assert "2 close, 1 failed" in done.output
+    assert "broken: " in done.output
+    told = json.loads((tmp_path / "out" / "zoo.json").read_text())
+    assert (told["ok"], told["counts"]) == (False, {"close": 2, "failed": 1})
+    rows = {each["name"]: each for each in told["models"]}
+    assert list(rows) == ["broken", "deep/er/two", "one"]
+    assert "not an ONNX model" in rows["broken"]["why"]
+    single = tmp_path / "single.onnx"
+    assert run(models / "one.onnx", "-o", single, "--to", "bfloat16", "-q").exit_code == 0
+    assert (tmp_path / "out" / rows["one"]["result"]).read_bytes() == single.read_bytes()
+    report = json.loads((tmp_path / "out" / rows["one"]["report"]).read_text())
+    assert report["half"] == "bfloat16"
+    assert rows["one"]["error"] == report["verification"]["outputs"][0]["error"] < 1e-2
+    assert rows["one"]["half"] == 1
+    page = (tmp_path / "out" / "index.html").read_text()
+    links = [html.unescape(link) for link in re.findall('href="([^"]*)"', page)]
+    assert len(links) == 6
+    assert all((tmp_path / "out" / link).is_file() for link in links)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_started_again_does_the_rest(models, tmp_path):
+    """Nothing twice; again what has other inputs or flags, lacks its result, or failed."""
+    out = tmp_path / "out"
+
+    def again(*flags):
+        return amp_rewrite.rewrite_zoo(models, out, flags)
+
+    first, second = again(), again()
+    assert (first.reused, second.reused) == (0, 2)
+    assert second.rows == first.rows
+    write(models / "one.onnx", CHAIN.format(more="c = Sigmoid (b)"))
+    assert again().reused == 1
+    np.savez(models / "one.npz", x=np.ones((2, 8), np.float32))
+    assert again().reused == 1
+    (out / "models" / "one.onnx").unlink()
+    assert again().reused == 1
+    (out / ".records" / "one.json").write_text("{")
+    assert again().reused == 1
+    assert again().reused == 2
+    assert again("--io", "half").reused == 0
+    (models / "bad.onnx").write_bytes(b"")
+    assert [again("--io", "half").reused for _ in range(2)] == [2, 2]
+    assert not (out / "models" / "bad.onnx").exists()
+
+
+@pytest.mark.slow
+def test_what_a_flag_names_is_part_of_the_job(tmp_path):
+    """A list that changes makes the results old, and so do files in a folder of samples."""
+    write(tmp_path / "zoo" / "one.onnx")
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    np.savez(samples / "a.npz", x=np.ones((2, 8), np.float32))
+    flags = ("--calibrate", str(samples))
+    source, out = tmp_path / "zoo", tmp_path / "out"
+    assert [amp_rewrite.rewrite_zoo(source, out, flags).reused for _ in range(2)] == [0, 1]
+    np.savez(samples / "b.npz", x=np.ones((2, 8), np.float32))
+    assert amp_rewrite.rewrite_zoo(source, out, flags).reused == 0
+
+
+def test_a_process_that_dies_fails_alone(models, tmp_path, monkeypatch):
+    """By a signal, or with nothing to say; the row says which, and no result of before passes for its own."""
+    (tmp_path / "out" / "models").mkdir(parents=True)
+    (tmp_path / "out" / "models" / "one.onnx").write_bytes(b"old")
+    dying = "import os, sys\nif sys.argv[-1].endswith('one.onnx'): os.kill(os.getpid(), 9)\n"
+    monkeypatch.setattr(job, "_START", dying + job._START)
+    zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "out")
+    assert [(each.name, each.status) for each in zoo.rows] == [
+        ("deep/er/two", Status.CLOSE),
+        ("one", Status.FAILED),
+    ]
+    assert zoo.rows[1].why == "was ended by SIGKILL"
+    assert not zoo.ok
+    assert not (tmp_path / "out" / "models" / "one.onnx").exists()
+    monkeypatch.setattr(job, "_START", "import sys; sys.exit(7)")
+    assert "exit code 7" in amp_rewrite.rewrite_zoo(models, tmp_path / "out", ["--io", "half"]).rows[0].why
+
+
+def test_a_process_that_hangs_is_ended(models, tmp_path, monkeypatch):
+    """After its time, and the next one begins."""
+    monkeypatch.setattr(job, "_START", "import time; time.sleep(600)")
+    began = time.monotonic()
+    zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "out", timeout=0.2)
+    assert {each.why for each in zoo.rows} == {"took longer than 0.2 s"}
+    assert time.monotonic() - began < 300
+
+
+@pytest.mark.slow
+def test_lost_workers_stop_nothing(models, tmp_path):
+    """An executor that is broken from the start, and one that loses its only worker on the way."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert pool.submit(end_worker).exception()
+        assert amp_rewrite.rewrite_zoo(models, tmp_path / "one", executor=pool).ok
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pid = pool.submit(os.getpid).result()
+        killed = []
+
+        def kill(_):
+            killed.append(killed or os.kill(pid, signal.SIGKILL))
+
+        for name in "abcd":
+            write(models / f"{name}.onnx")
+        zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "two", executor=pool, on_row=kill)
+    assert len(killed) == len(zoo.rows) == 6
+    assert zoo.ok
+
+
+@pytest.mark.slow
+def test_a_cluster_loses_a_worker(models, tmp_path):
+    """A Dask cluster of two, one of which is killed on the way."""
+    for name in "abcdef":
+        write(models / f"{name}.onnx")
+    with dask() as executor:
+        pids = set(executor.map(lambda _: time.sleep(0.2) or os.getpid(), range(8)))
+        left = [min(pids)]
+
+        def kill(_):
+            if left:
+                os.kill(left.pop(), signal.SIGKILL)
+
+        zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "out", executor=executor, on_row=kill)
+    assert len(zoo.rows) == 8
+    assert zoo.ok
+
+
+def test_far_is_no_success(tmp_path):
+    """A result that is too far off says so, with its error, and is there to be looked at."""
+    write(tmp_path / "zoo" / "far.onnx", FAR)
+    done = run("zoo", tmp_path / "zoo", "-o", tmp_path / "out", "--", "--level", "unsafe-force-all")
+    (told,) = json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]
+    assert (done.exit_code, told["status"]) == (1, "far")
+    assert told["why"]
+    assert (tmp_path / "out" / told["result"]).is_file()
+
+
+def test_rows_survive_json():
+    """What is recorded is what was found."""
+    found = row.Row("a", "a.onnx", Status.FAR, "why", sizes=(3, 2), error=0.5, seconds=1.5)
+    assert row.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+# ---- which models
+
+
+def test_a_folder_has_its_models_and_their_inputs(models):
+    """As deep as they lie, without the results of a run in it; inputs are beside a model."""
+    np.savez(models / "one.npz", x=np.ones((2, 8), np.float32))
+    write(models / "half" / "models" / "one.onnx")
+    found = entries.find(models, models / "half")
+    assert [each.name for each in found] == ["deep/er/two", "one"]
+    assert found[1].flags == ("--data", str(models / "one.npz"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models:\n  a: one.onnx\n  b/c: {model: two.onnx, data: [x.npz, y], flags: [--samples, 4]}",
+        """{"models": {"a": "one.onnx",
+        "b/c": {"model": "two.onnx", "data": ["x.npz", "y"], "flags": ["--samples", 4]}}}""",
+    ],
+    ids=["yaml", "json"],
+)
+def test_a_manifest_has_names_inputs_and_flags(text, tmp_path):
+    """Paths are relative to the manifest, flags are as on the command line."""
+    (tmp_path / "zoo.yaml").write_text(text)
+    a, b = entries.find(tmp_path / "zoo.yaml", tmp_path / "out")
+    assert (a.name, a.model, a.flags) == ("a", tmp_path / "one.onnx", ())
+    data = ("--data", str(tmp_path / "x.npz"), "--data", str(tmp_path / "y"))
+    assert (b.name, b.flags) == ("b/c", (*data, "--samples", "4"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("models: [a.onnx]", "models is not a mapping"),
+        ("model: {a: a.onnx}", "did you mean models"),
+        ("models:\n  ../a: a.onnx", "is not a name"),
+        ("models:\n  /a: a.onnx", "is not a name"),
+        ("models:\n  a//b: a.onnx", "is not a name"),
+        ("models:\n  a: {data: x}", "has no model"),
+        ("models:\n  a: [x]", "has no model"),
+        ("models:\n  a: {model: x, flag: y}", "did you mean flags"),
+        ("models:\n  a: {model: x, flags: {b: c}}", "list of words"),
+        ("models:\n  a: {model: x, flags: ['']}", "list of words"),
+        ("models:\n  a: a.onnx\n  A: b.onnx", "another model"),
+        ("models:\n  a: a.onnx\n  a: b.onnx", "on line 2"),
+        ("[", "not YAML"),
+    ],
+)
+def test_a_wrong_manifest_is_one_line(text, problem, tmp_path):
+    """With the file, and what would help."""
+    (tmp_path / "zoo.yaml").write_text(text)
+    with pytest.raises(ListError, match=problem) as raised:
+        entries.find(tmp_path / "zoo.yaml", tmp_path / "out")
+    assert str(tmp_path / "zoo.yaml") in str(raised.value)
+
+
+def test_bad_input_is_one_line(models, tmp_path):
+    """Before anything is written."""
+    out = tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    assert "has no model" in failure("zoo", tmp_path / "empty", "-o", out)
+    assert "cannot be read" in failure("zoo", tmp_path / "none", "-o", out)
+    assert "--output is for one model" in failure("zoo", models, "-o", out, "--", "-o", "x.onnx")
+    assert "names no executor" in failure("zoo", models, "-o", out, "--executor", "here")
+    assert "--to" in run("zoo", models, "-o", out, "--", "--too", "x").stderr
+    (tmp_path / "zoo.yaml").write_text("models: {a: models/one.onnx}")
+    with pytest.raises(ModelError, match="folder of the results"):
+        amp_rewrite.rewrite_zoo(tmp_path / "zoo.yaml", tmp_path)
+    with pytest.raises(OptionError, match="above zero"):
+        amp_rewrite.rewrite_zoo(models, out, timeout=0)
+    with pytest.raises(OptionError, match="Executor"):
+        amp_rewrite.rewrite_zoo(models, out, executor="dask://here:1")
+    assert not out.exists()
+
+
+def test_names_are_text_on_the_page(tmp_path):
+    """A name of a file is no element and no attribute."""
+    name = "<b onclick='x'>&\"%20#"
+    write(tmp_path / "zoo" / f"{name}.onnx")
+    amp_rewrite.rewrite_zoo(tmp_path / "zoo", tmp_path / "out", ["--no-verify"])
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "<b onclick" not in page
+    assert html.escape(name) in page
+    assert "%2520%23.json" in page
