@@ -21,7 +21,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.rewriting import result_checks
-from amp_rewrite.training import step_text, steps
+from amp_rewrite.training import step_questions, step_text, steps
 from amp_rewrite.training.asked_spec import Asked
 from amp_rewrite.training.casting import Implementation
 
@@ -77,7 +77,7 @@ def train(
         raise OptionError("-o has no effect with --explain, which writes no model", remedy="leave out one")
     console, loss_scale = Console(quiet=quiet), scaling.settled(asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
-        spec = steps.complete_spec(model, said, state_suffix)
+        spec = step_questions.complete_spec(model, said, state_suffix)
         if explain:
             analysis, step = steps.analyze_train_step(
                 model,

@@ -9,11 +9,10 @@ from amp_rewrite.training.casting import Implementation
 from amp_rewrite.training.scaled_step import ScaleBorders, ScaledStep
 from amp_rewrite.training.scales import DynamicLossScale, FixedLossScale
 from amp_rewrite.training.spec import Pair, TrainSpec
+from amp_rewrite.training.step_questions import find_spec, initial_state
 from amp_rewrite.training.steps import (
     InsertResult,
     TrainResult,
-    find_spec,
-    initial_state,
     insert_loss_scale,
     rewrite_train_step,
 )

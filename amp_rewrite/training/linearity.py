@@ -83,7 +83,8 @@ def _ends(found: Linearity, flow: Dataflow, value: ir.Value) -> bool:
 def _is_scalar(value: ir.Value | None) -> bool:
     """Whether a value is known to have one element."""
     stored = constants.stored_as(value)
-    shape = value.shape if value is not None and stored is None else stored and stored.shape
+    holder = value if stored is None else stored
+    shape = None if holder is None else holder.shape
     return shape is not None and all(size == 1 for size in shape)
 
 

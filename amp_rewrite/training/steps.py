@@ -8,29 +8,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite import arguments, pipeline
 from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.errors import OptionError, SpecError
+from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.model import inlining, loading, output_paths, writing
+from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.training import casting, finding, refusals, scaled_step, scales
+from amp_rewrite.training import casting, refusals, scaled_step, scales
 from amp_rewrite.training.asked_spec import Asked
 from amp_rewrite.training.casting import Implementation
-from amp_rewrite.training.finding import Step
 from amp_rewrite.training.scaled_step import ScaledStep
 from amp_rewrite.training.scales import AUTO, DYNAMIC, LossScale
-from amp_rewrite.training.spec import TrainSpec, pairs
+from amp_rewrite.training.spec import TrainSpec
+from amp_rewrite.training.step_questions import found_in
 
 M = TypeVar("M", covariant=True)
 
@@ -58,44 +56,6 @@ class InsertResult(Generic[M]):
     model: M
     step: ScaledStep
     broken: tuple[str, ...] = ()
-
-
-def find_spec(
-    model: loading.ModelSource,
-    *,
-    loss: str | None = None,
-    seed: str | None = None,
-    state: Any = None,
-    gradients: arguments.Texts | None = None,
-    state_suffix: str | None = None,
-) -> TrainSpec:
-    """What a model is as a train step; the model is not changed.
-
-    What is not given is taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
-    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` with that), else from the dataflow.
-    Raises SpecError, which says what is missing or lists the candidates, where it is no train step or not
-    clear as one, ModelError for what is no model, and OptionError for arguments of other types.
-    """
-    asked = Asked(
-        None if loss is None else arguments.instance("loss", loss, str),
-        None if seed is None else arguments.instance("seed", seed, str),
-        None if state is None else pairs("state", state),
-        None if gradients is None else arguments.texts("gradients", gradients),
-    )
-    suffix = None if state_suffix is None else arguments.instance("state_suffix", state_suffix, str)
-    return complete_spec(model, asked, suffix)
-
-
-def complete_spec(model: loading.ModelSource, asked: Asked, suffix: str | None = None) -> TrainSpec:
-    """What was said of a step, with what it leaves open found as by `find_spec`."""
-    loaded = loading.load(model).model
-    with result_checks.blaming(lambda: writing.checkable(model)):
-        return _found(loaded, asked, suffix).spec
-
-
-def _found(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
-    inlining.inline(model)
-    return finding.find(model, asked, suffix)
 
 
 def _asked(spec: TrainSpec | None) -> Asked:
@@ -129,7 +89,7 @@ def insert_loss_scale(
     target = _target(model, output)
     loaded = loading.load(model)
     with result_checks.blaming(lambda: writing.checkable(model)):
-        step, _ = scaled_step.scale(_found(loaded.model, _asked(spec)), asked, skip_nonfinite=skips)
+        step, _ = scaled_step.scale(found_in(loaded.model, _asked(spec)), asked, skip_nonfinite=skips)
         if target is not None:
             output_paths.refuse_data(target, loaded.external)
         made = writing.write_result(model, loaded, target, changed=True)
@@ -208,7 +168,7 @@ class _Job:
 
     def first(self, model: ir.Model) -> Held:
         refusals.refuse_artefact(model)
-        step, held = scaled_step.scale(_found(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
+        step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
         self.found.append(step)
         return held
 
@@ -245,21 +205,3 @@ def _refuse_contradictions(options: Options, asked: LossScale | None, *, skips: 
         raise OptionError(
             "`Options.keep_functions` hides the backward pass of a train step", remedy="leave it out"
         )
-
-
-def initial_state(model: loading.ModelSource) -> dict[str, NDArray[np.generic]]:
-    """The first values of the inputs that a dynamic loss scale added to a model, by name: the scale, a
-    float32 scalar, and the number of good steps, an int64 scalar. Empty for a fixed scale.
-
-    Raises SpecError for a model without a loss scale of ours, and ModelError for what is no model.
-    """
-    metadata = loading.load(model).model.metadata_props
-    try:
-        found = scaled_step.start_values(metadata)
-    except (KeyError, TypeError, ValueError) as error:
-        raise SpecError(
-            f"its metadata are damaged ({error})", remedy="insert the loss scale again"
-        ) from error
-    if found is None:
-        raise SpecError("the model has no loss scale of ours", remedy="insert one with insert_loss_scale")
-    return found
