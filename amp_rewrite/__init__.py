@@ -88,6 +88,7 @@ _PLACES = {
     "errors": "errors:",
     "half": "half:",
     "options": "options:",
+    "training": "training:",
 }
 
 

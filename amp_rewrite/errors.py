@@ -2,6 +2,7 @@
 
     AmpRewriteError
     ├── ModelError            the model cannot be read, or is not valid
+    │   └── SpecError         the model is no train step, or not clear as one
     ├── ListError             an operator list is wrong; knows file and line
     ├── OptionError           the options contradict each other or name what is not there
     ├── PlanError             a saved plan is unreadable or belongs to another model
@@ -67,6 +68,10 @@ def _copied(kind: type[AmpRewriteError], fields: dict[str, Any]) -> AmpRewriteEr
 
 class ModelError(AmpRewriteError):
     """The model cannot be read, or is not valid."""
+
+
+class SpecError(ModelError):
+    """The model is no train step, or what of it is the loss, the seed or the state is not clear."""
 
 
 class ListError(AmpRewriteError):

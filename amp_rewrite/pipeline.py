@@ -20,6 +20,7 @@ import onnx_ir as ir
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.faint_outputs import Faint
+from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.bounds.bounding import Proven
@@ -41,6 +42,10 @@ Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
 """A model that is given and returned as a whole, where a path is one that is written."""
 
 
+First = Callable[[ir.Model], Held]
+"""Changes a loaded model before anything else, and returns what of it stays float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result(Generic[M]):
     """A rewritten model, of the kind that was given, and the report on it.
@@ -59,6 +64,7 @@ def analyze(
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
     faint: Faint | None = None,
+    first: First | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Decides for every part of a model, and changes nothing.
@@ -66,15 +72,16 @@ def analyze(
     `source` is what `rewrite` takes. A saved plan in `replay` brings its decisions, and what of the options
     it holds (SavedPlan.over). What `observe` saw of the model's values, in `seen`, keeps in float32 what half
     cannot hold of it. `faint` are outputs that half stores badly, each with the error that rounding it alone
-    makes (`floor` in a verdict); the last products before them stay float32. `progress` is called with the
-    name of each stage as it begins.
+    makes (`floor` in a verdict); the last products before them stay float32. `first` changes our copy of the
+    model when it is loaded, and returns evidence for what it holds in float32, by the names of values.
+    `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
     """
     argument_checks.check_types(source, options, replay, seen, faint)
     arguments.function("progress", progress)
     with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
         return _decide(
-            source, _settled(options, replay), replay, seen or {}, faint or {}, Stopwatch(progress)
+            source, _settled(options, replay), replay, seen or {}, faint or {}, first, Stopwatch(progress)
         )
 
 
@@ -86,6 +93,7 @@ def rewrite(
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
     faint: Faint | None = None,
+    first: First | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Whole]: ...
@@ -101,6 +109,7 @@ def rewrite(
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
     faint: Faint | None = None,
+    first: First | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Path]: ...
@@ -116,6 +125,7 @@ def rewrite(
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
     faint: Faint | None = None,
+    first: First | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]: ...
@@ -130,6 +140,7 @@ def rewrite(
     replay: plan_files.SavedPlan | None = None,
     seen: Seen | None = None,
     faint: Faint | None = None,
+    first: First | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]:
@@ -137,7 +148,7 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`. `replay`, `seen` and `faint` decide as in
+    over the input itself only with `in_place`. `replay`, `seen`, `faint` and `first` decide as in
     `analyze`; `on_plan` gets the analysis when all is decided, before anything changes. `progress` is called
     with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError, PlanError and OutputError, and MissingPackageError for a
@@ -145,6 +156,7 @@ def rewrite(
     """
     argument_checks.check_types(source, options, replay, seen, faint)
     argument_checks.check_output(source, output, in_place=in_place)
+    arguments.function("first", first)
     arguments.function("on_plan", on_plan)
     arguments.function("progress", progress)
     options = _settled(options, replay)
@@ -153,7 +165,8 @@ def rewrite(
     if options.check:
         worker.start()
     with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
-        analysis = _decide(source, options, replay, seen or {}, faint or {}, stages)
+        analysis = _decide(source, options, replay, seen or {}, faint or {}, first, stages)
+        changed = bool(analysis.plan) or first is not None
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
@@ -162,10 +175,11 @@ def rewrite(
         placed = stages.run("edit", _edit, analysis)
         removed = stages.run("tidy", _tidy, analysis)
         warnings = stages.run("annotate", _annotate, analysis, placed)
-        made = stages.run("write", _write, analysis, source, target)
-        checked = stages.run("check", _check, analysis, source, made)
+        made = stages.run("write", _write, analysis, source, target, changed)
+        checked = stages.run("check", _check, analysis, source, made, changed)
     report = replace(
         analysis.report(),
+        changed=changed,
         casts_removed=removed,
         warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings, *analysis.predicted),
         broken=checked.broken,
@@ -181,14 +195,16 @@ def _decide(
     replay: plan_files.SavedPlan | None,
     seen: Seen,
     faint: Faint,
+    first: First | None,
     stages: Stopwatch,
 ) -> Analysis:
-    """All that comes before the first edit."""
+    """All that comes before the first edit of what was decided."""
     loaded = stages.run("load", loading.load, source)
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
+    kept = stages.run("insert", first, loaded.model) if first is not None else {}
     prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
-    facts = stages.run("analyse", gather, prepared, options, seen, faint)
+    facts = stages.run("analyse", gather, prepared, options, seen, faint, kept)
     proven = stages.run("bound", _bound, prepared.model, facts, options) if replay is None else None
     if proven is not None:
         facts = deciding.decided(facts, prepared.model.graph, proven, options)
@@ -243,18 +259,20 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
     return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, placed)
 
 
-def _write(analysis: Analysis, source: loading.ModelSource, target: Path | None) -> writing.WrittenResult:
-    changed, options = bool(analysis.plan), analysis.options
+def _write(
+    analysis: Analysis, source: loading.ModelSource, target: Path | None, changed: bool
+) -> writing.WrittenResult:
+    options = analysis.options
     return writing.write_result(
         source, analysis.loaded, target, changed=changed, external_data=options.external_data
     )
 
 
 def _check(
-    analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult
+    analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult, changed: bool
 ) -> result_checks.Validity:
     """What is wrong with a result that changed."""
-    if not analysis.plan:
+    if not changed:
         return result_checks.Validity()
     model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
     keeps_io = options.io is IOTypes.KEEP

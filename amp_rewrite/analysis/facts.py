@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis import (
     faint_outputs,
+    held,
     integer_values,
     observed,
     quantised,
@@ -18,6 +20,7 @@ from amp_rewrite.analysis import (
     unit_building,
 )
 from amp_rewrite.analysis.faint_outputs import Faint
+from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import UnitGraph
@@ -53,8 +56,11 @@ class Facts:
         return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
 
 
-def gather(prepared: Prepared, options: Options, seen: Seen, faint: Faint) -> Facts:
-    """What is known of a prepared model; `seen` is what a run showed of its values, `faint` of its outputs.
+def gather(
+    prepared: Prepared, options: Options, seen: Seen, faint: Faint, kept: Held = MappingProxyType({})
+) -> Facts:
+    """What is known of a prepared model; `seen` is what a run showed of its values, `faint` of its outputs,
+    and `kept` what a caller holds in float32.
 
     Raises OptionError when `seen` or `faint` was seen of another model.
     """
@@ -67,7 +73,7 @@ def gather(prepared: Prepared, options: Options, seen: Seen, faint: Faint) -> Fa
     stored = constants.find(model)
     found = ranges.check(graph, stored, options.half)
     old = _old_opset(model.graph, options.half)
-    findings = _findings(graph, found, options, seen, faint) if old is None else _of_all(graph, old)
+    findings = _findings(graph, found, options, seen, faint, kept) if old is None else _of_all(graph, old)
     return Facts(graph, stored, found, findings, old)
 
 
@@ -84,11 +90,12 @@ def _of_all(graph: UnitGraph, evidence: Evidence) -> Mapping[int, Evidence]:
 
 
 def _findings(
-    graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Seen, faint: Faint
+    graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Seen, faint: Faint, kept: Held
 ) -> Mapping[int, Evidence]:
     has_faults = options.target.has_faults
     merged: dict[int, Evidence] = {}
     for findings in (
+        held.check(graph, kept),
         runtime_bugs.check(graph) if has_faults else {},
         found.findings,
         integer_values.check(graph, found.fits, options.half),

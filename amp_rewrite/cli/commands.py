@@ -99,6 +99,7 @@ def main() -> None:
 _SUMMARIES = {
     "rewrite": "Rewrite MODEL to mixed precision, and compare the result with it.",
     "tune": "Find the fastest plan for MODEL whose outputs stay within an error, and carry it out.",
+    "train": "Rewrite a train step, MODEL, to mixed precision with a loss scale.",
     "zoo": "Rewrite, compare and report on all models of SOURCE: a folder, or a manifest in YAML or JSON.",
     "verify": "Compare REWRITTEN with ORIGINAL on given or synthetic inputs.",
     "bench": "Time models on the same inputs, with interleaved runs, and compare each with the first.",

@@ -31,6 +31,7 @@ FLAGS = {
     "output": "-o",
     "plan_files.dump": "--save-plan",
     "samples": "--data",
+    "skip_nonfinite": "--skip-nonfinite",
 }
 """The flag for each field or argument of the library."""
 

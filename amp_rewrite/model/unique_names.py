@@ -29,6 +29,10 @@ class UniqueNames:
         """`<value>__<suffix>`, with a number if that is taken."""
         return self._value_numbering.free(f"{value.name or 'value'}__{suffix}", self._values)
 
+    def new_value(self, name: str) -> str:
+        """The name itself, with a number if another value has it."""
+        return self._value_numbering.free(name, self._values)
+
     def of_node(self, name: str) -> str:
         """The name itself, with a number if another node has it."""
         return self._node_numbering.free(name, self._nodes)

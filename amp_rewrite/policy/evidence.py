@@ -12,17 +12,19 @@ from dataclasses import dataclass
 class Authority(enum.Enum):
     """Who decides on a unit, the highest authority first: a lower one never overrules a higher one.
 
-    SCHEMA: no valid model can have it otherwise. PIN: the user, of a node. OVERRIDE: the user, of operators.
-    RUNTIME_BUG: a runtime would refuse the result, or crash on it. FORCE_ALL: the level that forces whatever
-    the types allow. RANGE: the stored values, and what follows from them. QUANTISED: regions that a runtime
-    recognises by their float32 types. OBSERVATION: values that were seen in a run. LEVEL: a level that treats
-    lists differently. TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. PROOF:
-    bounds of values that hold for every input, which free what a list denies for its range. LIST: an operator
-    list. PREDICTION: times that are predicted for a device; it takes from half, and never gives.
+    SCHEMA: no valid model can have it otherwise. PIN: the user, of a node. TRAINING: the parts of a train
+    step that need float32. OVERRIDE: the user, of operators. RUNTIME_BUG: a runtime would refuse the result,
+    or crash on it. FORCE_ALL: the level that forces whatever the types allow. RANGE: the stored values, and
+    what follows from them. QUANTISED: regions that a runtime recognises by their float32 types. OBSERVATION:
+    values that were seen in a run. LEVEL: a level that treats lists differently. TARGET: the kernels of the
+    target. IDIOM: the operator that nodes spell out. PROOF: bounds of values that hold for every input, which
+    free what a list denies for its range. LIST: an operator list. PREDICTION: times that are predicted for a
+    device; it takes from half, and never gives.
     """
 
     SCHEMA = "schema"
     PIN = "pin"
+    TRAINING = "training"
     OVERRIDE = "override"
     RUNTIME_BUG = "runtime bug"
     FORCE_ALL = "force-all"
@@ -43,7 +45,15 @@ class Authority(enum.Enum):
 
 _RANK = {authority: rank for rank, authority in enumerate(Authority)}
 
-FOUND = frozenset((Authority.RUNTIME_BUG, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
+FOUND = frozenset(
+    (
+        Authority.TRAINING,
+        Authority.RUNTIME_BUG,
+        Authority.RANGE,
+        Authority.QUANTISED,
+        Authority.OBSERVATION,
+    )
+)
 """The authorities that only findings have: what analyses know of single units."""
 
 
@@ -61,6 +71,10 @@ class Reason(enum.Enum):
     KEPT = "kept"
     FORCED = "forced"
     ASKED = "asked for"
+    # train steps
+    LOSS_REGION = "loss region"
+    SCALING = "scaling"
+    OPTIMISER = "optimiser"
     # faults of runtimes
     UNEQUAL_RANKS = "unequal ranks"
     HALF_REDUCTION = "half reduction"

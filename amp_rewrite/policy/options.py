@@ -179,8 +179,10 @@ class Options:
 
     @property
     def prunes(self) -> bool:
-        """Whether what does not pay is taken from half again; TensorFlow's lists decide alone."""
-        listed = self.operator_lists().name == GRAPPLERS
+        """Whether what does not pay is taken from half again; TensorFlow's lists decide alone, and those that
+        have every layer in half.
+        """
+        listed = self.operator_lists().name in (GRAPPLERS, CASTING)
         return not listed and self.level is not Level.UNSAFE_FORCE_ALL
 
     @property
@@ -225,3 +227,5 @@ SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 """The shipped list that goes with each half type."""
 GRAPPLERS = "tensorflow"
 """The shipped list that holds TensorFlow's."""
+CASTING = "casting"
+"""The name of lists that have every layer in half (training.casting)."""

@@ -61,6 +61,12 @@ _WORDS: Mapping[Reason, str] = {
     Reason.KEPT: "kept by {subject!r}",
     Reason.FORCED: "forced by {subject!r}",
     Reason.ASKED: "asked for by the user",
+    Reason.LOSS_REGION: (
+        "no product is between it and {value}: the numbers where a loss ends and its gradients begin are too "
+        "small for half"
+    ),
+    Reason.SCALING: "it applies the loss scale, or checks what that gives, in float32",
+    Reason.OPTIMISER: "it follows the gradients: optimiser and state, the master weights, stay float32",
     Reason.UNEQUAL_RANKS: (
         "onnxruntime fails on a Cast between a Transpose of the first axis and a MatMul of operands that are "
         "not known to have the same rank"

@@ -1,0 +1,117 @@
+"""`amp-rewrite train MODEL`: a train step in mixed precision, with a loss scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag
+from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.train_flags import ScaleFlags, scale_flags, spec_flags
+from amp_rewrite.console import Console
+from amp_rewrite.errors import OptionError
+from amp_rewrite.model import writing
+from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.rewriting import result_checks
+from amp_rewrite.training import step_questions, step_text, steps
+from amp_rewrite.training.asked_spec import Asked
+from amp_rewrite.training.casting import Implementation
+
+
+@click.command(cls=WritingCommand)
+@click.argument("model", type=PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=WRITTEN,
+    metavar="FILE",
+    help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.",
+)
+@spec_flags
+@click.option(
+    "--state-suffix",
+    metavar="TEXT",
+    help="What the output of an input's new value adds to its name, such as .new.",
+)
+@scale_flags
+@click.option(
+    "--implementation",
+    type=click.Choice([how.value for how in Implementation]),
+    default=Implementation.GRAPH_REWRITE.value,
+    show_default=True,
+    help="By the operator lists, or every layer in half that the list does not deny.",
+)
+@click.option("--explain", is_flag=True, help="Say what the step is and what stays float32; write no model.")
+@json_flag("report")
+@external_data_flag
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@free_decision_flags
+def train(
+    model: Path,
+    output: Path | None,
+    said: Asked,
+    state_suffix: str | None,
+    scaling: ScaleFlags,
+    implementation: str,
+    explain: bool,
+    json_: Path | None,
+    external_data: ExternalData,
+    quiet: bool,
+    asked: DecisionFlags,
+) -> None:
+    """Rewrite a train step, MODEL, to mixed precision with a loss scale.
+
+    A train step is a plain graph that takes weights and a batch, and gives the loss and the new weights.
+    Loss, seed and state are found by the flags, else by the metadata of the model, else by names, else by the
+    dataflow; what is not clear is an error that lists the candidates.
+    """
+    if explain and output is not None:
+        raise OptionError("-o has no effect with --explain, which writes no model", remedy="leave out one")
+    console, loss_scale = Console(quiet=quiet), scaling.settled(asked.options.half)
+    with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+        spec = step_questions.complete_spec(model, said, state_suffix)
+        if explain:
+            analysis, step = steps.analyze_train_step(
+                model,
+                asked.options.half,
+                loss_scale,
+                implementation,
+                spec=spec,
+                skip_nonfinite=scaling.skip_nonfinite,
+                options=asked.options,
+                seen=asked.seen,
+                progress=progress,
+            )
+            report, written = analysis.report(), None
+        else:
+            result = steps.rewrite_train_step(
+                model,
+                asked.options.half,
+                loss_scale,
+                implementation,
+                spec=spec,
+                skip_nonfinite=scaling.skip_nonfinite,
+                options=replace(asked.options, external_data=external_data),
+                seen=asked.seen,
+                output=output,
+                progress=progress,
+            )
+            report, step, written = result.report, result.step, result.model
+    report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
+    if json_ is not None:
+        content = {"model": str(model), **report.to_json(), "training": step.to_json()}
+        writing.write_json(content, json_)
+    if written is not None:
+        terminal_rewrite.print_summary(console, report, str(written))
+    terminal_rewrite.print_lines(console, step_text.lines(step))
+    if explain:
+        terminal_rewrite.print_lines(console, step_text.details(step))
+    exit_codes.end_rewrite(valid=report.ok, passed=None)

@@ -1,0 +1,133 @@
+"""The flags of `amp-rewrite train`: what the step is, and how its loss is scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from amp_rewrite.cli.flag_builders import grouped, repeatable, written
+from amp_rewrite.errors import OptionError
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.training import scales, spec
+from amp_rewrite.training.asked_spec import Asked
+from amp_rewrite.training.scales import DynamicLossScale, LossScale
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleFlags:
+    """What the flags say of the loss scale; which one counts may depend on the half type."""
+
+    text: str
+    dynamic: DynamicLossScale
+    told: tuple[str, ...]
+    skip_nonfinite: bool
+
+    def settled(self, half: Half) -> LossScale | None:
+        """The loss scale for a half type; OptionError for flags that have no effect on it."""
+        asked = self._asked(half)
+        if self.told and not isinstance(asked, DynamicLossScale):
+            flags = " and ".join(self.told)
+            raise OptionError(
+                f"{flags} {'has' if len(self.told) == 1 else 'have'} no effect on --loss-scale {self.text}"
+                f"{'' if half is FLOAT16 else f' with --to {half.name}'}",
+                remedy="say --loss-scale dynamic, or leave them out",
+            )
+        if self.skip_nonfinite and asked is None:
+            raise OptionError("--skip-nonfinite is for a loss scale", remedy="say --loss-scale 1, or more")
+        return asked
+
+    def _asked(self, half: Half) -> LossScale | None:
+        text = self.text.lower()
+        if text == "none":
+            return None
+        if text in (scales.AUTO, scales.DYNAMIC):
+            parsed = scales.parse(text, half)
+            return self.dynamic if isinstance(parsed, DynamicLossScale) else parsed
+        try:
+            return scales.parse(float(text), half)
+        except (ValueError, OptionError) as error:
+            raise OptionError(
+                f"--loss-scale {self.text} is not a loss scale",
+                remedy="say auto, dynamic, none, or a number from 1 up",
+            ) from error
+
+
+def _scale(flags: Mapping[str, Any]) -> ScaleFlags:
+    told = written(click.get_current_context(), ("initial_scale", "increment_period", "multiplier"))
+    try:
+        dynamic = DynamicLossScale(flags["initial_scale"], flags["increment_period"], flags["multiplier"])
+    except OptionError as error:
+        flag = f"--{error.where.rpartition('.')[2].replace('_', '-')}"
+        raise OptionError(f"{flag}: {error.problem}", remedy=error.remedy) from error
+    return ScaleFlags(flags["loss_scale"], dynamic, tuple(told.values()), flags["skip_nonfinite"])
+
+
+def _spec(flags: Mapping[str, Any]) -> Asked:
+    try:
+        state = spec.pairs("--state", flags["state"]) if flags["state"] else None
+    except OptionError as error:
+        raise OptionError(f"--state: {error.problem}", remedy="write it as in --state w=w.new") from error
+    return Asked(flags["loss"], flags["seed"], state, tuple(flags["gradient"]) or None)
+
+
+_START = DynamicLossScale()
+
+scale_flags = grouped(
+    (
+        click.option(
+            "--loss-scale",
+            default=scales.AUTO,
+            show_default=True,
+            metavar="auto|dynamic|none|NUMBER",
+            help="dynamic: adapted in every step; a number: fixed; auto: dynamic for float16, none for "
+            "bfloat16.",
+        ),
+        click.option(
+            "--initial-scale",
+            type=float,
+            default=_START.initial_scale,
+            show_default=True,
+            metavar="NUMBER",
+            help="What a dynamic scale starts from.",
+        ),
+        click.option(
+            "--increment-period",
+            type=int,
+            default=_START.increment_period,
+            show_default=True,
+            metavar="STEPS",
+            help="After how many steps with finite gradients a dynamic scale grows.",
+        ),
+        click.option(
+            "--multiplier",
+            type=float,
+            default=_START.multiplier,
+            show_default=True,
+            metavar="NUMBER",
+            help="What a dynamic scale grows by, and shrinks by where gradients are not finite.",
+        ),
+        click.option(
+            "--skip-nonfinite",
+            is_flag=True,
+            help="With a fixed scale: keep the state where gradients are not finite, as a dynamic one does.",
+        ),
+    ),
+    "scaling",
+    _scale,
+)
+"""Adds these flags to a command, which gets them as `ScaleFlags` in `scaling`."""
+
+spec_flags = grouped(
+    (
+        click.option("--loss", metavar="NAME", help="The output that is the loss."),
+        click.option("--seed", metavar="NAME", help="The value that every gradient is linear in."),
+        repeatable("--state", "IN=OUT", "An input, and the output that is its new value."),
+        repeatable("--gradient", "NAME", "A value that is a gradient."),
+    ),
+    "said",
+    _spec,
+)
+"""Adds these flags to a command, which gets them as `Asked` in `said`."""

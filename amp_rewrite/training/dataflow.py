@@ -1,0 +1,89 @@
+"""The dataflow of a main graph: a node with bodies is one step, which reads what its bodies capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.units import Use
+from amp_rewrite.model import traversal
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.entries import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Dataflow:
+    """The nodes of a main graph in topological order, what each reads, and who reads each value.
+
+    `reads` includes what bodies capture. `readers` has every use of a value once: the node of the main graph
+    that reads it, and the use itself, which may be in a body of that node.
+    """
+
+    graph: ir.Graph
+    nodes: Sequence[ir.Node]
+    reads: Mapping[ir.Node, tuple[ir.Value, ...]]
+    readers: Mapping[ir.Value, Sequence[tuple[ir.Node, Use]]]
+
+    def before(self, values: Iterable[ir.Value]) -> set[ir.Node]:
+        """All nodes that these values depend on."""
+        made = (value.producer() for value in values)
+        return _reach(filter(None, made), self._makers)
+
+    def behind(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
+        """These nodes and all that depend on them."""
+        return _reach(nodes, self.successors)
+
+    def successors(self, node: ir.Node) -> Iterator[ir.Node]:
+        """The nodes that read what a node outputs."""
+        for value in node.outputs:
+            yield from (reader for reader, _ in self.readers.get(value, ()))
+
+    def _makers(self, node: ir.Node) -> Iterator[ir.Node]:
+        yield from filter(None, (value.producer() for value in self.reads[node]))
+
+
+def of(graph: ir.Graph) -> Dataflow:
+    """The dataflow of a main graph whose nodes are sorted."""
+    nodes = tuple(graph)
+    reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
+    readers: dict[ir.Value, list[tuple[ir.Node, Use]]] = {}
+    for node in nodes:
+        uses = list(_uses(node))
+        reads[node] = tuple(dict.fromkeys(value for value, _ in uses))
+        for value, use in uses:
+            readers.setdefault(value, []).append((node, use))
+    return Dataflow(graph, nodes, reads, readers)
+
+
+def _uses(node: ir.Node) -> Iterator[tuple[ir.Value, Use]]:
+    """The uses of values by a node and in its bodies; also of values of the bodies, which do no harm."""
+    yield from ((value, Use(node, port)) for port, value in enumerate(node.inputs) if value is not None)
+    for body in control_flow.bodies(node):
+        for inner in body:
+            yield from _uses(inner)
+        yield from ((value, Use(body, port)) for port, value in enumerate(body.outputs))
+
+
+def _reach(start: Iterable[ir.Node], following: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
+    found, todo = set[ir.Node](), list(start)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += following(node)
+    return found
+
+
+def is_product(node: ir.Node) -> bool:
+    """Whether a node is, or holds in a body, what the shipped list has on its allow list: a matrix product, a
+    convolution, an attention or a recurrent network, or the gradient of a convolution.
+    """
+    lists = operator_lists.load("default")
+    for inner in traversal.nodes_inner_first([node]):
+        entry = lists.find(inner.domain, inner.op_type)
+        if (entry is not None and entry.kind is Kind.ALLOW) or inner.op_type == "ConvGrad":
+            return True
+    return False

@@ -1,0 +1,88 @@
+"""Inserts a loss scale: the seed is multiplied by it, and every gradient by its reciprocal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.errors import SpecError
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.rewriting.cast_insertion import redirect
+from amp_rewrite.training.finding import Step
+from amp_rewrite.training.linearity import Linearity
+from amp_rewrite.training.node_building import FLOAT, NodeBuilder
+
+DOUBLE = ir.DataType.DOUBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The values that a loss scale added: the scaled seed, and the unscaled gradients in float32 (float64
+    for those that were).
+    """
+
+    seed: ir.Value
+    gradients: tuple[ir.Value, ...]
+
+
+def insert(step: Step, scale: ir.Value, reciprocal: ir.Value, build: NodeBuilder) -> Scaled:
+    """Multiplies the seed by a scale, and each gradient by its reciprocal, in float32; changes the model."""
+    found, types = step.linearity, step.types
+    gradients = tuple(_unscaled(found, value, reciprocal, types, build) for value in found.frontier)
+    return Scaled(_scaled_seed(found, scale, types, build), gradients)
+
+
+def _scaled_seed(found: Linearity, scale: ir.Value, types: Types, build: NodeBuilder) -> ir.Value:
+    """The seed times the scale, for the nodes that are linear in it; others read it as it is."""
+    seed, dtype = found.seed, _dtype(types, found.seed)
+    wide = DOUBLE if dtype == DOUBLE else FLOAT
+    factor = build.cast(scale, FLOAT, wide, scale)
+    widened = build.cast(seed, dtype, wide, seed)
+    behind = factor if widened.producer() is None else widened
+    made = build.node(
+        "Mul", (widened, factor), f"{seed.name}__scaled", dtype=wide, shape=seed.shape, behind=behind
+    )
+    scaled = build.cast(made, wide, dtype, made)
+    redirect(found.seed_uses, scaled)
+    return scaled
+
+
+def _unscaled(
+    found: Linearity, value: ir.Value, reciprocal: ir.Value, types: Types, build: NodeBuilder
+) -> ir.Value:
+    """A gradient times the reciprocal of the scale, for its uses that are not linear."""
+    dtype = _dtype(types, value)
+    wide = DOUBLE if dtype == DOUBLE else FLOAT
+    factor = build.cast(reciprocal, FLOAT, wide, reciprocal)
+    widened = build.cast(value, dtype, wide, value)
+    made = build.node(
+        "Mul", (widened, factor), f"{value.name}__unscaled", dtype=wide, shape=value.shape, behind=widened
+    )
+    narrow = build.cast(made, wide, dtype, made)
+    uses = found.frontier[value]
+    redirect(uses, narrow)
+    if any(use.holder is build.graph for use in uses):
+        value.name, narrow.name = narrow.name, value.name
+    return made
+
+
+def _dtype(types: Types, value: ir.Value) -> ir.DataType:
+    kind = types.get(value)
+    if not isinstance(kind, ir.TensorType):
+        raise SpecError(
+            f"the gradient '{value.name}' has no known element type",
+            remedy="declare the types of the values of the backward pass",
+        )
+    return kind.dtype
+
+
+def refuse_old(model: ir.Model, least: int) -> None:
+    """SpecError for an opset without what the nodes of a loss scale need."""
+    version = element_types.default_opset(model.graph.opset_imports)
+    if version < least:
+        raise SpecError(
+            f"a loss scale needs opset {least}, and the model has {version}",
+            remedy=f"convert it to opset {least} or later (onnx.version_converter)",
+        )

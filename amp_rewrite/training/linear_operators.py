@@ -1,0 +1,189 @@
+"""Which operators are linear in which of their inputs: what multiplies these multiplies their outputs.
+
+A rule gets a node, the positions of the inputs that are multiplied (`scaled`), and a test whether an input is
+constant zero or absent. It returns the positions of the outputs that are multiplied as well, or None where
+the node is not linear in these inputs together. An operator without a rule is not linear. ONNX's operator
+documentation defines all of them but the gradients of onnxruntime-training, which
+orttraining/orttraining/core/graph/training_op_defs.cc does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.model import constants
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node, which of its inputs are multiplied, and a test for inputs that are zero or absent."""
+
+    node: ir.Node
+    scaled: frozenset[int]
+    is_zero: Callable[[int], bool]
+
+
+Rule = Callable[[Site], Collection[int] | None]
+
+_FIRST = (0,)
+_ONLY_FIRST = frozenset((0,))
+_NOTHING: tuple[int, ...] = ()
+
+
+def outputs(site: Site) -> Collection[int] | None:
+    """The outputs of a node that are multiplied with its inputs; None where it is not linear in these."""
+    domain = "" if site.node.domain == "ai.onnx" else site.node.domain
+    rule = _RULES.get((domain, site.node.op_type))
+    return None if rule is None else rule(site)
+
+
+def _in(*ports: int) -> Rule:
+    """Linear in one input alone, or in each of them separately: all outputs."""
+
+    def rule(site: Site) -> Collection[int] | None:
+        alone = len(site.scaled) == 1 and site.scaled <= set(ports)
+        return range(len(site.node.outputs)) if alone else None
+
+    return rule
+
+
+def _first_output(site: Site) -> Collection[int] | None:
+    return _FIRST if site.scaled == _ONLY_FIRST else None
+
+
+def _together(*ports: int) -> Rule:
+    """Linear in these inputs (in all, where none is named) together: each multiplied, or zero."""
+
+    def rule(site: Site) -> Collection[int] | None:
+        taken = ports or range(len(site.node.inputs))
+        joint = site.scaled <= set(taken) and _all_or_zero(site, taken)
+        return _FIRST if joint else None
+
+    return rule
+
+
+def _all_or_zero(site: Site, ports: Iterable[int]) -> bool:
+    return all(port in site.scaled or site.is_zero(port) for port in ports)
+
+
+def _product(*, added: int | None = None) -> Rule:
+    """Linear in either of the first two inputs; what is `added` must be multiplied too, or zero."""
+
+    def rule(site: Site) -> Collection[int] | None:
+        factors = site.scaled & {0, 1}
+        others = () if added is None else (added,)
+        sound = len(factors) == 1 and site.scaled <= {0, 1, *others} and _all_or_zero(site, others)
+        return _FIRST if sound else None
+
+    return rule
+
+
+def _cast(site: Site) -> Collection[int] | None:
+    to = site.node.attributes.get("to")
+    known = to is not None and not to.is_ref() and ir.DataType(to.as_int()) in _FLOATS
+    return _FIRST if known else None
+
+
+_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
+
+
+def _cast_like(site: Site) -> Collection[int] | None:
+    """What decides the type may be anything: its numbers are not read."""
+    return _FIRST if 0 in site.scaled else _NOTHING
+
+
+def _scatter(site: Site) -> Collection[int] | None:
+    reduction = site.node.attributes.get("reduction")
+    adds = reduction is None or (not reduction.is_ref() and reduction.as_string() in ("none", "add"))
+    return _together(0, 2)(site) if adds else None
+
+
+def _pad(site: Site) -> Collection[int] | None:
+    """What is padded with must be zero: an input from opset 11 on, an attribute before."""
+    mode, value = _text(site.node, "mode", "constant"), site.node.attributes.get("value")
+    pads_with_zero = site.is_zero(2) and (value is None or _number(value) == 0)
+    return _first_output(site) if mode != "constant" or pads_with_zero else None
+
+
+def _resize(site: Site) -> Collection[int] | None:
+    extrapolated = site.node.attributes.get("extrapolation_value")
+    return _first_output(site) if extrapolated is None or _number(extrapolated) == 0 else None
+
+
+def _text(node: ir.Node, name: str, default: str) -> str:
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else attribute.as_string()
+
+
+def _number(attribute: ir.Attr) -> float | None:
+    return None if attribute.is_ref() else attribute.as_float()
+
+
+_FIRST_ALONE = """Identity Neg Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather
+    GatherElements GatherND DepthToSpace SpaceToDepth ReduceSum ReduceMean CumSum Trilu AveragePool Div
+    GlobalAveragePool ReverseSequence Compress MaxUnpool Col2Im Dropout GridSample DFT Upsample""".split()
+_GRADIENTS_OF_THE_FIRST = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad
+    InvertibleLayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 LogSoftmaxGrad LogSoftmaxGrad_13 GeluGrad
+    FastGeluGrad QuickGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX SigmoidGrad TanhGrad LeakyReluGrad
+    DropoutGrad BitmaskDropoutGrad MaxPoolGrad AveragePoolGrad BatchNormalizationGrad GatherElementsGrad
+    SliceGrad""".split()
+
+_RULES: Mapping[tuple[str, str], Rule] = {
+    **{("", operator): _first_output for operator in _FIRST_ALONE},
+    **{("", operator): _together() for operator in ("Add", "Sub", "Sum", "Mean", "Concat")},
+    **{("", operator): lambda _: _NOTHING for operator in ("Shape", "Size")},
+    **{("", operator): _scatter for operator in ("Scatter", "ScatterElements", "ScatterND")},
+    **{("", operator): _product(added=2) for operator in ("Gemm", "Conv", "ConvTranspose")},
+    ("", "Mul"): _product(),
+    ("", "MatMul"): _product(),
+    ("", "Split"): lambda site: range(len(site.node.outputs)) if site.scaled == _ONLY_FIRST else None,
+    ("", "Where"): _together(1, 2),
+    ("", "Pad"): _pad,
+    ("", "Resize"): _resize,
+    ("", "Cast"): _cast,
+    ("", "CastLike"): _cast_like,
+    ("", "Einsum"): lambda site: _FIRST if len(site.scaled) == 1 else None,
+    ("com.microsoft", "FusedMatMul"): _product(),
+    ("com.microsoft", "TransposeMatMul"): _product(),
+    **{("com.microsoft", operator): _in(0) for operator in _GRADIENTS_OF_THE_FIRST},
+    ("com.microsoft", "SoftmaxCrossEntropyLossGrad"): lambda site: (
+        _FIRST if site.scaled == _ONLY_FIRST and site.is_zero(4) else None
+    ),
+    ("com.microsoft", "GatherGrad"): _in(2),
+    ("com.microsoft", "GatherNDGrad"): _in(2),
+}
+
+
+_MOVES_ZERO = frozenset(
+    "Cast Concat Expand Flatten Identity Neg Reshape Squeeze Tile Transpose Unsqueeze".split()
+)
+_LARGEST_ZERO = 1 << 24
+"""Elements up to which a stored tensor is read to see whether it is zero."""
+
+
+def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
+    """Whether a value is absent, or constant and zero in every element.
+
+    With `overridable`, initializers that are inputs too are not constant (IR version 4 and later).
+    """
+    if value is None:
+        return True
+    if value.is_graph_input() and (overridable or not value.is_initializer()):
+        return False
+    stored, node = constants.stored_as(value), value.producer()
+    if stored is not None:
+        return stored.size <= _LARGEST_ZERO and _is_number(stored) and not constants.numbers(stored).any()
+    if node is None or node.domain:
+        return False
+    if node.op_type == "ConstantOfShape":
+        fill = node.attributes.get("value")
+        return fill is None or (not fill.is_ref() and not constants.numbers(fill.as_tensor()).any())
+    moved = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    return node.op_type in _MOVES_ZERO and all(is_zero(each, overridable=overridable) for each in moved)
+
+
+def _is_number(tensor: ir.TensorProtocol) -> bool:
+    return tensor.dtype in _FLOATS or tensor.dtype.is_integer()

@@ -1,0 +1,130 @@
+"""The state of a train step: which output holds which input after the step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.errors import SpecError
+from amp_rewrite.escaping import shortened
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.training.spec import Pair
+
+_SUFFIXES = (".new", "_new", "_out", ".out", ".updated", "_updated")
+_PREFIXES = ("new_", "updated_", "new.", "updated.")
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """The inputs and outputs of a model by name, with the types of their values."""
+
+    inputs: Mapping[str, ir.Value]
+    outputs: Mapping[str, ir.Value]
+    types: Types
+
+    def matches(self, one: ir.Value, other: ir.Value) -> bool:
+        """Whether both have one type, and no dimensions that differ."""
+        if self.types.get(one) != self.types.get(other):
+            return False
+        if one.shape is None or other.shape is None:
+            return True
+        sizes = zip(one.shape, other.shape, strict=False)
+        return len(one.shape) == len(other.shape) and all(_may_equal(a, b) for a, b in sizes)
+
+
+def _may_equal(one: object, other: object) -> bool:
+    return one == other or not (isinstance(one, int) and isinstance(other, int))
+
+
+def borders(graph: ir.Graph, types: Types) -> Borders:
+    """The inputs that a caller feeds, and the outputs."""
+    inputs = {value.name or "": value for value in graph.inputs if not value.is_initializer()}
+    return Borders(inputs, {value.name or "": value for value in graph.outputs}, types)
+
+
+def check(found: Borders, state: Sequence[Pair]) -> None:
+    """SpecError for a pair whose ends are missing, or of different types or shapes."""
+    for pair in state:
+        sides = ((pair.input, found.inputs, "input"), (pair.output, found.outputs, "output"))
+        for name, known, side in sides:
+            if name not in known:
+                raise SpecError(
+                    f"the state {pair} names an {side} '{name}' that the model does not have",
+                    remedy=f"its {side}s are {listed(known)}",
+                )
+        if not found.matches(found.inputs[pair.input], found.outputs[pair.output]):
+            raise SpecError(
+                f"the state {pair} has two types or shapes", remedy="pair tensors of one type and shape"
+            )
+
+
+def by_name(found: Borders, suffix: str | None = None) -> Iterator[Pair]:
+    """The pairs of an input `X` and an output `X.new`, `X_new`, `X_out`, `new_X` or the like, in the order of
+    the outputs; with a suffix, only those that it makes.
+    """
+    suffixes, prefixes = (_SUFFIXES, _PREFIXES) if suffix is None else ((suffix,), ())
+    for name, output in found.outputs.items():
+        stems = [name.removesuffix(end) for end in suffixes if end and name.endswith(end)]
+        stems += [name.removeprefix(start) for start in prefixes if name.startswith(start)]
+        for stem in stems:
+            if stem in found.inputs and found.matches(found.inputs[stem], output):
+                yield Pair(stem, name)
+                break
+
+
+def by_dataflow(found: Borders, loss_needs: Collection[ir.Node]) -> list[Pair]:
+    """The pairs of state: an output that is computed element by element from one nearest
+    input of its type and shape, and that the loss does not need.
+
+    Raises SpecError, which lists the candidates, for an output with several nearest inputs, and for an input
+    that is nearest to several outputs.
+    """
+    free = set(found.inputs.values())
+    pairs: list[Pair] = []
+    for name, output in found.outputs.items():
+        if output.producer() in loss_needs or output.producer() is None:
+            continue
+        near = _nearest(found, output, free)
+        if len(near) > 1:
+            raise _ambiguous(f"the output '{name}' may be the new state of several inputs", near)
+        pairs += [Pair(value.name or "", name) for value in near]
+    for pair in pairs:
+        rivals = [other.output for other in pairs if other.input == pair.input]
+        if len(rivals) > 1:
+            raise _ambiguous(f"the input '{pair.input}' may be the old state of several outputs", rivals)
+    return pairs
+
+
+def _ambiguous(problem: str, candidates: Sequence[ir.Value | str]) -> SpecError:
+    names = [each if isinstance(each, str) else each.name or "" for each in candidates]
+    return SpecError(f"{problem}: {listed(names)}", remedy="name the state, each as IN=OUT")
+
+
+def listed(names: Collection[str]) -> str:
+    """Names for a message; of many, the first and the last."""
+    return shortened(", ".join(f"'{name}'" for name in names) or "none", 400)
+
+
+def _nearest(found: Borders, output: ir.Value, free: Collection[ir.Value]) -> list[ir.Value]:
+    """The inputs from which an output is made by the fewest nodes that work element by element."""
+    seen, level = {output}, [output]
+    while level:
+        near = [value for value in level if value in free and found.matches(value, output)]
+        if near:
+            return near
+        before = [value for each in level for value in _operands(each)]
+        level = [value for value in dict.fromkeys(before) if value not in seen]
+        seen.update(level)
+    return []
+
+
+def _operands(value: ir.Value) -> Iterator[ir.Value]:
+    node = value.producer()
+    if node is not None and not node.domain and node.op_type in _ELEMENT_BY_ELEMENT:
+        yield from (read for read in node.inputs if read is not None)
+
+
+_ELEMENT_BY_ELEMENT = frozenset("Add Sub Mul Div Sum Max Min Where Identity Cast Clip Mod".split())
+"""What an optimiser updates state with: of the state itself, at least."""

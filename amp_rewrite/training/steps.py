@@ -1,0 +1,207 @@
+"""The two jobs on train steps: inserting a loss scale, and rewriting a step to mixed precision."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import onnx_ir as ir
+
+from amp_rewrite import arguments, pipeline
+from amp_rewrite.analysis.held import Held
+from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.model import loading, output_paths, writing
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.rewriting import result_checks
+from amp_rewrite.rewriting.report import Report
+from amp_rewrite.training import casting, refusals, scaled_step, scales
+from amp_rewrite.training.asked_spec import Asked
+from amp_rewrite.training.casting import Implementation
+from amp_rewrite.training.scaled_step import ScaledStep
+from amp_rewrite.training.scales import AUTO, DYNAMIC, LossScale
+from amp_rewrite.training.spec import TrainSpec
+from amp_rewrite.training.step_questions import found_in
+
+M = TypeVar("M", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult(Generic[M]):
+    """A train step in mixed precision, of the kind that was given, and what became of it.
+
+    For a path, `model` is the path that was written. `report` is on the rewrite to half.
+    """
+
+    model: M
+    step: ScaledStep
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class InsertResult(Generic[M]):
+    """A train step with a loss scale, of the kind that was given, and what became of it.
+
+    For a path, `model` is the path that was written. `broken` are faults of the result (if there is one, the
+    tool has failed).
+    """
+
+    model: M
+    step: ScaledStep
+    broken: tuple[str, ...] = ()
+
+
+def _asked(spec: TrainSpec | None) -> Asked:
+    if spec is None:
+        return Asked()
+    arguments.instance("spec", spec, TrainSpec, "give what find_spec returned")
+    return Asked(spec.loss, spec.seed, spec.state or None, spec.gradients)
+
+
+def insert_loss_scale(
+    model: loading.ModelSource,
+    spec: TrainSpec | None = None,
+    loss_scale: LossScale | str | float | None = DYNAMIC,
+    *,
+    skip_nonfinite: bool = False,
+    output: str | os.PathLike[str] | None = None,
+) -> InsertResult[Any]:
+    """Inserts a loss scale, and changes nothing else: no value of the step changes in exact arithmetic, nor
+    a bit in float32 while the scale is a power of two and nothing overflows or is subnormal.
+
+    `model` is what `rewrite` takes, of any precision, and the result of the same kind; a path is written to
+    `output`. `spec` is what `find_spec` returns, found if not given. `loss_scale` is "dynamic", a number
+    from 1 up, a FixedLossScale or a DynamicLossScale. With a dynamic scale, and with `skip_nonfinite`,
+    state stays as it was in steps with gradients that are not finite.
+    Raises SpecError as `find_spec`, ModelError, OptionError and OutputError.
+    """
+    asked = scales.parse(loss_scale)
+    skips = arguments.flag("skip_nonfinite", skip_nonfinite)
+    if asked is None:
+        raise OptionError("no loss scale is asked for", where="loss_scale", remedy='give "dynamic", say')
+    target = _target(model, output)
+    loaded = loading.load(model)
+    with result_checks.blaming(lambda: writing.checkable(model)):
+        step, _ = scaled_step.scale(found_in(loaded.model, _asked(spec)), asked, skip_nonfinite=skips)
+        if target is not None:
+            output_paths.refuse_data(target, loaded.external)
+        made = writing.write_result(model, loaded, target, changed=True)
+    nodes = len(loaded.model.graph)
+    checked = result_checks.validate(made.checkable, lambda: writing.checkable(model), nodes)
+    return InsertResult(made.model, step, checked.broken)
+
+
+def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None) -> Path | None:
+    is_path = isinstance(model, (str, os.PathLike))
+    if is_path and output is None:
+        raise OptionError("a path needs an output", where="output", remedy="say where to write the result")
+    if is_path or output is not None:
+        return output_paths.choose(model, output, Options(), in_place=False)
+    return None
+
+
+def rewrite_train_step(
+    model: loading.ModelSource,
+    to: Half | str = FLOAT16,
+    loss_scale: LossScale | str | float | None = AUTO,
+    implementation: Implementation | str = Implementation.GRAPH_REWRITE,
+    *,
+    spec: TrainSpec | None = None,
+    skip_nonfinite: bool = False,
+    options: Options | None = None,
+    seen: Seen | None = None,
+    output: str | os.PathLike[str] | None = None,
+    on_plan: Callable[[Analysis], None] | None = None,
+    progress: Progress | None = None,
+) -> TrainResult[Any]:
+    """Rewrites a train step to mixed precision: products in half, forward and backward; the loss with the
+    beginning of the backward pass, and all that follows the gradients, in float32; with a loss scale.
+
+    `model` and `output` are as for `rewrite`, `spec` and `skip_nonfinite` as for `insert_loss_scale`.
+    `loss_scale` is "dynamic", a number from 1 up for a fixed one, None, or "auto": dynamic for float16, none
+    for bfloat16. `implementation` is "graph_rewrite", by the operator lists, or "casting", every layer in
+    half but for those that must not be. `options` say the rest; `to` counts for their `half`, and inputs and
+    outputs keep their types. `seen` is as for `rewrite`.
+    Raises as `rewrite`, SpecError as `find_spec`, and ModelError for artefacts of onnxruntime-training.
+    """
+    job = _job(to, loss_scale, implementation, spec, options, skips=skip_nonfinite)
+    done = pipeline.rewrite(
+        model, job.options, output=output, seen=seen, first=job.first, on_plan=on_plan, progress=progress
+    )
+    return TrainResult(done.model, job.step(), done.report)
+
+
+def analyze_train_step(
+    model: loading.ModelSource,
+    to: Half | str = FLOAT16,
+    loss_scale: LossScale | str | float | None = AUTO,
+    implementation: Implementation | str = Implementation.GRAPH_REWRITE,
+    *,
+    spec: TrainSpec | None = None,
+    skip_nonfinite: bool = False,
+    options: Options | None = None,
+    seen: Seen | None = None,
+    progress: Progress | None = None,
+) -> tuple[Analysis, ScaledStep]:
+    """Decides what `rewrite_train_step` would do, and writes nothing. Arguments and errors are the same."""
+    job = _job(to, loss_scale, implementation, spec, options, skips=skip_nonfinite)
+    analysis = pipeline.analyze(model, job.options, seen=seen, first=job.first, progress=progress)
+    return analysis, job.step()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The settled arguments of a rewrite; `first` is what it does before anything is decided."""
+
+    options: Options
+    loss_scale: LossScale | None
+    said: Asked
+    skips: bool
+    found: list[ScaledStep]
+
+    def first(self, model: ir.Model) -> Held:
+        refusals.refuse_artefact(model)
+        step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
+        self.found.append(step)
+        return held
+
+    def step(self) -> ScaledStep:
+        return self.found[-1]
+
+
+def _job(
+    to: Half | str,
+    loss_scale: LossScale | str | float | None,
+    implementation: Implementation | str,
+    spec: TrainSpec | None,
+    options: Options | None,
+    *,
+    skips: bool,
+) -> _Job:
+    half = arguments.named("to", to, Half, halves.BY_NAME)
+    how = arguments.choice("implementation", implementation, Implementation)
+    given = Options() if options is None else arguments.instance("options", options, Options)
+    asked = scales.parse(loss_scale, half)
+    skips = arguments.flag("skip_nonfinite", skips)
+    _refuse_contradictions(given, asked, skips=skips)
+    return _Job(casting.settled(replace(given, half=half), how), asked, _asked(spec), skips, [])
+
+
+def _refuse_contradictions(options: Options, asked: LossScale | None, *, skips: bool) -> None:
+    if skips and asked is None:
+        raise OptionError("`skip_nonfinite` is for a loss scale", remedy="give one, such as 1")
+    if options.io is not IOTypes.KEEP:
+        raise OptionError(
+            "`Options.io=HALF` would make master weights half", remedy="leave it out: state stays float32"
+        )
+    if options.keep_functions:
+        raise OptionError(
+            "`Options.keep_functions` hides the backward pass of a train step", remedy="leave it out"
+        )

@@ -1,0 +1,505 @@
+"""Train steps: what they are is found, and a loss scale changes no value of them."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import reference
+
+from amp_rewrite import emulate, training
+from amp_rewrite.errors import ModelError, OptionError, SpecError
+from amp_rewrite.policy.evidence import Authority, Reason
+from amp_rewrite.training import DynamicLossScale, FixedLossScale, Pair, TrainSpec
+from amp_rewrite.training.steps import analyze_train_step
+from tests import train_steps
+from tests.train_steps import MOVES, NAMES, NEW, STATE, batches, real, source, start, step, train
+
+CLIPPED = """
+  q1 = Mul (dw1, dw1)  n1 = ReduceSum <keepdims = 0> (q1)
+  q2 = Mul (dw2, dw2)  n2 = ReduceSum <keepdims = 0> (q2)
+  n = Add (n1, n2)     norm = Sqrt (n)      most = Max (norm, bound)            clip = Div (bound, most)
+  c1 = Mul (dw1, clip) c2 = Mul (dw2, clip) l1 = Mul (w1, decay)                l2 = Mul (w2, decay)
+  g1 = Add (c1, l1)    g2 = Add (c2, l2)    b1 = Mul (m1, beta)                 b2 = Mul (m2, beta)
+  m1_new = Add (b1, g1)  m2_new = Add (b2, g2)
+  k1 = Mul (w1, keep)  k2 = Mul (w2, keep)  a1 = Mul (lr, m1_new)               a2 = Mul (lr, m2_new)
+  w1_new = Sub (k1, a1)  w2_new = Sub (k2, a2)
+"""
+ONES = (
+    "float loss_grad = {1.0}, float bound = {0.01}, float decay = {0.001}, float beta = {0.9}, "
+    "float keep = {0.999}"
+)
+SLOTS = f"{STATE}, float[4, 16] m1, float[16, 3] m2"
+NEW_SLOTS = f"{NEW}, float[4, 16] m1_new, float[16, 3] m2_new"
+ACCUMULATED = """
+  g1_new = Add (g1, dw1)   g2_new = Add (g2, dw2)  w1_new = Identity (w1)  w2_new = Identity (w2)
+"""
+SHARED_SEED = "xs = Mul (x, loss_grad)  h1 = MatMul (xs, w1)  h = Add (h1, loss_grad)"
+COUNTED = f"{MOVES} n1 = Add (n, loss_grad)  n_new = Mul (n1, loss_grad)"
+SCATTERED = """dq = Mul (dm, loss_grad)
+  blank = ConstantOfShape (shape)  dp = ScatterElements <axis = 0, reduction = "add"> (blank, rows, dq)"""
+TRAPS = {
+    "as it is": source(),
+    "clipped by norm, L2, momentum and decay": source(CLIPPED, SLOTS, NEW_SLOTS, stored=ONES),
+    "accumulated": source(
+        ACCUMULATED,
+        f"{STATE}, float[4, 16] g1, float[16, 3] g2",
+        f"{NEW}, float[4, 16] g1_new, float[16, 3] g2_new",
+    ),
+    "the buffer is the gradient": source(
+        f"{MOVES} g_new = Identity (dw1)", f"{STATE}, float[4, 16] g", f"{NEW}, float[4, 16] g_new"
+    ),
+    "a seed that the forward pass shares": source(forward=SHARED_SEED),
+    "a seed that the optimiser shares": source(COUNTED, f"{STATE}, float n", f"{NEW}, float n_new"),
+    "a seed that is divided": source(
+        seeded="s = Div (loss_grad, parts)  dp = Mul (dm, s)",
+        stored="float loss_grad = {1.0}, float parts = {3.0}",
+    ),
+    "zero branches": source(
+        seeded=SCATTERED,
+        stored="float loss_grad = {1.0}, int64[2] shape = {8, 3}, "
+        "int64[8, 3] rows = {0,1,2,0,1,2,3,4,5,3,4,5,6,7,6,7,6,7,1,2,3,4,5,6}",
+    ),
+    "the norm as an output": source(
+        f"{MOVES} q = Mul (dw1, dw1)  qs = ReduceSum <keepdims = 0> (q)  norm = Sqrt (qs)",
+        new=f"{NEW}, float norm",
+    ),
+    "a gradient as an output": source(MOVES, new=f"{NEW}, float[4, 16] dw1"),
+    "state that stays": source(
+        f"{MOVES} v_new = Identity (v)", f"{STATE}, float[2] v", f"{NEW}, float[2] v_new"
+    ),
+    "names like ours": source(
+        MOVES.replace("a1", "loss_scale").replace("a2", "grads_finite"),
+        seeded="dp = Mul (dm, loss_grad)  good_steps = Neg (dm)",
+    ),
+    "opset 9": source(opset=9),
+    "opset 13": source(opset=13),
+}  # fmt: skip
+SCALES = [FixedLossScale(2.0**13), DynamicLossScale(64, 2, 4.0)]
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("trap", TRAPS)
+def test_no_bit_changes(trap, scale):
+    """With a power of two, every output of every step is what it was, whatever the step is made of."""
+    model = step(TRAPS[trap])
+    spec, fed = training.find_spec(model), batches(model, 4)
+    result = training.insert_loss_scale(model, spec, scale)
+    assert result.broken == ()
+    before, after = (train(m, spec, start(model), fed) for m in (model, result.model))
+    for old, new in zip(before.outputs, after.outputs, strict=True):
+        assert all((old[name] == new[name]).all() for name in old)
+    assert np.isfinite(before.losses).all()
+    if isinstance(scale, DynamicLossScale):
+        names = ("loss_scale.new", "loss_scale_2.new")
+        assert [after.outputs[-1][name] for name in names if name in after.outputs[-1]] == [64 * 16]
+
+
+def test_the_scale_reaches_the_backward_pass():
+    """The gradients before the frontier are multiplied, and those behind it are not."""
+    model = step()
+    result = training.insert_loss_scale(model, None, 2.0**10)
+    made = train_steps.session(_with_outputs(result.model, "dw1", "dw1__unscaled"))
+    plain = train_steps.session(_with_outputs(model, "dw1"))
+    feeds = {**start(model), **batches(model, 1)[0]}
+    assert (made(feeds)["dw1"] == plain(feeds)["dw1"] * 2.0**10).all()
+    assert (made(feeds)["dw1__unscaled"] == plain(feeds)["dw1"]).all()
+
+
+def _with_outputs(model, *names):
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    return copy
+
+
+MAX = float(np.finfo(np.float32).max)
+VECTORS = [
+    ("TTTTTT", 1, 2, 2, [1, 2, 2, 4, 4, 8]),
+    ("TTTTTT", MAX / 4, 2, 2, [MAX / 4, MAX / 2, MAX / 2, MAX, MAX, MAX]),
+    ("FFFFFF", 1024, 2, 2, [512, 256, 128, 64, 32, 16]),
+    ("FFFFFF", 16, 2, 2, [8, 4, 2, 1, 1, 1]),
+    ("TTTFT", 1, 2, 2, [1, 2, 2, 1, 1]),
+    ("TTTFTT", 1, 1, 2, [2, 4, 8, 4, 8, 16]),
+    ("TFTFTFTFT", 1, 1, 2, [2, 1, 2, 1, 2, 1, 2, 1, 2]),
+    ("TFTFTFT", 32, 2, 2, [32, 16, 16, 8, 8, 4, 4]),
+    ("TTFTT", 4, 2, 3, [4, 12, 4, 4, 12]),
+    ("FTTTFTFTTTF", 4, 2, 2, [2, 2, 4, 4, 2, 2, 1, 1, 2, 2, 1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("finite", "initial", "period", "multiplier", "expected"), VECTORS)
+def test_the_scale_moves_as_tensorflows(finite, initial, period, multiplier, expected):
+    """TensorFlow's own vectors (loss_scale_test.py): finite (T) or other (F) gradients, the scale after."""
+    model = step()
+    result = training.insert_loss_scale(model, None, DynamicLossScale(initial, period, multiplier))
+    zeros = {"x": np.zeros((8, 4), np.float32), "y": np.zeros((8, 3), np.float32)}
+    nan = {**zeros, "x": np.full((8, 4), np.nan, np.float32)}
+    fed = [{**(zeros if flag == "T" else nan), "lr": np.asarray(0.1, np.float32)} for flag in finite]
+    done = train(result.model, result.step.spec, start(model), fed)
+    assert [float(made["loss_scale.new"]) for made in done.outputs] == [np.float32(e) for e in expected]
+    assert "".join("FT"[int(made["grads_finite"])] for made in done.outputs) == finite
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_a_step_without_finite_gradients_changes_no_state(number):
+    """All state is what it was, bit for bit: the scale alone is halved, and its count begins again."""
+    model, state = real("cnn_momentum")
+    result = training.insert_loss_scale(model, None, DynamicLossScale(1024))
+    batch = {**batches(model, 1)[0]}
+    batch["x"] = batch["x"].copy()
+    batch["x"].flat[7] = number
+    fed = {**state, **batch, "loss_scale": np.float32([1024])[0:1].reshape(()), "good_steps": np.asarray(7)}
+    made = train_steps.session(result.model)(fed)
+    assert not made["grads_finite"]
+    assert (made["loss_scale.new"], made["good_steps.new"]) == (512, 0)
+    for pair in result.step.spec.state:
+        assert (made[pair.output] == state[pair.input]).all()
+
+
+def test_large_gradients_are_finite():
+    """A gradient whose absolute values sum to more than float32 holds is finite, as TensorFlow has it."""
+    model = step()
+    result = training.insert_loss_scale(model, None, DynamicLossScale(1))
+    fed = {**start(model), **batches(model, 1)[0], **training.initial_state(result.model)}
+    fed["x"] = np.full((8, 4), 2.0**60, np.float32)
+    fed["y"] = np.full((8, 3), 2.0**63, np.float32)
+    made = train_steps.session(result.model)(fed)
+    plain = train_steps.session(_with_outputs(model, "dw1", "dw2"))(fed)
+    gradients = np.concatenate([plain["dw1"].ravel(), plain["dw2"].ravel()])
+    assert np.isfinite(gradients).all()
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.abs(gradients).sum(dtype=np.float32))
+    assert made["grads_finite"]
+
+
+def test_a_fixed_scale_skips_no_step():
+    """As in TensorFlow: what is not finite is applied, unless it is asked otherwise."""
+    model = step()
+    batch = {**batches(model, 1)[0], "x": np.full((8, 4), np.nan, np.float32)}
+    plain, skipping = (training.insert_loss_scale(model, None, 128, skip_nonfinite=s) for s in (False, True))
+    assert [value.name for value in plain.model.graph.output] == ["loss", "w1_new", "w2_new"]
+    assert training.initial_state(plain.model) == {}
+    assert np.isnan(train_steps.session(plain.model)({**start(model), **batch})["w1_new"]).any()
+    made = train_steps.session(skipping.model)({**start(model), **batch})
+    assert (made["w1_new"] == start(model)["w1"]).all()
+    assert not made["grads_finite"]
+
+
+def test_small_gradients_survive_in_half():
+    """With a weight of 1e-8 nothing moves in float16 (emulated) without a scale; with one, as in float32."""
+    model = train_steps.weighted(step(), 1e-8)
+    spec, fed = training.find_spec(model), batches(model, 3)
+    fed = [{**batch, "lr": np.asarray(1e6, np.float32)} for batch in fed]
+    moved = {}
+    for scale in ("float32", None, 2.0**14, "dynamic"):
+        made = (
+            model
+            if scale == "float32"
+            else emulate(training.rewrite_train_step(model, loss_scale=scale).model)
+        )
+        moved[scale] = train(made, spec, start(model), fed).state["w1"] - start(model)["w1"]
+    assert np.abs(moved[None]).max() < 0.1 * np.abs(moved["float32"]).max()
+    for scale in (2.0**14, "dynamic"):
+        assert np.abs(moved[scale] - moved["float32"]).max() < 0.01 * np.abs(moved["float32"]).max()
+
+
+@pytest.mark.parametrize("implementation", ["graph_rewrite", "casting"])
+@pytest.mark.parametrize("name", NAMES)
+def test_real_steps_in_half(name, implementation):
+    """Products are half on both sides of the loss; its region, and what follows gradients, are not."""
+    model, _ = real(name)
+    analysis, scaled = analyze_train_step(model, implementation=implementation)
+    graph, halves = analysis.graph, set()
+    for unit in graph.units:
+        if analysis.painting.is_half(unit.index):
+            halves.add(unit.node.outputs[0].name)
+    assert scaled.products >= 5
+    made = {node.outputs[0].name: node.op_type for node in graph.nodes[graph.root]}
+    products = [name for name in halves if made[name] in ("MatMul", "Gemm", "Conv", "ConvTranspose")]
+    there = sum(op in ("MatMul", "Gemm", "Conv", "ConvTranspose") for op in made.values())
+    assert len(products) >= 0.75 * there  # depthwise convolutions are predicted not to pay
+    assert halves.isdisjoint((*scaled.loss_region, *scaled.optimiser))
+    reasons = {entry.evidence.reason for entry in analysis.painting.entries}
+    assert {Reason.LOSS_REGION, Reason.OPTIMISER, Reason.SCALING} <= reasons
+
+
+def test_the_region_of_a_mean_is_float32():
+    """What multiplies an error by 2/N before the seed is float32: in half it is zero before any scale."""
+    model, _ = real("mlp_adam")
+    analysis, scaled = analyze_train_step(model)
+    assert {"val_0", "loss", "mul", "mul_1"} <= set(scaled.loss_region)
+    held = {
+        unit.node.outputs[0].name: analysis.painting.entries[unit.index].evidence
+        for unit in analysis.graph.units
+        if analysis.painting.entries[unit.index].authority is Authority.TRAINING
+    }
+    assert held["mul"].reason is Reason.LOSS_REGION
+    assert held["l1.weight.new"].reason is Reason.SCALING  # the guard has the name
+    assert held["mul_3"].reason is Reason.OPTIMISER
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_steps_are_found(name):
+    """Without metadata, and without any name, it is the same step: loss, state and gradients."""
+    model, _ = real(name)
+    told = training.find_spec(model)
+    bare = _bare(model)
+    found = training.find_spec(bare)
+    assert (found.loss, found.seed, found.state) == (told.loss, told.seed, told.state)
+    renamed = _renamed(bare)
+    frontier = training.insert_loss_scale(renamed[0], None, 2).step.frontier
+    found = training.find_spec(renamed[0])
+    assert found.loss == renamed[1][told.loss]
+    assert set(found.state) == {Pair(renamed[1][p.input], renamed[1][p.output]) for p in told.state}
+    named = {renamed[1][name] for name in told.gradients}
+    assert len(frontier) == len(named)
+    assert len(named.difference(frontier)) <= 2  # those of embeddings are found before a factor
+
+
+def _bare(model):
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.metadata_props[:]
+    return copy
+
+
+def _renamed(model):
+    """The model with numbers as the names of all values, and the new names by the old ones."""
+    graph, names = model.graph, {}
+    for value in (*graph.input, *graph.initializer, *graph.output):
+        value.name = names.setdefault(value.name, f"v{len(names)}")
+    for node in graph.node:
+        for ports in (node.input, node.output):
+            ports[:] = [name and names.setdefault(name, f"v{len(names)}") for name in ports]
+    del graph.value_info[:]
+    return model, names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_steps_bit_for_bit(name):
+    """Three steps with a scale that grows: every loss and all state as without."""
+    _bit_for_bit(name, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [2.0, 2.0**15, 2.0**30])
+@pytest.mark.parametrize("name", NAMES)
+def test_real_steps_bit_for_bit_longer(name, scale):
+    """The same for 20 steps, from several scales."""
+    _bit_for_bit(name, 20, scale)
+
+
+def _bit_for_bit(name, count, scale=2.0**15):
+    model, state = real(name)
+    spec, fed = training.find_spec(model), batches(model, count)
+    result = training.insert_loss_scale(model, spec, DynamicLossScale(scale, 2))
+    before, after = (train(m, spec, state, fed) for m in (model, result.model))
+    assert before.losses == after.losses
+    assert all((before.state[key] == after.state[key]).all() for key in before.state)
+    assert after.state["loss_scale"] == scale * 2 ** (count // 2)
+
+
+@pytest.mark.slow
+def test_underflow_on_a_real_step():
+    """At a weight of 0.1 the unscaled step stagnates at ten times the loss; with a scale it is within 1 %."""
+    model, state = real("mlp_adam")
+    model = train_steps.weighted(model, 0.1)
+    spec, fed = training.find_spec(model), list(_learnable(150))
+    ends = {"float32": train(model, spec, state, fed).losses[-1]}
+    for scale in (None, 128, "dynamic"):
+        made = emulate(training.rewrite_train_step(model, loss_scale=scale).model)
+        ends[scale] = train(made, spec, state, fed).losses[-1]
+    assert ends[None] > 10 * ends["float32"]
+    assert ends["dynamic"] == pytest.approx(ends["float32"], rel=0.01)
+    assert ends[128] == pytest.approx(ends["float32"], rel=0.01)
+
+
+def _learnable(count):
+    rng = np.random.default_rng(7)
+    weights = rng.standard_normal((16, 1024)).astype(np.float32)
+    for _ in range(count):
+        x = rng.standard_normal((1024, 16)).astype(np.float32)
+        y = (0.06 * np.tanh(0.3 * x @ weights)).astype(np.float32)
+        yield {"x": x, "y": y, "lr": np.asarray(0.002, np.float32)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cnn_momentum", "transformer_adam"])
+def test_a_scale_that_is_too_large_recovers(name):
+    """From 2^40 the scale is halved until gradients are finite; then it trains as float32 did."""
+    _recovers(*real(name), 40)
+
+
+def test_a_scale_that_is_too_large_recovers_soon():
+    """The same for a small step."""
+    model = step()
+    _recovers(model, start(model), 30)
+
+
+def _recovers(model, state, count):
+    spec, fed = training.find_spec(model), batches(model, 1) * count
+    made = emulate(training.rewrite_train_step(model, loss_scale=DynamicLossScale(2.0**40)).model)
+    done = train(made, spec, state, fed)
+    good = [bool(made["grads_finite"]) for made in done.outputs]
+    skipped = good.index(True)
+    assert skipped > 5
+    assert all(good[skipped:])
+    expected = train(model, spec, state, fed[skipped:]).losses[-1]
+    assert done.losses[-1] == pytest.approx(expected, rel=5e-3)
+
+
+def test_the_emulation_is_the_reference():
+    """Half as onnx.reference computes it, and half as emulated on onnxruntime, give the same state."""
+    model = step()
+    _as_in_reference(model, start(model), 3)
+
+
+@pytest.mark.slow
+def test_the_emulation_of_a_real_step_is_the_reference():
+    """The same for two steps of the real one that onnx.reference can run."""
+    _as_in_reference(*real("mlp_adam"), 2)
+
+
+def _as_in_reference(model, state, count):
+    spec, fed = training.find_spec(model), batches(model, count)
+    half = training.rewrite_train_step(model).model
+    evaluator = reference.ReferenceEvaluator(half)
+    outputs = [value.name for value in half.graph.output]
+    inputs = {value.name for value in half.graph.input}
+
+    def run(feeds):
+        taken = {name: value for name, value in feeds.items() if name in inputs}
+        return dict(zip(outputs, map(np.asarray, evaluator.run(None, taken)), strict=True))
+
+    told, found = train(half, spec, state, fed, run), train(emulate(half), spec, state, fed)
+    assert told.losses == pytest.approx(found.losses, rel=2e-3)
+    for name in told.state:
+        assert told.state[name] == pytest.approx(found.state[name], rel=2e-2, abs=2e-4)
+
+
+TWO_LOSSES = source(
+    f"{MOVES} t2 = Mul (p, p)  other = ReduceMean <keepdims = 0> (t2)",
+    new=f"{NEW}, float other",
+    loss="total",
+)
+TWO_SEEDS = source(
+    """e1 = Mul (r, second)  f1 = MatMul (xt, e1)  both = Add (dw1, f1)
+  a1 = Mul (lr, both)  w1_new = Sub (w1, a1)  a2 = Mul (lr, dw2)  w2_new = Sub (w2, a2)""",
+    stored="float loss_grad = {1.0}, float second = {0.5}",
+)
+NO_GRADIENT = """<ir_version: 8, opset_import: ["" : 18]>
+  step (float[8, 4] x, float[4, 3] w) => (float loss, float[4, 3] w_new) {
+    p = MatMul (x, w)  loss = ReduceMean <keepdims = 0> (p)  w_new = Identity (w) }"""
+NO_STATE = """<ir_version: 8, opset_import: ["" : 18]>
+  net (float[8, 4] x, float[4, 3] w) => (float[8, 3] p, float s) {
+    p = MatMul (x, w)  s = ReduceMean <keepdims = 0> (p) }"""
+NO_LOSS = """<ir_version: 8, opset_import: ["" : 18]>
+  net (float[8, 4] x, float[4, 3] w) => (float[8, 3] p) { p = MatMul (x, w) }"""
+TWINS = source(
+    """g = Add (w1, v1)  a1 = Mul (lr, dw1)  q = Sub (g, a1)  a2 = Mul (lr, dw2)  q2 = Sub (w2, a2)""",
+    f"{STATE}, float[4, 16] v1", "float[4, 16] q, float[16, 3] q2",
+)  # fmt: skip
+REFUSED = [
+    (TWO_LOSSES, {}, "several outputs may be the loss: 'total', 'other'"),
+    (TWO_SEEDS, {}, "'f1' reach the state without the scale of the seed"),
+    (TWO_SEEDS, {"gradients": ["both", "dw2"]}, "the gradients 'both' are not linear in the seed"),
+    (TWO_SEEDS, {"seed": "loss_grad"}, "'f1' reach the state without the scale of the seed 'loss_grad'"),
+    (NO_GRADIENT, {}, "its state is updated without a backward pass"),
+    (NO_STATE, {}, "no output is the new value of an input"),
+    (NO_LOSS, {}, "no output is a floating-point scalar that a product leads to"),
+    (TWINS, {}, "the output 'q' may be the new state of several inputs: 'w1', 'v1'"),
+    (source(), {"loss": "nothing"}, "the loss 'nothing' is not an output"),
+    (source(), {"seed": "nothing"}, "the seed 'nothing' is not a value of the model"),
+    (source(), {"seed": "pos"}, "the seed 'pos' is no floating-point tensor"),
+    (source(), {"seed": "lr_"}, "the seed 'lr_' is not a value of the model"),
+    (source(), {"seed": "h"}, "the seed 'h' starts no backward pass"),
+    (source(), {"state": [("w1", "w2_new")]}, "the state w1 -> w2_new has two types or shapes"),
+    (source(), {"state": [("w", "w2_new")]}, "names an input 'w' that the model does not have"),
+    (source(), {"gradients": ["w1"]}, "the gradient 'w1' is not a value that a node"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "said", "problem"), REFUSED)
+def test_what_is_no_clear_step_is_named(written, said, problem):
+    """An error says what is missing, or lists the candidates, and what would help."""
+    with pytest.raises(SpecError) as caught:
+        training.find_spec(step(written), **said)
+    assert problem in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (0.5, "0.5 is not a number from 1"),
+        (float("inf"), "inf is not a loss scale"),
+        ("often", "'often' is not a loss scale"),
+        (True, "True is not a loss scale"),
+        (None, "no loss scale is asked for"),
+    ],
+)
+def test_what_is_no_loss_scale(given, problem):
+    """An error names the argument."""
+    with pytest.raises(OptionError, match=problem):
+        training.insert_loss_scale(step(), None, given)
+
+
+@pytest.mark.parametrize("arguments", [(0.5,), (2, 0), (2, 1, 1), (2, 1, float("nan")), (2, 1.5)])
+def test_what_is_no_dynamic_scale(arguments):
+    """Scales and multipliers are at least 1, periods whole."""
+    with pytest.raises(OptionError):
+        DynamicLossScale(*arguments)
+
+
+def test_a_step_remembers_what_it_is():
+    """The spec is in the metadata of a result, which is read again, as are its start values."""
+    model = step()
+    result = training.rewrite_train_step(model, loss_scale=DynamicLossScale(256.0, 10, 4.0))
+    assert training.find_spec(result.model).state == training.find_spec(model).state
+    told = {pair.key: pair.value for pair in result.model.metadata_props}
+    assert json.loads(told["amp_rewrite.train.loss_scale"])["scale"]["multiplier"] == 4
+    assert training.initial_state(result.model) == {"loss_scale": 256, "good_steps": 0}
+    with pytest.raises(SpecError, match="no loss scale of ours"):
+        training.initial_state(model)
+
+
+def test_bfloat16_needs_no_scale():
+    """Its range is that of float32: no input is added, and what is pinned for float16 is pinned."""
+    result = training.rewrite_train_step(step(), "bfloat16")
+    assert result.step.loss_scale is None
+    assert [value.name for value in result.model.graph.input] == ["x", "y", "lr", "w1", "w2"]
+
+
+def test_a_file_is_a_file(tmp_path):
+    """A path is written to where it is said, and the original stays."""
+    onnx.save(step(), tmp_path / "m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    half = training.rewrite_train_step(tmp_path / "m.onnx", output=tmp_path / "h.onnx")
+    scaled = training.insert_loss_scale(tmp_path / "m.onnx", output=tmp_path / "s.onnx")
+    assert (half.model, scaled.model) == (tmp_path / "h.onnx", tmp_path / "s.onnx")
+    assert training.initial_state(half.model) == {"loss_scale": 2**15, "good_steps": 0}
+    assert (tmp_path / "m.onnx").read_bytes() == before
+    with pytest.raises(OptionError, match="a path needs an output"):
+        training.insert_loss_scale(tmp_path / "m.onnx")
+
+
+def test_a_spec_is_checked():
+    """Arguments of other types are named."""
+    for state in (5, [("a",)], [(1, 2)], "ab", [("a", "b"), ("a", "c")], [("a", "c"), ("b", "c")]):
+        with pytest.raises(OptionError):
+            TrainSpec("loss", "seed", state)
+    assert TrainSpec("l", "s", {"a": "b"}).state == TrainSpec("l", "s", ["a=b"]).state == (Pair("a", "b"),)
+
+
+def test_preview_operators_are_refused():
+    """Gradient and Adam of ai.onnx.preview.training run nowhere."""
+    model = step()
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.preview.training", 1))
+    model.graph.node.append(
+        onnx.helper.make_node(
+            "Gradient", ["x"], ["gx"], domain="ai.onnx.preview.training", xs=["x"], y="loss"
+        )
+    )
+    with pytest.raises(ModelError, match="Gradient of ai\\.onnx\\.preview\\.training: no"):
+        training.find_spec(model)
