@@ -101,6 +101,7 @@ _SUMMARIES = {
     "tune": "Find the fastest plan for MODEL whose outputs stay within an error, and carry it out.",
     "zoo": "Rewrite, compare and report on all models of SOURCE: a folder, or a manifest in YAML or JSON.",
     "verify": "Compare REWRITTEN with ORIGINAL on given or synthetic inputs.",
+    "certify": "Prove that REWRITTEN is ORIGINAL but for precision; nothing is run.",
     "bench": "Time models on the same inputs, with interleaved runs, and compare each with the first.",
     "explain": "Say what keeps parts of MODEL in float32; for one NODE, with the chain of causes.",
     "coverage": "Count what of MODEL runs in half: nodes, FLOPs, weights, Casts.",
