@@ -1,13 +1,13 @@
 """amp-rewrite: a mixed-precision compiler pass over ONNX models.
 
-`rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on
-samples, `tune` finds the fastest plan within an error, `observe` looks at the values of a model on samples
-(for `rewrite(..., seen=...)`) and returns `Observed`, which can be saved and merged, `emulate` makes a
-float32 model that rounds wherever a model is half, `measure_coverage` counts what of any model is half,
-`measure_placement` counts what onnxruntime executes of one on a provider, and `AmpPass` is the rewrite as a
-pass of onnx-ir. `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` say how, `Tolerances`
-how close, `Metric` how close by a function of yours. What can go wrong in a way that a caller can mend is an
-`errors.AmpRewriteError`.
+`rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on samples,
+`certify` proves that one is the other but for precision, `tune` finds the fastest plan within an error,
+`observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`) and returns `Observed`,
+which can be saved and merged, `emulate` makes a float32 model that rounds wherever a model is half,
+`measure_coverage` counts what of any model is half, `measure_placement` counts what onnxruntime executes of
+one on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `rewrite_zoo` rewrites and compares many
+models. `Options` and `Pins` say how, `Tolerances` how close, `Metric` how close by a function of yours. What
+can go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from amp_rewrite.process import fork_safe
 
 if TYPE_CHECKING:
+    from amp_rewrite.certificate.certificate import Certificate
+    from amp_rewrite.certificate.certifying import certify
     from amp_rewrite.coverage.counts import Coverage
     from amp_rewrite.coverage.measuring import measure as measure_coverage
     from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AmpPass",
     "Analysis",
+    "Certificate",
     "Coverage",
     "Metric",
     "Observed",
@@ -51,6 +54,7 @@ __all__ = [
     "Tuned",
     "Verdict",
     "analyze",
+    "certify",
     "emulate",
     "measure_coverage",
     "measure_placement",
@@ -64,6 +68,7 @@ __all__ = [
 _PLACES = {
     "AmpPass": "onnx_ir_pass:AmpPass",
     "Analysis": "explaining.frozen_analysis:Analysis",
+    "Certificate": "certificate.certificate:Certificate",
     "Coverage": "coverage.counts:Coverage",
     "Metric": "running.own_metrics:Metric",
     "Observed": "rewriting.observations:Observed",
@@ -75,6 +80,7 @@ _PLACES = {
     "Tuned": "tuning.tune:Tuned",
     "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
+    "certify": "certificate.certifying:certify",
     "emulate": "running.emulation:emulate",
     "measure_coverage": "coverage.measuring:measure",
     "measure_placement": "placement.placing:place",

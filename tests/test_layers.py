@@ -10,13 +10,18 @@ PACKAGE = ROOT / "amp_rewrite"
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
     escaping version errors console process arguments files
-    numerics onnx_types policy model flops
+    numerics certificate onnx_types policy model flops
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
     argument_checks pipeline training explanation_sources tuning rewrite_and_verify mending
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
-ASKING = {"onnx_types/contrib_schemas.py", "onnx_types/worker_process.py", "numerics/rounding.py"}
+ASKING = {
+    "certificate/recomputing.py",
+    "onnx_types/contrib_schemas.py",
+    "onnx_types/worker_process.py",
+    "numerics/rounding.py",
+}
 """What imports onnxruntime besides `running`, in functions."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -65,6 +70,18 @@ def test_only_running_needs_onnxruntime(path):
     allowed |= lazy if path.relative_to(PACKAGE).as_posix() in ASKING else set()
     names = imported(node for node in ast.walk(tree) if node not in allowed)
     assert "onnxruntime" not in {name[0] for name in names}
+
+
+WITNESS = {"errors", "escaping", "process", "files", "numerics", "certificate"}
+"""What the certificate may import: nothing of it analyses, plans or edits."""
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "certificate").glob("*.py")), ids=lambda p: p.name)
+def test_the_certificate_shares_nothing_with_what_it_judges(path):
+    """The proof reads protobufs: no onnx-ir, and none of our code but files, errors, rounding and imports."""
+    names = list(imported(ast.walk(ast.parse(path.read_text()))))
+    assert {entry(name[1:]) for name in names if name[0] == "amp_rewrite"} <= WITNESS
+    assert "onnx_ir" not in {name[0] for name in names}
 
 
 def sentence(start, end):

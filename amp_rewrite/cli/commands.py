@@ -102,6 +102,7 @@ _SUMMARIES = {
     "train": "Rewrite a train step, MODEL, to mixed precision with a loss scale.",
     "zoo": "Rewrite, compare and report on all models of SOURCE: a folder, or a manifest in YAML or JSON.",
     "verify": "Compare REWRITTEN with ORIGINAL on given or synthetic inputs.",
+    "certify": "Prove that REWRITTEN is ORIGINAL but for precision; nothing is run.",
     "bench": "Time models on the same inputs, with interleaved runs, and compare each with the first.",
     "explain": "Say what keeps parts of MODEL in float32; for one NODE, with the chain of causes.",
     "coverage": "Count what of MODEL runs in half: nodes, FLOPs, weights, Casts.",

@@ -1,0 +1,92 @@
+"""Whether two nodes of one operator have the same attributes, stated or by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onnx import AttributeProto
+
+from amp_rewrite.certificate import attributes, signatures, stored_values, value_kinds
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.numbered import Node
+from amp_rewrite.certificate.pairs import Proof
+from amp_rewrite.certificate.stored_values import Held
+
+_FIXED = frozenset((("", "BitCast"), ("", "Multinomial")))
+"""Operators whose attribute for a type is not one for a float, or says more than the type."""
+
+
+def differing(proof: Proof, a: Node, b: Node) -> str:
+    """The name of the first attribute that differs; empty where none does.
+
+    One that gives the type of an output, which is known to be a float of both, may be another.
+    """
+    if a.scope.bound is None is b.scope.bound and _alike(a.proto, b.proto):
+        return ""
+    before, after = (attributes.plain(attributes.of(node)) for node in (a, b))
+    for name in sorted({*before, *after}):
+        one, other = _stated(before, a, name), _stated(after, b, name)
+        if one is None or other is None:
+            same = one is other or _is_type(proof, a, b, name)
+        else:
+            same = _same(proof, a, b, name, one, other)
+        if not same:
+            return name
+    return ""
+
+
+def _alike(a: Any, b: Any) -> bool:
+    one, other = a.attribute, b.attribute
+    if len(one) != len(other):
+        return False
+    return all(x.type not in _HOLDING and x == y for x, y in zip(one, other, strict=True))
+
+
+_HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
+
+
+def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:
+    """An attribute as it is stated, else its default."""
+    if name in given:
+        return given[name]
+    schema = signatures.schema(*node.operator, node.version)
+    if schema is None or name not in schema.attributes or schema.attributes[name].required:
+        return None
+    default = schema.attributes[name].default_value
+    return default if default.type else None
+
+
+def _same(proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other: AttributeProto) -> bool:
+    if one.type == other.type == AttributeProto.TENSOR:
+        return _same_tensor(proof, a, name, one, other)
+    if one.type == other.type == AttributeProto.TENSORS and one.tensors:
+        pairs = zip(one.tensors, other.tensors, strict=False)
+        return len(one.tensors) == len(other.tensors) and all(_exact(proof, *pair) for pair in pairs)
+    return attributes.content(one) == attributes.content(other) or _is_type(proof, a, b, name)
+
+
+def _same_tensor(proof: Proof, a: Node, name: str, one: AttributeProto, other: AttributeProto) -> bool:
+    if a.operator != ("", "ConstantOfShape") or name != "value":
+        return _exact(proof, one.t, other.t)
+    found = stored_values.compare(Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder))
+    if not found.problem:
+        proof.uses.update(found.uses)
+        proof.uses[Licence.TYPED] += one.t.data_type != other.t.data_type
+    return not found.problem
+
+
+def _exact(proof: Proof, one: Any, other: Any) -> bool:
+    held = Held(one, proof.original.folder), Held(other, proof.rewritten.folder)
+    return one.data_type == other.data_type and not stored_values.compare(*held).problem
+
+
+def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
+    """Whether an attribute does nothing but give the type of a float; the outputs are of one kind."""
+    if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, ("",))[0] != name:
+        return False
+    kinds = proof.original.kinds[a.first], proof.rewritten.kinds[b.first]
+    if kinds[0] != kinds[1] or kinds[0] not in (value_kinds.FLOAT, (value_kinds.SEQUENCE, value_kinds.FLOAT)):
+        return False
+    proof.uses[Licence.TYPED] += 1
+    return True

@@ -1,0 +1,58 @@
+"""The attributes of a node, with what a function's call binds in the places of references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from onnx import AttributeProto, GraphProto
+
+from amp_rewrite.certificate.numbered import Bound, Node, Scope
+
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+def bound(proto: Any, scope: Scope) -> dict[str, Bound]:
+    """The attributes of a node that stands in a graph; the last of a name counts.
+
+    A reference to what a call does not give is absent. Outside functions there are no references.
+    """
+    found: dict[str, Bound] = {}
+    for attribute in proto.attribute:
+        if scope.bound is None or not attribute.ref_attr_name:
+            found[attribute.name] = Bound(attribute, scope)
+        elif attribute.ref_attr_name in scope.bound:
+            found[attribute.name] = scope.bound[attribute.ref_attr_name]
+    return found
+
+
+def of(node: Node) -> dict[str, Bound]:
+    """The attributes of a numbered node."""
+    return bound(node.proto, node.scope)
+
+
+def graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """The graphs that an attribute holds."""
+    if attribute.type == AttributeProto.GRAPH:
+        yield attribute.g
+    elif attribute.type == AttributeProto.GRAPHS:
+        yield from attribute.graphs
+
+
+def plain(attributes: Mapping[str, Bound]) -> dict[str, AttributeProto]:
+    """Those that hold no graphs."""
+    return {name: b.attribute for name, b in attributes.items() if b.attribute.type not in _GRAPHS}
+
+
+def content(attribute: AttributeProto) -> object:
+    """What an attribute says, for comparison: floats by their bits; a tensor is not read."""
+    kind = attribute.type
+    if kind == AttributeProto.INT:
+        return kind, attribute.i
+    if kind == AttributeProto.INTS:
+        return kind, tuple(attribute.ints)
+    said = AttributeProto()
+    said.CopyFrom(attribute)
+    for field in ("name", "doc_string", "ref_attr_name"):
+        said.ClearField(field)
+    return kind, said.SerializeToString(deterministic=True)

@@ -1,0 +1,90 @@
+"""The outcome of a proof, as data."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Licence(enum.Enum):
+    """What a result may differ in besides Casts between float types and stored values rounded to half; each
+    use is proved on its own.
+
+    CLAMPED: finite stored values beyond the range of half are its fill value of their sign. OVERFLOWED: they
+    are infinite, as rounding makes them. WIDENED: values stored in half are stored in float32. TYPED: an
+    attribute gives an output another float type. IO_TYPES: an input or output of the model has another float
+    type. INLINED: nodes of a function stand in place of its call. FUSED_CONV: a FusedConv is its parts.
+    OPSET: an operator is of another version, which means the same. FOLDED: a value that depends on stored
+    values alone is stored. MERGED: a BatchNormalization is in the weights of the product before it.
+    MAX_AND_MIN: a Clip is a Max and a Min. RECIPROCAL: a Reciprocal is a division. RANK: a stored factor of a
+    matrix product has more axes, of size 1.
+    """
+
+    CLAMPED = "clamped"
+    OVERFLOWED = "overflowed"
+    WIDENED = "widened"
+    TYPED = "typed"
+    IO_TYPES = "io types"
+    INLINED = "inlined"
+    FUSED_CONV = "fused conv"
+    OPSET = "opset"
+    FOLDED = "folded"
+    MERGED = "merged"
+    MAX_AND_MIN = "max and min"
+    RECIPROCAL = "reciprocal"
+    RANK = "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The first place where two models differ: the `output` that it is read for, empty where it is none's,
+    and what makes the two values.
+    """
+
+    output: str
+    original: str
+    rewritten: str
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Whether `rewritten` is proved equal to `original` but for precision.
+
+    `nodes` counts the pairs of nodes that were proved equal, and `licences` the uses of each licence. Where
+    nothing was proved, `problem` says why, and `place` where.
+    """
+
+    proved: bool
+    nodes: int
+    licences: Mapping[Licence, int] = field(default_factory=dict[Licence, int])
+    problem: str = ""
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        """One line, not escaped."""
+        if self.proved:
+            used = ", ".join(f"{licence.value} {count:,}" for licence, count in self.licences.items())
+            noun = "node" if self.nodes == 1 else "nodes"
+            return f"proved equal but for precision: {self.nodes:,} {noun}, licences used: {used or 'none'}"
+        place = self.place
+        if place is None:
+            return f"not proved equal: {self.problem}"
+        read = f"for output '{place.output}': " if place.output else ""
+        return (
+            f"not proved equal: {read}{self.problem} (original: {place.original}; "
+            f"rewritten: {place.rewritten})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        place = self.place
+        return {
+            "proved": self.proved,
+            "nodes": self.nodes,
+            "licences": {licence.value: count for licence, count in self.licences.items()},
+            "problem": self.problem or None,
+            "place": place
+            and {"output": place.output, "original": place.original, "rewritten": place.rewritten},
+        }

@@ -1,0 +1,70 @@
+"""Proves that a result is the original but for precision: `certify`."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from amp_rewrite.certificate import calls, interfaces, numbering, reading
+from amp_rewrite.certificate.certificate import Certificate
+from amp_rewrite.certificate.numbered import Numbered
+from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate.proving import Proving
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+
+_MOST_NODES = 1 << 20
+"""The nodes that a model may have once its functions are taken apart, where its file has fewer."""
+
+
+def certify(original: reading.Source, rewritten: reading.Source) -> Certificate:
+    """Whether `rewritten` is proved equal to `original` but for precision; if not, the first place of it.
+
+    Both are paths, bytes, or ModelProtos. Only Casts between float32, float16 and bfloat16, stored values
+    rounded to half, and what Licence names may differ. Raises ModelError for what is no valid model.
+    """
+    with _collecting_later():
+        before, after = _numbered(original), _numbered(rewritten)
+        problem = interfaces.problem(before, after)
+        if problem:
+            return Certificate(False, 0, problem=problem)
+        proving = Proving(before, after)
+        try:
+            interfaces.assume(proving)
+        except DifferentError as found:
+            return Certificate(False, 0, problem=found.problem)
+        return proving.run()
+
+
+def _numbered(source: Any) -> Numbered:
+    model, folder, where = reading.read(source)
+    try:
+        return _number(model, folder)
+    except ModelError as error:
+        raise ModelError(error.problem, where=error.where or where, remedy=error.remedy) from error
+    except RecursionError as error:
+        raise ModelError("nests bodies too deeply", where=where, remedy=EXPORT_AGAIN) from error
+
+
+def _number(model: ModelProto, folder: Path | None) -> Numbered:
+    functions = calls.of(model)
+    if functions and calls.size(model, functions) > _MOST_NODES:
+        problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
+        raise ModelError(problem, remedy="give a smaller model")
+    return numbering.number(model, folder, functions)
+
+
+@contextmanager
+def _collecting_later() -> Generator[None]:
+    """Many objects are made, and none in cycles that would have to be found before the end."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

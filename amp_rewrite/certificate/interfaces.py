@@ -1,0 +1,78 @@
+"""Whether two models have the same inputs and outputs: names, order, types but for precision, and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import TensorProto, TypeProto
+
+from amp_rewrite.certificate import stored_values, value_kinds
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.numbered import Numbered
+from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate.proving import Proving
+from amp_rewrite.certificate.stored_values import Held
+
+
+def problem(original: Numbered, rewritten: Numbered) -> str:
+    """What is wrong with the inputs or outputs of a result; empty where nothing is."""
+    sides = (_inputs(original), _inputs(rewritten)), (_outputs(original), _outputs(rewritten))
+    for what, (before, after) in zip(("inputs", "outputs"), sides, strict=True):
+        names = [[_text(info.name) for info in infos] for infos in (before, after)]
+        if names[0] != names[1]:
+            return f"the {what} {_listed(names[0])} are {_listed(names[1])}"
+        for one, other in zip(before, after, strict=True):
+            if _interface(one.type) != _interface(other.type):
+                return f"'{_text(one.name)}' of the {what} has another type or shape"
+    return ""
+
+
+def _inputs(model: Numbered) -> Sequence[Any]:
+    return [info for info in model.proto.graph.input if info.name in model.inputs]
+
+
+def _outputs(model: Numbered) -> Sequence[Any]:
+    return list(model.proto.graph.output)
+
+
+def _text(name: str | bytes) -> str:
+    """A name; one that is not UTF-8 is read as Latin-1."""
+    return name.decode("latin-1") if isinstance(name, bytes) else name
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "(none)"
+
+
+def _interface(declared: TypeProto) -> object:
+    """The kind and the shape that a declaration states."""
+    shape = None
+    if declared.HasField("tensor_type") and declared.tensor_type.HasField("shape"):
+        shape = [
+            dim.dim_value if dim.HasField("dim_value") else _text(dim.dim_param)
+            for dim in declared.tensor_type.shape.dim
+        ]
+    return value_kinds.of_type(declared), shape
+
+
+def assume(proving: Proving) -> None:
+    """Takes the inputs of one name for equal; DifferentError where their defaults are not."""
+    a, b = proving.original, proving.rewritten
+    defaults = [
+        {t.name: t for t in model.proto.graph.initializer if t.name in model.inputs} for model in (a, b)
+    ]
+    for (name, left), (other, right) in zip(a.inputs.items(), b.inputs.items(), strict=True):
+        proving.assume(left, right)
+        one, two = defaults[0].get(name), defaults[1].get(other)
+        if (one is None) != (two is None):
+            raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
+        if one is not None and stored_values.compare(Held(one, a.folder), Held(two, b.folder)).problem:
+            raise DifferentError(f"the default value of the input '{_text(name)}' differs")
+    for before, after in ((_inputs(a), _inputs(b)), (_outputs(a), _outputs(b))):
+        for info, now in zip(before, after, strict=True):
+            proving.uses[Licence.IO_TYPES] += _element(info) != _element(now)
+
+
+def _element(info: Any) -> int:
+    return info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else TensorProto.UNDEFINED

@@ -1,0 +1,112 @@
+"""A model as numbered values: who makes each, of what, and what a Cast between floats leaves as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx import AttributeProto, ModelProto
+
+from amp_rewrite.certificate.value_kinds import Kind
+
+MISSING = 0
+"""The number of an optional value that is left out."""
+
+
+@dataclass(slots=True, eq=False)
+class Bound:
+    """An attribute, and the graph that it was written in, where bodies find the values around them."""
+
+    attribute: AttributeProto
+    scope: Scope
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """The names that are visible in a graph; `outer` encloses it.
+
+    `versions` are the opsets by domain, and `bound` the attributes of the function's call, None outside.
+    """
+
+    names: dict[str, int]
+    outer: Scope | None
+    versions: Mapping[str, int]
+    bound: Mapping[str, Bound] | None = None
+
+    def find(self, name: str) -> int | None:
+        """The number of a value by its name; None where no graph defines it."""
+        scope: Scope | None = self
+        while scope is not None:
+            number = scope.names.get(name)
+            if number is not None:
+                return number
+            scope = scope.outer
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """A graph in a node: the numbers of its inputs, and of its outputs."""
+
+    attribute: str
+    inputs: list[int]
+    outputs: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A node; `inputs` are numbers behind Casts that change nothing but precision. `first` is the number of
+    its first output, and `count` how many it has.
+    """
+
+    proto: Any
+    operator: tuple[str, str]
+    version: int
+    inputs: list[int]
+    first: int
+    count: int
+    scope: Scope
+    bodies: list[Body] | None
+
+
+@dataclass(slots=True, eq=False)
+class Numbered:
+    """A model, its values by number.
+
+    `makers` has the node of each value, None for what no node makes; `stored` the tensors, or Constant nodes,
+    of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
+    value itself.
+    """
+
+    proto: ModelProto
+    folder: Path | None
+    makers: list[Node | None] = field(default_factory=lambda: [None])
+    roots: list[int] = field(default_factory=lambda: [MISSING])
+    kinds: list[Kind] = field(default_factory=lambda: [None])
+    names: list[str] = field(default_factory=lambda: [""])
+    stored: dict[int, Any] = field(default_factory=dict[int, Any])
+    declared: dict[str, Kind] = field(default_factory=dict[str, Any])
+    inputs: dict[str, int] = field(default_factory=dict[str, int])
+    outputs: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    calls: int = 0
+
+    def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:
+        """A new value."""
+        number = len(self.roots)
+        self.roots.append(number)
+        self.makers.append(maker)
+        self.kinds.append(kind)
+        self.names.append(name)
+        return number
+
+    def told(self, number: int) -> str:
+        """What a value is, in words."""
+        node, name = self.makers[number], self.names[number]
+        if number == MISSING:
+            return "nothing"
+        if node is None:
+            return f"the stored value '{name}'" if number in self.stored else f"the input '{name}'"
+        title = f" '{node.proto.name}'" if node.proto.name else ""
+        return f"{node.operator[1]}{title}, which makes '{name}'"

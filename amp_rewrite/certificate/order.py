@@ -1,0 +1,65 @@
+"""The order of the nodes of a graph: each after those that it reads from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from amp_rewrite.certificate import attributes, bodies
+from amp_rewrite.certificate.numbered import Scope
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+
+Row = tuple[Any, tuple[str, str], list[str], int, int]
+"""A node, its operator, the names that it reads, and the number of its first output and of its outputs."""
+
+
+def ordered(rows: list[Row], scope: Scope) -> Sequence[Row]:
+    """The nodes of a graph in an order in which each can be computed; ModelError where there is none."""
+    read = [_read(row) for row in rows]
+    names = scope.names
+    if all(
+        names.get(name, 0) < row[3] for row, used in zip(rows, read, strict=True) for name in used if name
+    ):
+        return rows
+    made = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
+    needs = [{made[names[n]] for n in used if n and names.get(n) in made} for used in read]
+    return [rows[i] for i in _sorted(needs)]
+
+
+def _read(row: Row) -> Sequence[str]:
+    """What a node reads, in its bodies as well."""
+    proto, operator, inputs, _, _ = row
+    if operator not in bodies.KNOWN and not operator[0]:
+        return inputs
+    held = (graph for attribute in proto.attribute for graph in attributes.graphs(attribute))
+    return [*inputs, *(name for graph in held for name in free(graph))]
+
+
+def free(graph: Any) -> Iterator[str]:
+    """The names that a body reads from around it."""
+    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {sparse.values.name for sparse in graph.sparse_initializer}
+    own |= {name for node in graph.node for name in node.output}
+    for node in graph.node:
+        yield from (name for name in node.input if name not in own)
+        for attribute in node.attribute:
+            for body in attributes.graphs(attribute):
+                yield from (name for name in free(body) if name not in own)
+    yield from (info.name for info in graph.output if info.name not in own)
+
+
+def _sorted(needs: Sequence[Iterable[int]]) -> list[int]:
+    waiting = [len(set(each)) for each in needs]
+    readers: list[list[int]] = [[] for _ in needs]
+    for reader, each in enumerate(needs):
+        for made in each:
+            readers[made].append(reader)
+    ready = [i for i, count in enumerate(waiting) if not count]
+    for i in ready:  # which grows
+        for reader in readers[i]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    if len(ready) < len(needs):
+        raise ModelError("has nodes with cyclic dependencies", remedy=EXPORT_AGAIN)
+    return ready

@@ -1,0 +1,72 @@
+"""What the parts of a proof share: the two models, what was used, and how they differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from onnx import TensorProto
+
+from amp_rewrite.certificate import stored_values, tensors
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.numbered import Node, Numbered
+from amp_rewrite.certificate.ranks import Ranks
+from amp_rewrite.certificate.stored_values import Comparison, Held
+from amp_rewrite.certificate.tensors import Array
+
+Pair = tuple[int, int]
+"""A value of the original and one of the result that are to be equal."""
+
+
+class DifferentError(Exception):
+    """Two values that are not proved equal; `at` are the two and the output, where not those in hand."""
+
+    def __init__(self, problem: str, at: tuple[int, int, str] | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.at = problem, at
+
+
+class Proof:
+    """Two numbered models, and the uses of licences so far."""
+
+    def __init__(self, original: Numbered, rewritten: Numbered) -> None:
+        self.original, self.rewritten = original, rewritten
+        self.uses: Counter[Licence] = Counter()
+        self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten)
+
+    def same_kind(self, left: int, right: int) -> None:
+        """DifferentError for values of different types; what nobody knows of one is as of the other."""
+        kinds = self.original.kinds[left], self.rewritten.kinds[right]
+        if kinds[0] != kinds[1] and None not in kinds:
+            raise DifferentError("the two are of different types", (left, right, ""))
+
+    def held(self, left: int, right: int) -> tuple[Held, Held]:
+        """Two stored values."""
+        a, b = self.original, self.rewritten
+        return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)
+
+    def count(self, found: Comparison, at: Pair | None = None) -> None:
+        """Counts what a comparison used; raises DifferentError where it failed."""
+        if found.problem:
+            raise DifferentError(found.problem, None if at is None else (*at, ""))
+        self.uses.update(found.uses)
+
+    def made(self, number: int, operator: str) -> Node:
+        """The node of the result that makes a value alone; DifferentError where it is another."""
+        node = self.rewritten.makers[number]
+        if node is None or node.operator != ("", operator) or node.count != 1:
+            raise DifferentError(f"no {operator} stands in the place of the node")
+        return node
+
+    def stored_number(self, number: int, expected: Array) -> None:
+        """Proves that the result stores these numbers; DifferentError where it does not."""
+        tensor = self.rewritten.stored.get(number)
+        if not isinstance(tensor, TensorProto):
+            raise DifferentError("a number is not stored")
+        self.count(stored_values.compare_array(expected, Held(tensor, self.rewritten.folder)))
+
+    def array(self, number: int) -> Array | None:
+        """A value that the original stores as float32; None where it does not."""
+        tensor = self.original.stored.get(number)
+        if not isinstance(tensor, TensorProto) or tensor.data_type != TensorProto.FLOAT:
+            return None
+        return tensors.whole(tensor, self.original.folder)

@@ -1,0 +1,183 @@
+"""Follows the outputs of two models through both, and proves pair by pair that they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from amp_rewrite.certificate import (
+    clips,
+    fused_convs,
+    merged_norms,
+    reciprocals,
+    stored_values,
+    versions,
+)
+from amp_rewrite.certificate.attribute_comparison import differing
+from amp_rewrite.certificate.certificate import Certificate, Licence, Place
+from amp_rewrite.certificate.folded import Folded
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
+from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+
+_Rule = Callable[[Proof, Node, int], Sequence[Pair]]
+
+_LICENSED: dict[tuple[str, str], _Rule] = {
+    ("", "Clip"): clips.as_max_and_min,
+    ("", "Reciprocal"): reciprocals.as_division,
+    ("", "BatchNormalization"): merged_norms.into_product,
+    ("com.microsoft", "FusedConv"): fused_convs.taken_apart,
+}
+"""How a node of the original may stand as others in the result: what is left to prove."""
+
+_ONE_TO_ONE = frozenset(
+    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
+"""Two nodes of these give two values, though they are alike; so may those of other domains."""
+
+_PAIRS = 16
+"""How many times as many pairs as values are followed: a result has about as many as the original."""
+
+
+class Proving(Proof):
+    """The proof for two numbered models; raises ModelError for stored values that cannot be read."""
+
+    def __init__(self, original: Numbered, rewritten: Numbered) -> None:
+        super().__init__(original, rewritten)
+        self._stack: list[tuple[int, int, str]] = []
+        self._seen: set[Pair] = set()
+        self._nodes: set[Pair] = set()
+        self._partner: dict[tuple[bool, int], int] = {}
+        self._most = _PAIRS * (len(original.roots) + len(rewritten.roots))
+        self._folded = Folded(self)
+
+    def run(self) -> Certificate:
+        """Proves the outputs equal, or finds the first pair that is not."""
+        a, b = self.original, self.rewritten
+        at = (MISSING, MISSING, "")
+        try:
+            for (name, left), (_, right) in reversed([*zip(a.outputs, b.outputs, strict=True)]):
+                self._stack.append((a.roots[left], b.roots[right], name))
+            while self._stack:
+                at = self._stack.pop()
+                self._step(*at)
+            self._folded.prove()
+        except DifferentError as found:
+            left, right, name = found.at or at
+            place = Place(name, a.told(left), b.told(right))
+            return Certificate(False, len(self._nodes), self._uses(), found.problem, place)
+        return Certificate(True, len(self._nodes), self._uses())
+
+    def assume(self, left: int, right: int) -> None:
+        """Takes two values for equal: inputs of the models, or of two bodies."""
+        self._seen.add((left, right))
+        self.same_kind(left, right)
+
+    def _uses(self) -> dict[Licence, int]:
+        taken_apart = self.original.calls - self.rewritten.calls
+        if taken_apart > 0:
+            self.uses[Licence.INLINED] = taken_apart
+        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
+
+    def _step(self, left: int, right: int, output: str) -> None:
+        if (left, right) in self._seen:
+            return
+        self._seen.add((left, right))
+        if len(self._seen) > self._most:
+            raise DifferentError("they share so many values that they are not followed further")
+        a, b = self.original, self.rewritten
+        first, second = a.makers[left], b.makers[right]
+        if first is not None and second is not None and self._pair(first, second, left, right, output):
+            return
+        if right in b.stored:
+            self._stored(left, right, output)
+        elif first is not None and first.operator in _LICENSED:
+            self._push(_LICENSED[first.operator](self, first, right), output)
+        else:
+            raise DifferentError("the two are not the same")
+
+    def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
+        """Compares two nodes of one operator; False where they are of two."""
+        if a.operator != b.operator:
+            return False
+        if left - a.first != right - b.first:
+            raise DifferentError("they are two outputs of one operator")
+        self.same_kind(left, right)
+        if (a.first, b.first) not in self._nodes:
+            self._nodes.add((a.first, b.first))
+            self._alike(a, b)
+            self._push(self._inputs(a, b), output)
+            self._bodies(a, b, output)
+        return True
+
+    def _alike(self, a: Node, b: Node) -> None:
+        """Compares what nodes of one operator say themselves."""
+        if a.count != b.count or a.proto.overload != b.proto.overload:
+            raise DifferentError("they have different numbers of outputs")
+        if (len(a.proto.attribute) or len(b.proto.attribute)) and (name := differing(self, a, b)):
+            raise DifferentError(f"their attribute '{name}' differs")
+        if a.version != b.version:
+            self._same_version(a, b)
+        if a.operator[0] or a.operator[1] in _ONE_TO_ONE:
+            self._one_to_one(a, b)
+
+    def _same_version(self, a: Node, b: Node) -> None:
+        if not versions.same(a, b.version, self.ranks.of):
+            raise DifferentError(f"they are of the versions {a.version} and {b.version}, which may differ")
+        self.uses[Licence.OPSET] += 1
+
+    def _one_to_one(self, a: Node, b: Node) -> None:
+        for key, other in (((True, a.first), b.first), ((False, b.first), a.first)):
+            if self._partner.setdefault(key, other) != other:
+                raise DifferentError("one of them stands for two, which need not give the same")
+
+    def _inputs(self, a: Node, b: Node) -> Sequence[Pair]:
+        if len(a.inputs) != len(b.inputs):
+            raise DifferentError("they have different numbers of inputs")
+        pairs = [*zip(a.inputs, b.inputs, strict=True)]
+        if any((left == MISSING) != (right == MISSING) for left, right in pairs):
+            raise DifferentError("an input is left out of one of them")
+        pairs = [pair for pair in pairs if pair[0] != MISSING]
+        if a.operator in _PRODUCTS and len(a.inputs) > 1:
+            return [pair for port, pair in enumerate(pairs) if not self._raised(b, port, *pair)]
+        return pairs
+
+    def _raised(self, product: Node, port: int, left: int, right: int) -> bool:
+        """Whether a stored factor has more axes than it had, as many as the other factor has at most."""
+        if port > 1 or left not in self.original.stored or right not in self.rewritten.stored:
+            return False
+        before, after = self.ranks.of(left), self.ranks_after.of(right)
+        if before is None or after is None or before >= after or before < _MATRIX:
+            return False
+        other = self.ranks_after.of(product.inputs[1 - port])
+        if other is None or other < after:
+            raise DifferentError("a stored factor has more axes than the other", (left, right, ""))
+        self.count(stored_values.compare(*self.held(left, right), rank=True), (left, right))
+        self.uses[Licence.RANK] += 1
+        return True
+
+    def _bodies(self, a: Node, b: Node, output: str) -> None:
+        before, after = a.bodies or [], b.bodies or []
+        if [body.attribute for body in before] != [body.attribute for body in after]:
+            raise DifferentError("they have different bodies")
+        for one, other in zip(before, after, strict=True):
+            if len(one.inputs) != len(other.inputs) or len(one.outputs) != len(other.outputs):
+                raise DifferentError("their bodies have different inputs or outputs")
+            for left, right in zip(one.inputs, other.inputs, strict=True):
+                self.assume(left, right)
+            roots = self.original.roots, self.rewritten.roots
+            pairs = zip(one.outputs, other.outputs, strict=True)
+            self._push([(roots[0][left], roots[1][right]) for left, right in pairs], output)
+
+    def _push(self, pairs: Sequence[Pair], output: str) -> None:
+        seen = self._seen
+        self._stack.extend((*pair, output) for pair in reversed(pairs) if pair not in seen)
+
+    def _stored(self, left: int, right: int, output: str) -> None:
+        """Compares a value that the result stores."""
+        if left in self.original.stored:
+            self.count(stored_values.compare(*self.held(left, right)), (left, right))
+        else:
+            self._folded.add(left, right, output)
+
+
+_PRODUCTS = frozenset((("", "MatMul"), ("com.microsoft", "FusedMatMul")))
+_MATRIX = 2

@@ -1,0 +1,49 @@
+"""Reads a model as a protobuf, which is not changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.files import reading
+
+Source = str | os.PathLike[str] | bytes | ModelProto
+"""A path, serialised bytes, or a ModelProto."""
+
+
+def read(source: Any) -> tuple[ModelProto, Path | None, str]:
+    """A model, the folder of its data files, None where that is not known, and where it comes from.
+
+    Raises ModelError for what is missing, truncated, or no model.
+    """
+    if isinstance(source, ModelProto):
+        return source, None, "the given model"
+    if isinstance(source, bytes):
+        return _parsed(lambda: source, "the given bytes"), None, "the given bytes"
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return _parsed(lambda: reading.read(path), str(path)), path.resolve().parent, str(path)
+    raise ModelError(f"{type(source).__name__} is not a model", remedy="give a path, bytes, or a ModelProto")
+
+
+def _parsed(data: Callable[[], bytes], where: str) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(data())
+    except FileNotFoundError as error:
+        raise ModelError("there is no such file", where=where, remedy="check the path") from error
+    except OSError as error:
+        raise ModelError(reading.problem(error), where=where, remedy=reading.remedy(error)) from error
+    except (DecodeError, ValueError) as error:
+        raise ModelError(
+            "is not an ONNX model, or only a part of one", where=where, remedy=EXPORT_AGAIN
+        ) from error
+    if not (model.HasField("ir_version") and model.HasField("graph")):
+        raise ModelError("is not an ONNX model", where=where, remedy=EXPORT_AGAIN)
+    return model

@@ -1,0 +1,167 @@
+"""Whether a stored value is another, rounded to half where it is half."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.tensors import Array
+from amp_rewrite.numerics import rounding
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor, dense or sparse, and the folder that its file is in."""
+
+    tensor: Any
+    folder: Path | None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What is wrong with a value, empty if nothing is; and how often what was used."""
+
+    problem: str = ""
+    uses: Counter[Licence] = field(default_factory=Counter[Licence])
+
+
+_HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
+_FLOAT = int(TensorProto.FLOAT)
+
+
+def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Comparison:
+    """Whether `rewritten` holds the elements of `original`; with `rank` it may have more axes of size 1 at
+    the beginning. Raises ModelError for what cannot be read.
+    """
+    a, b = original.tensor, rewritten.tensor
+    if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
+        same = type(a) is type(b) and _sparse(original) == _sparse(rewritten)
+        return Comparison("" if same else "the sparse values differ")
+    before, after = tensors.dims(a), tensors.dims(b)
+    if after != before and not (
+        rank and after[-len(before) :] == before and set(after[: -len(before)]) <= {1}
+    ):
+        return Comparison(f"the shape {_shown(before)} is {_shown(after)}")
+    if a.data_type == b.data_type == TensorProto.STRING:
+        return Comparison("" if tensors.texts(a) == tensors.texts(b) else "the texts differ")
+    check = _check(a.data_type, b.data_type)
+    if check is None:
+        names = [
+            TensorProto.DataType.Name(t) if t in TensorProto.DataType.values() else str(t)
+            for t in (a.data_type, b.data_type)
+        ]
+        return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
+    found = Comparison()
+    pairs = zip(tensors.blocks(a, original.folder), tensors.blocks(b, rewritten.folder), strict=True)
+    for at, (old, new) in enumerate(pairs):
+        wrong = check(old, new, found.uses)
+        if wrong is not None:
+            place, _ = wrong, None
+            found.problem = f"element {at * tensors.BLOCK + place:,} was {old[place]}, and is {new[place]}"
+            break
+    return found
+
+
+def compare_array(expected: Array, rewritten: Held) -> Comparison:
+    """The same for a float32 array that was computed."""
+    held = Held(_as_tensor(expected), None)
+    return compare(held, rewritten)
+
+
+def _as_tensor(array: Array) -> TensorProto:
+    return TensorProto(dims=array.shape, data_type=_FLOAT, raw_data=array.astype("<f4").tobytes())
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _sparse(held: Held) -> tuple[Any, ...]:
+    sparse = held.tensor
+    if isinstance(sparse, TensorProto):
+        return ()
+    parts = (sparse.values, sparse.indices)
+    read = [[block.tobytes() for block in tensors.blocks(part, held.folder)] for part in parts]
+    return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), read)
+
+
+Check = Callable[[Array, Array, Counter[Licence]], int | None]
+"""The position of the first element that is wrong in a block; None where none is."""
+
+
+def _check(before: int, after: int) -> Check | None:
+    if before == after:
+        return _clamped_float if before == _FLOAT else _same
+    if before == _FLOAT and after in _HALVES:
+        half = _HALVES[after]
+        return lambda old, new, uses: _rounded(old, new, uses, half)
+    if before in _HALVES and after == _FLOAT:
+        return _widened
+    return None
+
+
+def _first(wrong: Array) -> int | None:
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(np.uint8).reshape(array.size, -1)
+
+
+def _same(old: Array, new: Array, _: Counter[Licence]) -> int | None:
+    if old.dtype == new.dtype and old.tobytes() == new.tobytes():
+        return None
+    return _first((_bits(old) != _bits(new)).any(axis=1))
+
+
+def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+    """The same bits, or all that leave the range of one half type clamped to it."""
+    if np.array_equal(old.view(np.uint32), new.view(np.uint32)):
+        return None
+    differs = old.view(np.uint32) != new.view(np.uint32)
+    for half in (FLOAT16, BFLOAT16):
+        clamped = _clamped(old, half) & (new == np.copysign(np.float32(half.fill), old))
+        if not (differs & ~clamped).any():
+            uses[Licence.CLAMPED] += int(differs.sum())
+            return None
+    return (
+        _first(differs & ~_clamped(old, FLOAT16))
+        if (differs & ~_clamped(old, FLOAT16)).any()
+        else _first(differs)
+    )
+
+
+def _clamped(old: Array, half: Half) -> Array:
+    return np.isfinite(old) & (np.abs(old) > half.largest)
+
+
+def _rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
+    wanted = rounding.convert(np.asarray(old, np.float32), half)
+    given = new.view(np.uint16)
+    differs = wanted.view(np.uint16) != given
+    if differs.any():
+        fill = np.copysign(np.float32(half.fill), old).astype(half.numpy).view(np.uint16)
+        clamped = differs & _clamped(old, half) & (given == fill)
+        uses[Licence.CLAMPED] += int(clamped.sum())
+        differs &= ~clamped & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
+    infinite = np.abs(old) > half.largest
+    if infinite.any():
+        infinite &= np.isfinite(old) & np.isinf(new.astype(np.float32))
+        uses[Licence.OVERFLOWED] += int(infinite.sum())
+    return _first(differs)
+
+
+def _widened(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+    uses[Licence.WIDENED] += 1
+    wide = old.astype(np.float32)
+    wrong = wide.view(np.uint32) != np.ascontiguousarray(new).view(np.uint32)
+    return _first(wrong & ~(np.isnan(wide) & np.isnan(new)))

@@ -1,0 +1,142 @@
+"""The kinds of values, as far as they decide what a Cast does: all floats of up to 32 bits are one kind.
+
+A kind is the number of an element type for a tensor, FLOAT for float32, float16 and bfloat16 alike; a pair
+for what holds others; None where it is not known.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import TensorProto, TypeProto
+
+from amp_rewrite.certificate import signatures
+from amp_rewrite.certificate.signatures import Signature
+
+Kind = int | tuple[str, Any] | None
+
+FLOAT = int(TensorProto.FLOAT)
+FLOATS = frozenset((FLOAT, int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16)))
+"""The element types between which a Cast changes nothing but precision."""
+
+SEQUENCE, OPTIONAL = "sequence", "optional"
+
+
+def of_element(number: int) -> Kind:
+    """The kind of a tensor with elements of this type; None for the type 0, which is undefined."""
+    return FLOAT if number in FLOATS else number or None
+
+
+def of_type(declared: TypeProto) -> Kind:
+    """The kind that a declaration states."""
+    which = declared.WhichOneof("value")
+    if which == "tensor_type":
+        return of_element(declared.tensor_type.elem_type)
+    if which == "sequence_type":
+        return (SEQUENCE, of_type(declared.sequence_type.elem_type))
+    if which == "optional_type":
+        return (OPTIONAL, of_type(declared.optional_type.elem_type))
+    return None if which is None else (which, declared.SerializeToString())
+
+
+Rule = tuple[str, Any]
+"""How to know the kind of an output: `as` an input, the `element` of one, a `sequence` or `optional` of one,
+a `kind`, or the kind that a `typed` attribute gives.
+"""
+
+TYPED: Mapping[tuple[str, str], tuple[str, int | None, int | None]] = {
+    ("", "Cast"): ("to", None, None),
+    ("", "BitCast"): ("to", None, None),
+    ("", "ConstantOfShape"): ("value", None, FLOAT),
+    ("", "EyeLike"): ("dtype", 0, None),
+    ("", "Bernoulli"): ("dtype", 0, None),
+    ("", "RandomNormal"): ("dtype", None, FLOAT),
+    ("", "RandomUniform"): ("dtype", None, FLOAT),
+    ("", "RandomNormalLike"): ("dtype", 0, None),
+    ("", "RandomUniformLike"): ("dtype", 0, None),
+    ("", "Multinomial"): ("dtype", None, int(TensorProto.INT32)),
+    ("", "MelWeightMatrix"): ("output_datatype", None, FLOAT),
+    ("", "BlackmanWindow"): ("output_datatype", None, FLOAT),
+    ("", "HammingWindow"): ("output_datatype", None, FLOAT),
+    ("", "HannWindow"): ("output_datatype", None, FLOAT),
+    ("", "DequantizeLinear"): ("output_dtype", 1, None),
+    ("", "SequenceEmpty"): ("dtype", None, FLOAT),
+}
+"""Operators whose output has the type that an attribute gives; without it, that of an input or a default."""
+
+_HOLDERS: Mapping[str, Rule] = {
+    "SequenceAt": ("element", 0),
+    "SequenceConstruct": (SEQUENCE, 0),
+    "SplitToSequence": (SEQUENCE, 0),
+    "ConcatFromSequence": ("element", 0),
+    "SequenceInsert": ("as", 0),
+    "SequenceErase": ("as", 0),
+    "OptionalGetElement": ("held", 0),
+    "Optional": (OPTIONAL, 0),
+}
+
+
+@functools.cache
+def rules(domain: str, operator: str, version: int, count: int) -> Sequence[Rule | None]:
+    """How to know the kinds of that many outputs of a node."""
+    if (domain, operator) in TYPED:
+        return [("typed", TYPED[domain, operator])] * count
+    if not domain and operator in _HOLDERS:
+        return [_HOLDERS[operator]] * count
+    signature = signatures.find(domain, operator, version)
+    return [None if signature is None else _rule(signature, port) for port in range(count)]
+
+
+def _rule(signature: Signature, port: int) -> Rule | None:
+    if not signature.outputs:
+        return None
+    text, homogeneous = signature.outputs[min(port, len(signature.outputs) - 1)]
+    if text not in signature.types:
+        kind = _named(text)
+        return None if kind is None else ("kind", kind)
+    if not homogeneous:
+        return None
+    for position, given in enumerate(signature.inputs):
+        if given == (text, True):
+            return ("as", position)
+    choices = {kind for name in signature.types[text] if (kind := _named(name)) is not None}
+    return ("kind", choices.pop()) if len(choices) == 1 else None
+
+
+def _named(text: str) -> Kind:
+    """The kind of a type as schemas write it, such as `tensor(int64)` or `seq(tensor(float))`."""
+    opening, _, inner = text.partition("(")
+    if opening == "tensor":
+        return of_element(_ELEMENTS.get(inner[:-1], 0))
+    if opening == "seq":
+        return (SEQUENCE, _named(inner[:-1]))
+    if opening == "optional":
+        return (OPTIONAL, _named(inner[:-1]))
+    return ("map", text) if opening == "map" else None
+
+
+_ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
+
+
+def by_name(name: str) -> int:
+    """The number of an element type by its name, as a Cast before opset 6 states it; 0 if there is none."""
+    return int(_ELEMENTS.get(name.lower(), 0))
+
+
+def applied(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
+    """The kind of an output by a rule that needs no attribute, from the kinds of the inputs."""
+    if rule is None:
+        return None
+    what, which = rule
+    if what == "kind":
+        return which
+    given = kinds[which] if which < len(kinds) else None
+    if given is None or what == "as":
+        return given
+    if what in (SEQUENCE, OPTIONAL):
+        return (what, given)
+    if what == "held" and not (isinstance(given, tuple) and given[0] == OPTIONAL):
+        return given
+    return given[1] if isinstance(given, tuple) else None

@@ -1,0 +1,33 @@
+"""`amp-rewrite certify ORIGINAL REWRITTEN`: is the one the other, but for precision?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from amp_rewrite.certificate.certifying import certify as proved
+from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.output_flags import json_flag
+from amp_rewrite.console import Console
+from amp_rewrite.model import writing
+
+
+@click.command(cls=WritingCommand)
+@click.argument("original", type=PATH)
+@click.argument("rewritten", type=PATH)
+@json_flag("certificate")
+def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
+    """Prove that REWRITTEN is ORIGINAL but for precision; nothing is run.
+
+    Only Casts between float32, float16 and bfloat16, stored values rounded to half, and a closed list of
+    other changes may differ, each proved on its own. Exit code 1 when that is not proved: the line names the
+    first place where the two differ.
+    """
+    found = proved(original, rewritten)
+    Console().print(str(found))
+    if json_ is not None:
+        writing.write_json(found.to_json(), json_)
+    exit_codes.fail_unless(found.proved)

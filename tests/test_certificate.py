@@ -1,0 +1,291 @@
+"""The certificate: what is proved, what is not, and the first place where two models differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from amp_rewrite import Options, certify, rewrite
+from amp_rewrite.errors import ModelError
+from tests.commands import failure, run
+
+MODELS = Path(__file__).parents[2] / "shared" / "models"
+MODES = {
+    "float16": {},
+    "bfloat16": {"half": "bfloat16"},
+    "half_io": {"io": "half"},
+    "force_all": {"level": "unsafe-force-all"},
+    "keep_functions": {"keep_functions": True},
+}
+
+
+def shared():
+    """The shared models."""
+    return sorted(MODELS.glob("*/*.onnx"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
+@pytest.mark.parametrize("mode", MODES)
+def test_every_shared_model_is_proved(mode, tmp_path):
+    """Every result is the original but for precision, whatever was asked for."""
+    for path in shared():
+        result = rewrite(path, Options(check=False, **MODES[mode]), output=tmp_path / "r.onnx")
+        found = certify(path, result.model)
+        assert found.proved, f"{path}: {found}"
+
+
+def model(text, opset=17):
+    """A model by the text of its graph."""
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+
+
+def pair(original, rewritten, opset=17):
+    """The certificate for two texts."""
+    return certify(model(original, opset), model(rewritten, opset))
+
+
+ORIGINAL = "g (float[2] x) => (float[2] y) <float[2] w = {1.1, 70000.0}> { a = Mul(x, w) y = Sub(a, x) }"
+EQUAL = {
+    "itself": ORIGINAL,
+    "with Casts": """g (float[2] x) => (float[2] y) <float[2] w = {1.1, 70000.0}> {
+        h = Cast<to = 10>(x) f = Cast<to = 1>(h) a = Mul(f, w) y = Sub(a, x) }""",
+    "with other names and an unread node": """g (float[2] x) => (float[2] y) <float[2] v = {1.1, 70000.0}> {
+        z = Exp(x) b = Mul(x, v) y = Sub(b, x) }""",
+    "with the mask clamped": ORIGINAL.replace("70000.0", "32752.0"),
+}
+UNEQUAL = {
+    "swapped inputs": (ORIGINAL.replace("Sub(a, x)", "Sub(x, a)"), "the input 'x'"),
+    "swapped factors": (ORIGINAL.replace("Mul(x, w)", "Mul(w, x)"), "the input 'x'"),
+    "another operator": (ORIGINAL.replace("Sub(", "Add("), "Add"),
+    "a Cast to int": (
+        """g (float[2] x) => (float[2] y) <float[2] w = {1.1, 70000.0}> {
+            i = Cast<to = 7>(x) f = Cast<to = 1>(i) a = Mul(f, w) y = Sub(a, x) }""",
+        "Cast",
+    ),
+    "a stored bit": (ORIGINAL.replace("1.1", "1.1000001"), "element 0"),
+    "clamped to another value": (ORIGINAL.replace("70000.0", "32736.0"), "element 1"),
+    "another shape": (
+        "g (float[2] x) => (float[2] y) <float[1,2] w = {1.1, 70000.0}> { a = Mul(x, w) y = Sub(a, x) }",
+        "shape",
+    ),
+    "an output of another name": (ORIGINAL.replace("y", "z"), "outputs"),
+    "an input of another name": (ORIGINAL.replace("x", "z"), "inputs"),
+}
+
+
+@pytest.mark.parametrize("what", EQUAL)
+def test_it_proves(what):
+    """Names, Casts between floats, clamped masks and what nobody reads make no difference."""
+    found = pair(ORIGINAL, EQUAL[what])
+    assert found.proved, found
+    assert found.nodes == 2
+
+
+@pytest.mark.parametrize("what", UNEQUAL)
+def test_it_does_not_prove(what):
+    """What changes the result is found, and the place is said."""
+    text, said = UNEQUAL[what]
+    found = pair(ORIGINAL, text)
+    assert not found.proved
+    assert said in str(found)
+
+
+RANDOM = "g (float[2] x) => (float[2] y) { a = RandomNormalLike(x) b = RandomNormalLike(x) y = Sub(a, b) }"
+BRANCHES = """g (bool c, float[1] x) => (float[1] y) {
+    y = If (c) <then_branch = t () => (float[1] u) { u = Exp(x) },
+                else_branch = e () => (float[1] v) { v = Neg(x) }> }"""
+LOOP = """g (float[1] x, float[1] z) => (float[1] p, float[1] q) <int64 n = {3}> {
+    p, q = Loop (n, "", x, z) <body = b (int64 i, bool go, float[1] s, float[1] t)
+        => (bool more, float[1] u, float[1] v) { more = Identity(go) u = Exp(s) v = Add(s, t) }> }"""
+SWAPPED = {
+    "one random value for two": (RANDOM, RANDOM.replace("Sub(a, b)", "Sub(a, a)")),
+    "branches": (BRANCHES, BRANCHES.replace("Exp", "*").replace("Neg", "Exp").replace("*", "Neg")),
+    "what is carried": (LOOP, LOOP.replace("Add(s, t)", "Add(t, s)")),
+    "what enters a loop": (LOOP, LOOP.replace('"", x, z', '"", z, x')),
+    "what leaves a body": (LOOP, LOOP.replace("float[1] u, float[1] v)", "float[1] v, float[1] u)")),
+    "constants of integers": (LOOP, LOOP.replace("{3}", "{4}")),
+}
+
+
+@pytest.mark.parametrize("what", SWAPPED)
+def test_bodies_and_random_values(what):
+    """The values of bodies are told apart by their place, random ones by their node."""
+    original, other = SWAPPED[what]
+    assert pair(original, original).proved
+    assert not pair(original, other).proved
+
+
+def test_equal_bits_of_other_integers_are_not_the_same():
+    """The element type of stored integers counts, not the bits alone."""
+    made = [
+        helper.make_model(
+            helper.make_graph(
+                [helper.make_node("Cast", ["w"], ["y"], to=1)],
+                "g",
+                [],
+                [helper.make_tensor_value_info("y", 1, [2])],
+                [numpy_helper.from_array(np.array([1, 2], kind), "w")],
+            )
+        )
+        for kind in (np.int32, np.uint32)
+    ]
+    found = certify(*made)
+    assert not found.proved
+    assert "int32 is uint32" in found.problem
+
+
+def test_a_function_of_another_domain_is_another():
+    """A call is told by domain and name."""
+    texts = [
+        f"""<ir_version: 8, opset_import: ["": 17, "a": 1, "b": 1]>
+        g (float[1] x) => (float[1] y) {{ y = {called}.f(x) }}
+        <domain: "a", opset_import: ["": 17]> f (s) => (t) {{ t = Exp(s) }}
+        <domain: "b", opset_import: ["": 17]> f (s) => (t) {{ t = Neg(s) }}"""
+        for called in "ab"
+    ]
+    one, other = map(parser.parse_model, texts)
+    inlined = model("g (float[1] x) => (float[1] y) { y = Exp(x) }")
+    assert not certify(one, other).proved
+    assert certify(one, inlined).proved
+    assert not certify(other, inlined).proved
+
+
+def chain(nodes):
+    """A row of nodes, each of which reads the one before twice."""
+    made = [helper.make_node("Add", [f"v{i}"] * 2, [f"v{i + 1}"]) for i in range(nodes)]
+    infos = [helper.make_tensor_value_info(name, 1, [1]) for name in ("v0", f"v{nodes}")]
+    return helper.make_model(helper.make_graph(made, "g", infos[:1], infos[1:]))
+
+
+def test_long_and_doubled_rows_are_followed_once():
+    """Neither the depth of a model nor the number of its paths matters."""
+    made = chain(20_000)
+    assert certify(made, made).nodes == 20_000
+
+
+def nested_calls(depth):
+    """Functions that call one another in a row."""
+    functions = [
+        helper.make_function(
+            "d",
+            f"f{i}",
+            ["a"],
+            ["b"],
+            [helper.make_node(*call, ["a"], ["b"], domain=domain)],
+            [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)],
+        )
+        for i in range(depth)
+        for call, domain in [((f"f{i + 1}",), "d") if i + 1 < depth else (("Exp",), "")]
+    ]
+    infos = [helper.make_tensor_value_info(name, 1, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("f0", ["x"], ["y"], domain="d")], "g", infos[:1], infos[1:])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    return helper.make_model(graph, functions=functions, opset_imports=imports)
+
+
+def test_functions_may_call_one_another_in_a_long_row():
+    """The depth of calls is no limit."""
+    made = nested_calls(3000)
+    assert certify(made, model("g (float[1] x) => (float[1] y) { y = Exp(x) }")).proved
+
+
+def doubling(depth):
+    """Functions each of which calls the next twice."""
+    made = nested_calls(depth)
+    for function in made.functions[:-1]:
+        function.node[0].output[0] = "c"
+        function.node.add(op_type=function.node[0].op_type, domain="d", input=["c"], output=["b"])
+    return made
+
+
+def cyclic():
+    """Two nodes that read each other."""
+    made = model("g (float[1] x) => (float[1] y) { a = Exp(x) y = Add(a, x) }")
+    made.graph.node[0].input[0] = "y"
+    return made
+
+
+def undefined():
+    """A node that reads what nobody makes."""
+    made = model("g (float[1] x) => (float[1] y) { y = Exp(x) }")
+    made.graph.node[0].input[0] = "nobody"
+    return made
+
+
+def defined_twice():
+    """Two nodes that make one value."""
+    made = model("g (float[1] x) => (float[1] y) { a = Exp(x) y = Neg(a) }")
+    made.graph.node[1].output[0] = "a"
+    return made
+
+
+def self_calling():
+    """A function that calls its caller."""
+    made = nested_calls(2)
+    made.functions[1].node[0].op_type, made.functions[1].node[0].domain = "f0", "d"
+    return made
+
+
+def with_file(location="w.bin"):
+    """A model with a stored value in a file that is missing."""
+    made = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }")
+    tensor = made.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return made
+
+
+BAD = {
+    "cyclic": (cyclic, "cyclic"),
+    "undefined": (undefined, "'nobody', which is not defined"),
+    "defined twice": (defined_twice, "twice"),
+    "a function that calls itself": (self_calling, "calls itself"),
+    "functions that double": (lambda: doubling(60), "nodes with its functions taken apart"),
+    "data without a folder": (with_file, "in which folder"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_an_invalid_model_is_an_error(what):
+    """What is no model is said in one line, and takes no time."""
+    make, said = BAD[what]
+    with pytest.raises(ModelError, match=said):
+        certify(make(), make())
+
+
+def test_nodes_may_stand_in_any_order():
+    """A model whose nodes are not sorted is what it is sorted."""
+    made = model("g (float[1] x) => (float[1] y) { a = Exp(x) b = Neg(a) y = Add(a, b) }")
+    turned = onnx.ModelProto.FromString(made.SerializeToString())
+    del turned.graph.node[:]
+    turned.graph.node.extend(reversed(made.graph.node))
+    assert certify(turned, made).proved
+
+
+def test_the_command_proves_and_tells(tmp_path):
+    """0 where it is proved, 1 with the place where it is not, 2 for what is no model."""
+    names = {"a": ORIGINAL, "b": EQUAL["with Casts"], "c": UNEQUAL["swapped inputs"][0]}
+    paths = {name: tmp_path / f"{name}.onnx" for name in names}
+    for name, text in names.items():
+        onnx.save(model(text), paths[name])
+    told = tmp_path / "told.json"
+    good = run("certify", paths["a"], paths["b"], "--json", told)
+    assert good.exit_code == 0
+    assert good.stdout.strip() == "proved equal but for precision: 2 nodes, licences used: none"
+    assert '"proved": true' in told.read_text()
+    bad = run("certify", paths["a"], paths["c"])
+    assert bad.exit_code == 1
+    assert "for output 'y'" in bad.stdout
+    paths["c"].write_bytes(paths["a"].read_bytes()[:-7])
+    assert "only a part of one" in failure("certify", paths["a"], paths["c"])
+    assert "there is no such file" in failure("certify", paths["a"], tmp_path / "none.onnx")
+    onnx.save(with_file(), paths["c"])
+    assert "put the file beside the model" in failure("certify", paths["c"], paths["c"])
+    onnx.save(with_file("../w.bin"), paths["c"])
+    assert "outside the model's folder" in failure("certify", paths["c"], paths["c"])
