@@ -5,9 +5,10 @@
 `observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`) and returns `Observed`,
 which can be saved and merged, `emulate` makes a float32 model that rounds wherever a model is half,
 `measure_coverage` counts what of any model is half, `measure_placement` counts what onnxruntime executes of
-one on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `rewrite_zoo` rewrites and compares many
-models. `Options` and `Pins` say how, `Tolerances` how close, `Metric` how close by a function of yours. What
-can go wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
+one on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `restore` makes a half model float32
+again, and `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` say how, `Tolerances` how
+close, `Metric` how close by a function of yours. What can go wrong in a way that a caller can mend is an
+`errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from amp_rewrite.placement.placement import Placement
     from amp_rewrite.placement.placing import place as measure_placement
     from amp_rewrite.policy.options import Options, Pins
+    from amp_rewrite.restoring.restore import Restored, restore
     from amp_rewrite.rewriting.observations import Observed
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.observation import observe
@@ -49,6 +51,7 @@ __all__ = [
     "Options",
     "Pins",
     "Placement",
+    "Restored",
     "Result",
     "Tolerances",
     "Tuned",
@@ -59,6 +62,7 @@ __all__ = [
     "measure_coverage",
     "measure_placement",
     "observe",
+    "restore",
     "rewrite",
     "rewrite_zoo",
     "tune",
@@ -75,6 +79,7 @@ _PLACES = {
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",
+    "Restored": "restoring.restore:Restored",
     "Result": "pipeline:Result",
     "Tolerances": "running.tolerances:Tolerances",
     "Tuned": "tuning.tune:Tuned",
@@ -85,6 +90,7 @@ _PLACES = {
     "measure_coverage": "coverage.measuring:measure",
     "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",
+    "restore": "restoring.restore:restore",
     "rewrite": "pipeline:rewrite",
     "rewrite_zoo": "zoo.run:rewrite_zoo",
     "tune": "tuning.tune:tune",

@@ -105,6 +105,7 @@ _SUMMARIES = {
     "certify": "Prove that REWRITTEN is ORIGINAL but for precision; nothing is run.",
     "bench": "Time models on the same inputs, with interleaved runs, and compare each with the first.",
     "explain": "Say what keeps parts of MODEL in float32; for one NODE, with the chain of causes.",
+    "restore": "Make MODEL, half by this tool or another, float32 again.",
     "coverage": "Count what of MODEL runs in half: nodes, FLOPs, weights, Casts.",
     "placement": "Show what onnxruntime executes of each MODEL on a provider, after its own optimisation.",
     "demo": "Build a small network (convolutions, attention, norms, a loop), rewrite it and compare the two.",

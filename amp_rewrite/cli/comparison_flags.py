@@ -31,7 +31,7 @@ _FLAGS = (
     click.option(
         "--per-node",
         is_flag=True,
-        help="Name the nodes whose rounding adds most to the error of the outputs, even if the verdict is good.",
+        help="Name the nodes whose rounding adds most to the outputs' error, even if the verdict is good.",
     ),
 )
 

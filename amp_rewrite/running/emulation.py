@@ -11,23 +11,20 @@ import contextlib
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import inlining, loading, tensor_blocks, writing
+from amp_rewrite.model import inlining, loading, writing
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.onnx_types import attribute_types, element_types
-from amp_rewrite.rewriting import cast_insertion, editing
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.rewriting import cast_insertion, editing, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.running import container_casts, sessions
 from amp_rewrite.running.sessions import Device
@@ -113,7 +110,7 @@ class _Emulator:
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for graph in list(graphs(self._root)):
             for node in graph:
-                _widen_attributes(node)
+                widening.widen_attributes(node)
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
@@ -125,7 +122,7 @@ class _Emulator:
             self._widen_uses(value, value)
         elif node is None:
             if value.const_value is not None:
-                value.const_value = _widened(value.const_value)
+                value.const_value = widening.widened(value.const_value)
             self._widen(value)
         elif isinstance(self._types[value], ir.TensorType):
             self._round(value, dtype, node)
@@ -204,35 +201,3 @@ class _Emulator:
             value_type if dtype == ir.DataType.FLOAT else editing.with_element(value_type, ir.DataType.FLOAT)
         )
         return container_casts.cast_nodes(value, was, dtype, self._names)
-
-
-def _widen_attributes(node: ir.Node) -> None:
-    """Makes half tensors in attributes float32, and half types that attributes name float32."""
-    for name, attribute in list(node.attributes.items()):
-        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-            if attribute.as_tensor().dtype in HALF_TYPES:
-                node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
-        elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
-            value_type = attribute.value.type
-            if value_type.dtype in HALF_TYPES:
-                wide = editing.with_element(value_type, ir.DataType.FLOAT)
-                held = ir.TypeAndShape(wide, attribute.value.shape)
-                node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
-    typed = attribute_types.of(node)
-    if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
-        return
-    if attribute_types.declared(node, typed) in HALF_TYPES:
-        wide_type = int(ir.DataType.FLOAT)
-        node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
-
-
-def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if tensor.dtype not in HALF_TYPES:
-        return tensor
-    if tensor.nbytes < editing.LAZY_FROM:
-        return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
-    return tensor_blocks.ConvertedTensor(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
-
-
-def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    return array.astype(np.float32)

@@ -1,0 +1,118 @@
+"""`amp-rewrite restore MODEL`: a half model, of any tool, in float32 again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from amp_rewrite.cli import exit_codes, metric_flags
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag
+from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.console import Console, Styled
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.model import writing
+from amp_rewrite.policy.options import ExternalData, IOTypes
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.restoring.restore import Restored
+from amp_rewrite.restoring.restore import restore as restored
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.running.verdict import Verdict
+
+
+@click.command(cls=WritingCommand)
+@click.argument("model", type=PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=WRITTEN,
+    metavar="FILE",
+    help="Where to write; MODEL_fp32.onnx beside the model if not given.",
+)
+@click.option(
+    "--io",
+    type=click.Choice(["keep", "float"]),
+    default="keep",
+    show_default=True,
+    help="Whether half inputs and outputs keep their type, or become float32.",
+)
+@external_data_flag
+@click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
+@json_flag("report")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@input_flags
+@comparison_flags
+@timeout_flag
+def restore(
+    model: Path,
+    output: Path | None,
+    io: str,
+    external_data: ExternalData,
+    no_verify: bool,
+    json_: Path | None,
+    quiet: bool,
+    data: Data,
+    comparing: ComparisonFlags,
+    limit: TimeLimit,
+) -> None:
+    """Make MODEL, half by this tool or another, float32 again.
+
+    That is for providers where half is slow or missing. Stored values are widened and Casts that then do nothing removed. The result is compared with MODEL, whose
+    half is emulated. Exit code 1 when the result is not valid, or too far from MODEL.
+    """
+    with shown_progress(quiet=quiet) as progress:
+        tell(progress, "restore")
+        found = restored(model, output=output, io=io, external_data=external_data)
+        verdict = None
+        if not no_verify:
+            tell(progress, "verify")
+            verdict = _compared(comparing, found, model, data, io, limit)
+    console = Console(quiet=quiet)
+    _print(console, found, model)
+    if isinstance(verdict, AmpRewriteError):
+        Console(stderr=quiet).print(f"not compared with the model: {verdict}")
+    elif verdict is not None:
+        terminal_rewrite.print_verdict(console, verdict, per_node=comparing.per_node)
+    if json_ is not None:
+        told = verdict.to_json() if isinstance(verdict, Verdict) else None
+        writing.write_json({**found.to_json(), "verification": told}, json_)
+    metric_flags.refuse_failed(verdict)
+    exit_codes.end_rewrite(valid=found.ok, passed=verdict.ok if isinstance(verdict, Verdict) else None)
+
+
+def _compared(
+    comparing: ComparisonFlags, found: Restored, model: Path, data: Data, io: str, limit: TimeLimit
+) -> Verdict | AmpRewriteError:
+    """The verdict on the half model beside the restored one, or why there is none."""
+    borders = IOTypes.HALF if io == "float" else IOTypes.KEEP
+    try:
+        with limit.running():
+            return comparing.verdict(Path(found.model), model, data, borders)
+    except AmpRewriteError as error:
+        return error
+
+
+def _print(console: Console, found: Restored, model: Path) -> None:
+    edited = found.edited
+    console.print(f"{model} -> {found.model}")
+    console.print(
+        f"{plural(edited.widened, 'stored tensor')} widened, {plural(edited.casts_removed, 'Cast')} removed, "
+        f"{edited.casts_added:,} added; {found.size_before:,} -> {found.size_after:,} bytes"
+    )
+    if edited.at_limit:
+        names = ", ".join(edited.at_limit[:_SHOWN]) + (", ..." if len(edited.at_limit) > _SHOWN else "")
+        count = plural(len(edited.at_limit), "stored tensor")
+        console.print(f"note     {count} at a limit of half, such as a mask, left as they are: {names}")
+    for warning in found.warnings:
+        console.print(f"warning  {warning}")
+    for broken in found.broken:
+        console.print(Styled(f"NOT VALID  {broken}", "red"))
+
+
+_SHOWN = 5

@@ -1,0 +1,1 @@
+"""The way back: a model with half values in float32."""

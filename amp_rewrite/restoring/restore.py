@@ -1,0 +1,110 @@
+"""`restore`: a model with half values, of any tool, in float32."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from amp_rewrite import argument_checks, arguments
+from amp_rewrite.errors import OptionError
+from amp_rewrite.files import destination
+from amp_rewrite.model import inlining, loading, output_paths, writing
+from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.onnx_types import worker
+from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.restoring import widened_model
+from amp_rewrite.restoring.widened_model import Edited
+from amp_rewrite.rewriting import result_checks
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A model in float32, of the kind that was given (of a path, the path of the result), and what was done.
+
+    `broken` lists faults of the result, `warnings` what to know of it, and the sizes are in bytes.
+    """
+
+    model: Any
+    edited: Edited
+    size_before: int
+    size_after: int
+    broken: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is a valid model."""
+        return not self.broken
+
+    def to_json(self) -> dict[str, Any]:
+        """This as JSON data, without the model."""
+        sizes = {"size_before": self.size_before, "size_after": self.size_after}
+        return {
+            **asdict(self.edited),
+            **sizes,
+            "ok": self.ok,
+            "broken": list(self.broken),
+            "warnings": list(self.warnings),
+        }
+
+
+def restore(
+    model: ModelSource,
+    *,
+    output: arguments.PathLike | None = None,
+    io: str = "keep",
+    external_data: ExternalData | None = None,
+) -> Restored:
+    """The model with every float16 and bfloat16 value in float32, whichever tool made it half.
+
+    Stored values are widened, and Casts removed that do nothing then; Clip bounds and masks at half's limits
+    stay as they are, and are named. Inputs and outputs keep their types with `io` "keep", and are float32
+    with "float". `model` is what `rewrite` takes, and is not modified; a path is written to `output`, or to
+    `<name>_fp32.onnx` beside it. What rounding to half took from stored values does not come back.
+
+    Raises ModelError, OptionError for invalid arguments, and OutputError.
+    """
+    argument_checks.check_types(model, None, None, None, None)
+    if io not in _IO:
+        raise arguments.refused("io", f"{arguments.shown(io)} is not one of {', '.join(_IO)}")
+    target = _target(model, output)
+    with result_checks.blaming(lambda: writing.checkable(model)):
+        loaded = loading.load(model)
+        if target is not None:
+            output_paths.refuse_data(target, loaded.external)
+        worker.start()
+        kept = inlining.inline(loaded.model)
+        edited = widened_model.widen(loaded.model, io=io == "float")
+        made = writing.write_result(
+            model, loaded, target, changed=True, external_data=external_data or ExternalData()
+        )
+        nodes = sum(1 for _ in loaded.model.graph)
+        checked = result_checks.validate(made.checkable, lambda: writing.checkable(model), nodes)
+    told = (*loaded.warnings, *([kept] if kept else ()), *made.warnings, *checked.warnings)
+    return Restored(made.model, edited, loaded.size, made.size, checked.broken, told)
+
+
+_IO = ("keep", "float")
+
+
+def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | None:
+    """Where the result of a path goes; raises OptionError and OutputError."""
+    if not isinstance(model, (str, os.PathLike)):
+        if output is not None:
+            raise OptionError("output is for a path; other models are returned")
+        return None
+    given = Path(model)
+    with loading.open_file(given):  # raises ModelError
+        pass
+    target = arguments.path("output", output) if output is not None else default(given)
+    if output_paths.is_same(target, given):
+        raise OptionError(f"{target} is the input itself", remedy="choose another place")
+    destination.resolve(target)
+    return target
+
+
+def default(path: Path) -> Path:
+    """The path of a result that was not named."""
+    return path.with_name(f"{path.stem}_fp32.onnx")

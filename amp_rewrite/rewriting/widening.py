@@ -1,0 +1,47 @@
+"""Half tensors and half types in a model, made float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.model import tensor_blocks
+from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.rewriting import editing
+
+
+def widen_attributes(node: ir.Node) -> None:
+    """Makes half tensors in attributes float32, and half types that attributes name float32."""
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+            if attribute.as_tensor().dtype in HALF_TYPES:
+                node.attributes[name] = ir.AttrTensor(name, widened(attribute.as_tensor()))
+        elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
+            value_type = attribute.value.type
+            if value_type.dtype in HALF_TYPES:
+                wide = editing.with_element(value_type, ir.DataType.FLOAT)
+                held = ir.TypeAndShape(wide, attribute.value.shape)
+                node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
+    typed = attribute_types.of(node)
+    if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
+        return
+    if attribute_types.declared(node, typed) in HALF_TYPES:
+        wide_type = int(ir.DataType.FLOAT)
+        node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
+
+
+def widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor in float32 where it is half; a large one is converted when it is written."""
+    if tensor.dtype not in HALF_TYPES:
+        return tensor
+    if tensor.nbytes < editing.LAZY_FROM:
+        return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
+    return tensor_blocks.ConvertedTensor(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
+
+
+def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    return array.astype(np.float32)

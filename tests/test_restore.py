@@ -1,0 +1,192 @@
+"""The way back: half models, of this tool and others, in float32."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import amp_rewrite
+from amp_rewrite.errors import ModelError, OptionError, OutputError
+from amp_rewrite.policy.options import Level, Options
+from tests.commands import failure, run
+from tests.test_models import INDEX, MODELS, feeds, name_of
+from tests.text import model
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.running import sessions
+
+HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+MIXED = """g (float[2, 8] x, float16[8] bias, bool c) => (float16[2, 8] y, float[2, 8] z) <float16[8, 8] w> {
+    a = Cast <to = 10> (x)
+    b = MatMul (a, w)
+    d = Add (b, bias)
+    e = If (c) <then_branch = t () => (float16[2, 8] p) { p = Relu (d) },
+        else_branch = f () => (float16[2, 8] q) {
+            k = Constant <value = float16[1] {31743}> () q = Min (d, k) }>
+    y = Softmax (e)
+    g = Cast <to = 1> (e)
+    h = Cast <to = 10> (g)
+    z = Cast <to = 1> (h)
+}"""
+
+
+def types(proto):
+    """The element types of inputs and outputs."""
+    ends = (*proto.graph.input, *proto.graph.output)
+    return {end.name: end.type.tensor_type.elem_type for end in ends}
+
+
+def half_parts(proto):
+    """The half initializers, Constants and `to` of all graphs, but for Casts at the borders."""
+    found = []
+
+    def graph(one):
+        found.extend(t.name for t in one.initializer if t.data_type in HALVES)
+        for node in one.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t") and attribute.t.data_type in HALVES:
+                    found.append(node.name)
+                if attribute.HasField("g"):
+                    graph(attribute.g)
+
+    graph(proto.graph)
+    return found
+
+
+def casts(proto):
+    """The Casts of the main graph."""
+    return [node for node in proto.graph.node if node.op_type == "Cast"]
+
+
+@pytest.mark.parametrize("io", ["keep", "float"])
+def test_a_mixed_model_computes_the_same_in_float32(io):
+    """Bodies, Constants and Casts; inputs and outputs as asked, close to the half model."""
+    source = model(MIXED, {"w": np.eye(8, dtype=np.float16)})
+    found = amp_rewrite.restore(source, io=io)
+    onnx.checker.check_model(found.model, full_check=True)
+    assert not half_parts(found.model)
+    keep = io == "keep"
+    assert types(found.model)["bias"] == types(found.model)["y"] == (10 if keep else 1)
+    assert len(casts(found.model)) == (2 if keep else 0)
+    assert found.edited.widened == 2
+    assert len(found.edited.at_limit) == 1
+    assert found.edited.casts_removed == 4
+    draw = np.random.default_rng(0)
+    bias = draw.normal(size=8).astype(np.float16)
+    sample = {"x": draw.normal(size=(2, 8)).astype(np.float16).astype(np.float32), "c": np.array(True)}
+    session = sessions.open_session(found.model)
+    got = sessions.run_session(session, {**sample, "bias": bias if keep else bias.astype(np.float32)})
+    want = np.maximum(sample["x"] + bias.astype(np.float32), 0)
+    np.testing.assert_allclose(got["z"], want, rtol=1e-6)
+    assert types(source)["y"] == 10
+
+
+def test_what_goes_through_unchanged_stays():
+    """A half input that is an output, and stored values that are outputs, keep type and name."""
+    text = "g (float16[2] x) => (float16[2] x, float16[2] w, float16[2] y) <float16[2] w> { y = Neg (x) }"
+    source = model(text)
+    found = amp_rewrite.restore(source)
+    onnx.checker.check_model(found.model, full_check=True)
+    assert types(found.model) == types(source)
+    sample = {"x": np.array([1, 2], np.float16)}
+    got = sessions.run_session(sessions.open_session(found.model), sample)
+    assert got["y"].tolist() == [-1, -2]
+    assert got["x"].tolist() == [1, 2]
+
+
+def test_a_custom_operator_keeps_its_types():
+    """What has no schema reads and gives what it did."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
+        g (float16[2] x) => (float16[2] y) <float16[2] w = {1, 2}, float16[2] b> {
+        a = Add (x, w) b = my.domain.Odd (a) y = Mul (b, w) }"""
+    )
+    found = amp_rewrite.restore(source).model
+    (odd,) = (node for node in found.graph.node if node.op_type == "Odd")
+    made = {node.output[0]: node for node in found.graph.node}
+    assert made[odd.input[0]].op_type == "Cast"
+    assert made[odd.input[0]].attribute[0].i == TensorProto.FLOAT16
+    readers = [node for node in found.graph.node if odd.output[0] in node.input]
+    assert [(node.op_type, node.attribute[0].i) for node in readers] == [("Cast", TensorProto.FLOAT)]
+
+
+def test_sequences_at_the_borders():
+    """Sequences of half get a loop of Casts, or become float32."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (seq(float16[2]) s) => (float16[4] y, seq(float16[2]) t) {
+        y = ConcatFromSequence <axis = 0> (s) t = SequenceConstruct (y) }"""
+    )
+    for io, dtype in (("keep", np.float16), ("float", np.float32)):
+        found = amp_rewrite.restore(source, io=io)
+        assert found.ok
+        sample = {"s": [np.array([1, 2], dtype), np.array([3, 4], dtype)]}
+        got = sessions.run_session(sessions.open_session(found.model), sample)
+        assert got["y"].dtype == dtype
+        assert got["t"][0].dtype == dtype
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("io", ["keep", "half"])
+def test_a_rewrite_and_back_has_the_borders_and_nodes_of_the_original(kind, io):
+    """No Cast is left, and what the result carried of the decisions is gone."""
+    source = model("""g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, float[8] s> {
+        a = MatMul (x, w) b = Softmax (a) c = Add (b, s) d = Exp (c) y = MatMul (d, w) }""")
+    half = amp_rewrite.rewrite(source, Options(half=kind, io=io)).model
+    back = amp_rewrite.restore(half, io="float").model
+    assert types(back) == types(source)
+    assert [node.op_type for node in back.graph.node] == [node.op_type for node in source.graph.node]
+    assert not back.metadata_props
+    assert not half_parts(back)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [entry for entry in INDEX if entry["runs"]], ids=name_of)
+def test_real_models_there_and_back(entry, tmp_path):
+    """Forced to half with half inputs and outputs, and back: valid, nothing half, near the original."""
+    source, half = MODELS / entry["file"], tmp_path / "half.onnx"
+    options = Options(level=Level.UNSAFE_FORCE_ALL, io="half", check=False)
+    if not amp_rewrite.rewrite(source, options, output=half).report.changed:
+        return
+    back = amp_rewrite.restore(half, output=tmp_path / "back.onnx", io="float")
+    proto = onnx.load(back.model)
+    assert back.ok
+    assert not half_parts(proto)
+    assert types(proto) == types(onnx.load(source, load_external_data=False))
+    verdict = amp_rewrite.verify(source, back.model, feeds(entry))
+    assert verdict.error < 0.2 or not verdict.is_far, verdict
+
+
+def test_the_command_says_what_it_did(tmp_path):
+    """A default name, a comparison with the model, JSON; a mask at the limit is named."""
+    onnx.save(model(MIXED, {"w": np.eye(8, dtype=np.float16)}), tmp_path / "m.onnx")
+    done = run("restore", tmp_path / "m.onnx", "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "m_fp32.onnx").is_file()
+    assert "2 stored tensors widened, 4 Casts removed, 2 added" in done.output
+    assert "at a limit of half" in done.output
+    assert "PASS" in done.output
+    told = json.loads((tmp_path / "r.json").read_text())
+    assert told["casts_removed"] == 4
+    assert told["verification"]["ok"] is True
+    assert run("restore", tmp_path / "m.onnx", "--io", "float", "-q").output == ""
+
+
+def test_bad_input_is_one_line(tmp_path):
+    """And nothing is written."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model(MIXED), path)
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    assert "not an ONNX model" in failure("restore", tmp_path / "broken.onnx")
+    assert "no such file" in failure("restore", tmp_path / "none.onnx")
+    assert "is the input itself" in failure("restore", path, "-o", path)
+    assert "no folder" in failure("restore", path, "-o", tmp_path / "none" / "a.onnx")
+    with pytest.raises(OptionError, match="io"):
+        amp_rewrite.restore(path, io="half")
+    with pytest.raises(OptionError, match="output"):
+        amp_rewrite.restore(model(MIXED), output="a.onnx")
+    with pytest.raises((ModelError, OutputError)):
+        amp_rewrite.restore(path, output=tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["broken.onnx", "m.onnx"]
