@@ -503,3 +503,11 @@ def test_preview_operators_are_refused():
     )
     with pytest.raises(ModelError, match="Gradient of ai\\.onnx\\.preview\\.training: no"):
         training.find_spec(model)
+
+
+def test_the_forward_pass_reads_the_seed_as_it_is():
+    """A constant that the forward pass shares with the seed is not multiplied there."""
+    result = training.insert_loss_scale(step(TRAPS["a seed that the forward pass shares"]), None, 8)
+    made = {node.output[0]: list(node.input) for node in result.model.graph.node}
+    assert (made["xs"][1], made["h"][1], made["dp"][1]) == ("loss_grad", "loss_grad", "loss_grad__scaled")
+    assert result.step.frontier == ("dw2", "dw1")

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from amp_rewrite import Options, Pins, emulate, training
+from amp_rewrite import Options, Pins, certify, emulate, training
 from amp_rewrite.errors import ModelError, OptionError, SpecError
 from amp_rewrite.options import ExternalData
 from tests import text, train_steps
@@ -178,3 +178,55 @@ def test_opset_8_takes_a_fixed_scale():
     model = step(source(opset=9))
     model.opset_import[0].version = 8
     assert training.insert_loss_scale(model, None, 8).step.frontier == ("dw2", "dw1")
+
+
+BRANCHED = train_steps.MOVES.replace(
+    "a1 = Mul (lr, dw1)",
+    """yes = Greater (lr, zero)
+  a1 = If (yes) <then_branch = t () => (float[4, 16] o) { o = Mul (lr, dw1) },
+                 else_branch = e () => (float[4, 16] p2) { p2 = Neg (dw1) }>""",
+)
+BUFFERED = source(state=f"{train_steps.STATE}, float[4, 16] g", new=f"{train_steps.NEW}, float[4, 16] dw1")
+ODD = {
+    "a gradient is the state itself": (BUFFERED, [("w1", "w1_new"), ("w2", "w2_new"), ("g", "dw1")], ()),
+    "gradients without an optimiser": (source("", new="float[4, 16] dw1"), (), ("dw1",)),
+    "an optimiser in a branch": (source(BRANCHED), [("w1", "w1_new"), ("w2", "w2_new")], ()),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_steps_bit_for_bit(name):
+    """The frontier is an output, the only output, or in a body: no bit changes."""
+    written, state, gradients = ODD[name]
+    model, spec = step(written), training.TrainSpec("loss", "loss_grad", state, gradients)
+    result = training.insert_loss_scale(model, spec, training.DynamicLossScale(64, 2))
+    assert result.broken == ()
+    fed = batches(model, 3)
+    before, after = (train(m, spec, start(model), fed) for m in (model, result.model))
+    for old, new in zip(before.outputs, after.outputs, strict=True):
+        assert all((old[key] == new[key]).all() for key in old)
+
+
+@pytest.mark.parametrize("implementation", ["graph_rewrite", "casting"])
+def test_the_certificate_covers_the_rest(implementation):
+    """A rewritten step is proved to be the scaled one but for precision."""
+    model, _ = train_steps.real("cnn_momentum")
+    half = training.rewrite_train_step(model, implementation=implementation)
+    assert certify(training.insert_loss_scale(model).model, half.model).proved
+    assert not certify(training.insert_loss_scale(model, None, 128).model, half.model).proved
+
+
+def test_one_scale_is_enough():
+    """A second one is refused; without one, what a step has stays."""
+    scaled = training.insert_loss_scale(step()).model
+    with pytest.raises(SpecError, match="has a loss scale already"):
+        training.insert_loss_scale(scaled)
+    half = training.rewrite_train_step(scaled, loss_scale=None)
+    assert training.initial_state(half.model) == {"loss_scale": 2**15, "good_steps": 0}
+
+
+def test_a_loss_without_a_shape():
+    """What is called so is the loss, even if no shape is declared."""
+    model = step()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert training.find_spec(model).loss == "loss"

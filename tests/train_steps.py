@@ -137,7 +137,7 @@ def train(
     done.state = {**state, **_scale(model)}
     for batch in fed:
         made = run({**done.state, **batch})
-        done.state = {name: made[after] for name, after in pairs.items()}
+        done.state |= {name: made[after] for name, after in pairs.items()}
         done.losses.append(float(made[spec.loss]))
         done.outputs.append(made)
     return done
