@@ -73,6 +73,7 @@ TRAPS = {
         seeded="dp = Mul (dm, loss_grad)  good_steps = Neg (dm)",
     ),
     "opset 9": source(opset=9),
+    "IR version 3": source(opset=9).replace("ir_version: 8", "ir_version: 3"),
     "opset 13": source(opset=13),
 }  # fmt: skip
 SCALES = [FixedLossScale(2.0**13), DynamicLossScale(64, 2, 4.0)]

@@ -108,7 +108,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
     frontier = tuple(value.name or "" for value in step.linearity.frontier)
     region_names, optimiser_names = _names(region, step), _names(step.parts.optimiser, step)
     without = _without_gradient(step)
-    build, inserted = NodeBuilder(step.model.graph), _Inserted(ScaleBorders(), (), step.spec.seed)
+    build, inserted = NodeBuilder(step.model), _Inserted(ScaleBorders(), (), step.spec.seed)
     if asked is not None:
         inserted = _insert(step, asked, build, skips=skip_nonfinite or isinstance(asked, DynamicLossScale))
     held = {  # by the names that values have now: outputs have changed theirs
