@@ -205,7 +205,7 @@ def test_small_gradients_survive_in_half():
         assert np.abs(moved[scale] - moved["float32"]).max() < 0.01 * np.abs(moved["float32"]).max()
 
 
-@pytest.mark.parametrize("implementation", ["graph_rewrite", "casting"])
+@pytest.mark.parametrize("implementation", ["graph_rewrite", pytest.param("casting", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_real_steps_in_half(name, implementation):
     """Products are half on both sides of the loss; its region, and what follows gradients, are not."""
