@@ -1,6 +1,7 @@
 """What a user asks for, as README has it: the names of `policy.options`."""
 
 from amp_rewrite.policy.devices import Device
+from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import (
     Beside,
     ExternalData,
@@ -10,4 +11,4 @@ from amp_rewrite.policy.options import (
     Pins,
 )
 
-__all__ = ["Beside", "Device", "ExternalData", "IOTypes", "Level", "Options", "Pins"]
+__all__ = ["Beside", "Device", "ExternalData", "IOTypes", "Level", "Options", "Pins", "Policy"]

@@ -72,7 +72,7 @@ def test_flags_say_what_a_step_is(model):
         (("--loss-scale", "8", "--multiplier", "3"), "--multiplier has no effect on --loss-scale 8"),
         (
             ("--to", "bfloat16", "--initial-scale", "3"),
-            "has no effect on --loss-scale auto with --to bfloat16",
+            "has no effect on --loss-scale auto for bfloat16",
         ),
         (("--loss-scale", "none", "--skip-nonfinite"), "--skip-nonfinite is for a loss scale"),
         (("--initial-scale", "0"), "--initial-scale: 0.0 is not a number from 1"),

@@ -73,6 +73,7 @@ TRAPS = {
         seeded="dp = Mul (dm, loss_grad)  good_steps = Neg (dm)",
     ),
     "opset 9": source(opset=9),
+    "IR version 3": source(opset=9).replace("ir_version: 8", "ir_version: 3"),
     "opset 13": source(opset=13),
 }  # fmt: skip
 SCALES = [FixedLossScale(2.0**13), DynamicLossScale(64, 2, 4.0)]
@@ -204,7 +205,7 @@ def test_small_gradients_survive_in_half():
         assert np.abs(moved[scale] - moved["float32"]).max() < 0.01 * np.abs(moved["float32"]).max()
 
 
-@pytest.mark.parametrize("implementation", ["graph_rewrite", "casting"])
+@pytest.mark.parametrize("implementation", ["graph_rewrite", pytest.param("casting", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_real_steps_in_half(name, implementation):
     """Products are half on both sides of the loss; its region, and what follows gradients, are not."""
@@ -342,10 +343,9 @@ def _recovers(model, state, count):
     made = emulate(training.rewrite_train_step(model, loss_scale=DynamicLossScale(2.0**40)).model)
     done = train(made, spec, state, fed)
     good = [bool(made["grads_finite"]) for made in done.outputs]
-    skipped = good.index(True)
-    assert skipped > 5
-    assert all(good[skipped:])
-    expected = train(model, spec, state, fed[skipped:]).losses[-1]
+    assert good.index(True) > 5
+    assert good[-1]
+    expected = train(model, spec, state, fed[: sum(good)]).losses[-1]
     assert done.losses[-1] == pytest.approx(expected, rel=5e-3)
 
 
@@ -375,7 +375,8 @@ def _as_in_reference(model, state, count):
     told, found = train(half, spec, state, fed, run), train(emulate(half), spec, state, fed)
     assert told.losses == pytest.approx(found.losses, rel=2e-3)
     for name in told.state:
-        assert told.state[name] == pytest.approx(found.state[name], rel=2e-2, abs=2e-4)
+        apart = np.linalg.norm(told.state[name] - found.state[name])
+        assert apart <= 0.05 * np.linalg.norm(told.state[name])
 
 
 TWO_LOSSES = source(
@@ -503,3 +504,11 @@ def test_preview_operators_are_refused():
     )
     with pytest.raises(ModelError, match="Gradient of ai\\.onnx\\.preview\\.training: no"):
         training.find_spec(model)
+
+
+def test_the_forward_pass_reads_the_seed_as_it_is():
+    """A constant that the forward pass shares with the seed is not multiplied there."""
+    result = training.insert_loss_scale(step(TRAPS["a seed that the forward pass shares"]), None, 8)
+    made = {node.output[0]: list(node.input) for node in result.model.graph.node}
+    assert (made["xs"][1], made["h"][1], made["dp"][1]) == ("loss_grad", "loss_grad", "loss_grad__scaled")
+    assert result.step.frontier == ("dw2", "dw1")

@@ -58,7 +58,12 @@ def source(
 
 def step(written: str | None = None) -> onnx.ModelProto:
     """A train step that is described as text."""
-    return text.model(source() if written is None else written)
+    model = text.unchecked(source() if written is None else written)
+    for tensor in model.graph.initializer if model.ir_version < 4 else ():
+        shape = list(tensor.dims)  # each is an input as well, before IR version 4
+        model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
+    onnx.checker.check_model(model, full_check=True)
+    return model
 
 
 def start(model: onnx.ModelProto, seed: int = 3) -> dict[str, NDArray[np.generic]]:
@@ -137,7 +142,7 @@ def train(
     done.state = {**state, **_scale(model)}
     for batch in fed:
         made = run({**done.state, **batch})
-        done.state = {name: made[after] for name, after in pairs.items()}
+        done.state |= {name: made[after] for name, after in pairs.items()}
         done.losses.append(float(made[spec.loss]))
         done.outputs.append(made)
     return done
@@ -154,7 +159,8 @@ def session(model: onnx.ModelProto) -> Callable[[Tensors], dict[str, NDArray[np.
     options = runtime.SessionOptions()  # which fuse a constant factor with a product, and round otherwise
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     opened = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in opened.get_inputs()]
+    stored = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in opened.get_inputs() if value.name not in stored]
     outputs = [value.name for value in opened.get_outputs()]
 
     def run(feeds: Tensors) -> dict[str, NDArray[np.generic]]:

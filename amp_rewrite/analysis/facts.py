@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis import (
     faint_outputs,
+    final_softmax,
     held,
     integer_values,
     observed,
@@ -103,6 +104,7 @@ def _findings(
         observed.check(graph, seen, found, options.half),
         faint_outputs.check(graph, faint, options),
         refused.check(graph, options.target),
+        final_softmax.check(graph) if options.keep_softmax else {},
     ):
         for unit, evidence in findings.items():
             if unit not in merged or evidence.authority.outranks(merged[unit].authority):

@@ -15,7 +15,8 @@ from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, writt
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
-from amp_rewrite.policy import devices, operator_lists, targets
+from amp_rewrite.policy import devices, named_policies, operator_lists, targets
+from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.process.stopwatch import Progress
@@ -33,6 +34,12 @@ def _choice(name: str, values: Iterable[str], default: str, help_: str) -> Flag:
 
 _FLAGS = (
     _choice("--to", halves.BY_NAME, "float16", "The half type."),
+    click.option(
+        "--policy",
+        type=click.Choice(list(named_policies.NAMES), case_sensitive=False),
+        help="A precision policy, by Keras' name, in place of --to: a final softmax stays float32; under "
+        "float32 nothing becomes half.",
+    ),
     _choice(
         "--target", targets.BY_NAME, targets.ONNXRUNTIME_CUDA.name, "The runtime that will run the model."
     ),
@@ -97,13 +104,15 @@ _PLAN = click.option(
 class DecisionFlags:
     """What the flags ask for; `decided` says whether any of them was written.
 
-    `seen` is what was observed of the model before; None where that is not given.
+    `seen` is what was observed of the model before, and `policy` the precision policy; None where that is not
+    given.
     """
 
     options: Options
     replay: plan_files.SavedPlan | None
     decided: bool
     seen: Observed | None = None
+    policy: Policy | None = None
 
     def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
         """The analysis of a model under these flags; raises as `pipeline.analyze`."""
@@ -116,7 +125,8 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
     if flags["plan"]:
         replay = plan_files.load(str(flags["plan"]))
         return DecisionFlags(replay.over(Options()), replay, decided=True)
-    half = halves.named(flags["to"])
+    policy = named_policies.of(flags["policy"])
+    half = (policy and policy.compute) or halves.named(flags["to"])
     chosen = operator_lists.load(flags["list_"] or SHIPPED_FOR[half.name])
     for kind in _KINDS:
         chosen = chosen.override(Kind(kind), flags[kind])
@@ -137,7 +147,13 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         ranges=range_texts.parse(flags["range"]),
         free=not flags["no_free"],
     )
-    return DecisionFlags(options, None, decided=bool(given), seen=_observed(flags["observed"]))
+    return DecisionFlags(
+        options if policy is None else policy.options(options),
+        None,
+        decided=bool(given),
+        seen=_observed(flags["observed"]),
+        policy=policy,
+    )
 
 
 def _observed(paths: Iterable[Path]) -> Observed | None:
@@ -154,12 +170,23 @@ def _refuse_contradictions(flags: Mapping[str, Any], given: Iterable[str]) -> No
     if flags["plan"] and others:
         raise OptionError("--plan decides everything", remedy=f"leave out {' and '.join(others)}")
     _refuse_two_lists(flags)
+    _refuse_beside_policy(flags["policy"], given)
     if flags["observed"] and flags["level"] == Level.UNSAFE_FORCE_ALL.value:
         raise OptionError(
             f"--level {flags['level']} decides all, whatever is observed", remedy="leave out --observed"
         )
     if flags["keep_io"] and flags["io"] != IOTypes.HALF.value:
         raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
+
+
+def _refuse_beside_policy(policy: str | None, given: Iterable[str]) -> None:
+    if policy is None:
+        return
+    idle = ["--to", *(("--list", *(f"--{kind}" for kind in _KINDS)) if policy == FLOAT32 else ())]
+    if beside := [flag for flag in given if flag in idle]:
+        raise OptionError(
+            f"--policy {policy} decides what {' and '.join(beside)} would", remedy="leave out one of them"
+        )
 
 
 def _refuse_two_lists(flags: Mapping[str, Any]) -> None:

@@ -63,8 +63,9 @@ def restore(
 ) -> None:
     """Make MODEL, half by this tool or another, float32 again.
 
-    That is for providers where half is slow or missing. Stored values are widened and Casts that then do nothing removed. The result is compared with MODEL, whose
-    half is emulated. Exit code 1 when the result is not valid, or too far from MODEL.
+    That is for providers where half is slow or missing. Stored values are widened, and Casts that then do
+    nothing removed. The result is compared with MODEL, whose half is emulated. Exit code 1 when the result is
+    not valid, or too far from MODEL.
     """
     with shown_progress(quiet=quiet) as progress:
         tell(progress, "restore")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import rewrite_output
+from amp_rewrite import explanation_sources
+from amp_rewrite.cli import device_hint, rewrite_output
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
@@ -130,8 +132,12 @@ def rewrite(
         done = job.plan(policy) if dry_run else job.run(policy)
         placed = reports.write(job, done, latency=latency)
     if isinstance(done, Analysis):
+        device_hint.show(console, asked.policy, lambda: explanation_sources.advise_planned(done))
         rewrite_output.print_plan(console, done, json_, placed, seen)
     else:
+        result = done.result
+        advise = partial(explanation_sources.advise, result.model, result.report.half)
+        device_hint.show(console, asked.policy, advise)
         rewrite_output.print_result(console, job, done, json_, placed)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes
+from amp_rewrite import explanation_sources
+from amp_rewrite.cli import device_hint, exit_codes
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -18,6 +20,7 @@ from amp_rewrite.cli.train_flags import ScaleFlags, scale_flags, spec_flags
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import writing
+from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.rewriting import result_checks
@@ -75,13 +78,14 @@ def train(
     """
     if explain and output is not None:
         raise OptionError("-o has no effect with --explain, which writes no model", remedy="leave out one")
-    console, loss_scale = Console(quiet=quiet), scaling.settled(asked.options.half)
+    console, to = Console(quiet=quiet), asked.policy or asked.options.half
+    loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         spec = step_questions.complete_spec(model, said, state_suffix)
         if explain:
             analysis, step = steps.analyze_train_step(
                 model,
-                asked.options.half,
+                to,
                 loss_scale,
                 implementation,
                 spec=spec,
@@ -91,10 +95,11 @@ def train(
                 progress=progress,
             )
             report, written = analysis.report(), None
+            advise = partial(explanation_sources.advise_planned, analysis)
         else:
             result = steps.rewrite_train_step(
                 model,
-                asked.options.half,
+                to,
                 loss_scale,
                 implementation,
                 spec=spec,
@@ -105,6 +110,7 @@ def train(
                 progress=progress,
             )
             report, step, written = result.report, result.step, result.model
+            advise = partial(explanation_sources.advise, result.model, report.half)
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
         content = {"model": str(model), **report.to_json(), "training": step.to_json()}
@@ -112,6 +118,8 @@ def train(
     if written is not None:
         terminal_rewrite.print_summary(console, report, str(written))
     terminal_rewrite.print_lines(console, step_text.lines(step))
+    policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
+    device_hint.show(console, policy, advise)
     if explain:
         terminal_rewrite.print_lines(console, step_text.details(step))
     exit_codes.end_rewrite(valid=report.ok, passed=None)

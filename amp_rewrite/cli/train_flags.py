@@ -11,6 +11,7 @@ import click
 from amp_rewrite.cli.flag_builders import grouped, repeatable, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.policy.named_policies import FLOAT32
 from amp_rewrite.training import scales, spec
 from amp_rewrite.training.asked_spec import Asked
 from amp_rewrite.training.scales import DynamicLossScale, LossScale
@@ -25,29 +26,29 @@ class ScaleFlags:
     told: tuple[str, ...]
     skip_nonfinite: bool
 
-    def settled(self, half: Half) -> LossScale | None:
-        """The loss scale for a half type; OptionError for flags that have no effect on it."""
+    def settled(self, half: Half | None) -> LossScale | None:
+        """The loss scale for a half type, None for float32; OptionError for flags without an effect on it."""
         asked = self._asked(half)
         if self.told and not isinstance(asked, DynamicLossScale):
             flags = " and ".join(self.told)
             raise OptionError(
                 f"{flags} {'has' if len(self.told) == 1 else 'have'} no effect on --loss-scale {self.text}"
-                f"{'' if half is FLOAT16 else f' with --to {half.name}'}",
+                f"{'' if half is FLOAT16 else f' for {half.name if half else FLOAT32}'}",
                 remedy="say --loss-scale dynamic, or leave them out",
             )
         if self.skip_nonfinite and asked is None:
             raise OptionError("--skip-nonfinite is for a loss scale", remedy="say --loss-scale 1, or more")
         return asked
 
-    def _asked(self, half: Half) -> LossScale | None:
+    def _asked(self, half: Half | None) -> LossScale | None:
         text = self.text.lower()
-        if text == "none":
+        if text == "none" or (text == scales.AUTO and half is None):
             return None
         if text in (scales.AUTO, scales.DYNAMIC):
-            parsed = scales.parse(text, half)
+            parsed = scales.parse(text, half or FLOAT16)
             return self.dynamic if isinstance(parsed, DynamicLossScale) else parsed
         try:
-            return scales.parse(float(text), half)
+            return scales.parse(float(text))
         except (ValueError, OptionError) as error:
             raise OptionError(
                 f"--loss-scale {self.text} is not a loss scale",

@@ -16,10 +16,10 @@ class Authority(enum.Enum):
     step that need float32. OVERRIDE: the user, of operators. RUNTIME_BUG: a runtime would refuse the result,
     or crash on it. FORCE_ALL: the level that forces whatever the types allow. RANGE: the stored values, and
     what follows from them. QUANTISED: regions that a runtime recognises by their float32 types. OBSERVATION:
-    values that were seen in a run. LEVEL: a level that treats lists differently. TARGET: the kernels of the
-    target. IDIOM: the operator that nodes spell out. PROOF: bounds of values that hold for every input, which
-    free what a list denies for its range. LIST: an operator list. PREDICTION: times that are predicted for a
-    device; it takes from half, and never gives.
+    values that were seen in a run. LEVEL: a level that treats lists differently. POLICY: a precision policy.
+    TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. PROOF: bounds of values that
+    hold for every input, which free what a list denies for its range. LIST: an operator list. PREDICTION:
+    times that are predicted for a device; it takes from half, and never gives.
     """
 
     SCHEMA = "schema"
@@ -32,6 +32,7 @@ class Authority(enum.Enum):
     QUANTISED = "quantised region"
     OBSERVATION = "observation"
     LEVEL = "level"
+    POLICY = "policy"
     TARGET = "target"
     IDIOM = "idiom"
     PROOF = "proof"
@@ -101,6 +102,7 @@ class Reason(enum.Enum):
     PROVEN_TAME = "proven tame"
     # levels, targets, lists
     ALLOW_LIST_ONLY = "allow list only"
+    FINAL_SOFTMAX = "final softmax"
     INFER_AS_DENY = "infer as deny"
     EVERYTHING_FORCED = "everything forced"
     NO_KERNEL = "no kernel"

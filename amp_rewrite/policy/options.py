@@ -99,6 +99,7 @@ class Options:
     predicted not to pay there stay float32, and with `gate` the model as a whole, if that is predicted of it.
     `ranges` declares the least and the greatest number of inputs, by name: values are bounded from them, and
     with `free` what the shipped list denies for its range is not denied where bounds prove that it fits.
+    `keep_softmax` keeps a softmax that makes an output in float32 (see Policy).
     `follow` is the rule that keeps a matrix product and what follows it in one piece. `io` types the inputs
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
@@ -130,6 +131,7 @@ class Options:
     gate: bool
     ranges: Ranges
     free: bool
+    keep_softmax: bool
 
     def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
         self,
@@ -151,6 +153,7 @@ class Options:
         gate: bool = False,
         ranges: Ranges | None = None,
         free: bool = True,
+        keep_softmax: bool = False,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
@@ -170,6 +173,7 @@ class Options:
         hold("device", arguments.named("Options.device", device, Device, devices.BY_NAME))
         hold("gate", arguments.flag("Options.gate", gate))
         hold("free", arguments.flag("Options.free", free))
+        hold("keep_softmax", arguments.flag("Options.keep_softmax", keep_softmax))
         hold("ranges", declared_ranges.checked("Options.ranges", ranges))
 
     @property

@@ -101,6 +101,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.DECLARED_OVERFLOW: "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
     Reason.PROVEN_TAME: "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",
     Reason.ALLOW_LIST_ONLY: "not on the allow list, and only that is asked for",
+    Reason.FINAL_SOFTMAX: "it makes output {value}, and the policy keeps a final softmax in float32",
     Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
     Reason.EVERYTHING_FORCED: "everything that the types allow is forced",
     Reason.NO_KERNEL: "{subject} has no {half} kernel",

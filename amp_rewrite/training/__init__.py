@@ -5,6 +5,7 @@
 """
 
 from amp_rewrite.errors import SpecError
+from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.training.casting import Implementation
 from amp_rewrite.training.scaled_step import ScaleBorders, ScaledStep
 from amp_rewrite.training.scales import DynamicLossScale, FixedLossScale
@@ -23,6 +24,7 @@ __all__ = [
     "Implementation",
     "InsertResult",
     "Pair",
+    "Policy",
     "ScaleBorders",
     "ScaledStep",
     "SpecError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -48,18 +48,25 @@ class Dataflow:
 def of(graph: ir.Graph) -> Dataflow:
     """The dataflow of a main graph whose nodes are sorted."""
     nodes = tuple(graph)
+    outer = set(nodes)
     reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
     readers: dict[ir.Value, list[tuple[ir.Node, Use]]] = {}
     for node in nodes:
-        uses = list(_uses(node))
+        uses = [(value, use) for value, use in _uses(node) if _is_outer(value, outer, graph)]
         reads[node] = tuple(dict.fromkeys(value for value, _ in uses))
         for value, use in uses:
             readers.setdefault(value, []).append((node, use))
     return Dataflow(graph, nodes, reads, readers)
 
 
+def _is_outer(value: ir.Value, outer: Collection[ir.Node], graph: ir.Graph) -> bool:
+    """Whether a value is of the main graph, not of a body."""
+    node = value.producer()
+    return value.graph in (graph, None) if node is None else node in outer
+
+
 def _uses(node: ir.Node) -> Iterator[tuple[ir.Value, Use]]:
-    """The uses of values by a node and in its bodies; also of values of the bodies, which do no harm."""
+    """The uses of values by a node and in its bodies, with those of values of the bodies."""
     yield from ((value, Use(node, port)) for port, value in enumerate(node.inputs) if value is not None)
     for body in control_flow.bodies(node):
         for inner in body:

@@ -113,7 +113,7 @@ def _loss(
         return said
     paired = {pair.output for pair in state}
     scalars = [name for name in _scalars(borders) if name not in paired]
-    if "loss" in scalars:
+    if "loss" in scalars or _may_be_scalar(borders, "loss"):
         return "loss"
     leading = [name for name in scalars if _needs_product(flow, borders.outputs[name])]
     if len(leading) == 1:
@@ -129,10 +129,17 @@ def _loss(
 
 def _scalars(borders: Borders) -> Iterator[str]:
     for name, value in borders.outputs.items():
-        kind = borders.types.get(value)
-        scalar = value.shape is not None and all(size == 1 for size in value.shape)
-        if scalar and isinstance(kind, ir.TensorType) and kind.dtype in FLOATS:
+        if value.shape is not None and _may_be_scalar(borders, name):
             yield name
+
+
+def _may_be_scalar(borders: Borders, name: str) -> bool:
+    """Whether there is such an output, floating-point and, as far as its shape is known, of one element."""
+    value = borders.outputs.get(name)
+    kind = None if value is None else borders.types.get(value)
+    if value is None or not isinstance(kind, ir.TensorType) or kind.dtype not in FLOATS:
+        return False
+    return value.shape is None or all(size == 1 for size in value.shape)
 
 
 def _needs_product(flow: Dataflow, value: ir.Value) -> bool:

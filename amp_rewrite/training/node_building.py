@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import traversal
+from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import tensor
 from amp_rewrite.rewriting.cast_insertion import Placer
@@ -23,8 +23,9 @@ class NodeBuilder:
     Nodes stand behind the producer of a value where one is given, else at the end of the graph.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.graph = graph
+    def __init__(self, model: ir.Model) -> None:
+        self.graph = graph = model.graph
+        self._lists_stored = model.ir_version < constants.CONSTANT_INPUTS_BELOW
         self.nodes: list[ir.Node] = []
         self._names = UniqueNames(traversal.graphs(graph))
         self._placer = Placer()
@@ -50,6 +51,8 @@ class NodeBuilder:
         stored = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
         value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=stored)
         self.graph.register_initializer(value)
+        if self._lists_stored:
+            self.graph.inputs.append(value)
         return value
 
     def node(

@@ -55,6 +55,11 @@ def refuse_unscaled(
     found: Linearity, flow: Dataflow, divided: Parts, gradients: Sequence[ir.Value], spec: TrainSpec
 ) -> None:
     """SpecError for a gradient that a scale of the seed does not reach: it would underflow in half."""
+    if not found.frontier:
+        raise SpecError(
+            f"nothing reads what is linear in the seed '{spec.seed}': there are no gradients",
+            remedy="name another seed, or leave it to analysis",
+        )
     linear = set(found.values)
     missed = [value.name or "" for value in gradients if value not in linear]
     if missed:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.held import Held
+from amp_rewrite.errors import SpecError
 from amp_rewrite.model import traversal
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.training import insertion, loss_region, parts, skipping, state_machine
@@ -107,7 +108,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
     frontier = tuple(value.name or "" for value in step.linearity.frontier)
     region_names, optimiser_names = _names(region, step), _names(step.parts.optimiser, step)
     without = _without_gradient(step)
-    build, inserted = NodeBuilder(step.model.graph), _Inserted(ScaleBorders(), (), step.spec.seed)
+    build, inserted = NodeBuilder(step.model), _Inserted(ScaleBorders(), (), step.spec.seed)
     if asked is not None:
         inserted = _insert(step, asked, build, skips=skip_nonfinite or isinstance(asked, DynamicLossScale))
     held = {  # by the names that values have now: outputs have changed theirs
@@ -140,6 +141,10 @@ class _Inserted:
 
 
 def _insert(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) -> _Inserted:
+    if STATE_KEY in step.model.metadata_props:
+        raise SpecError(
+            "the step has a loss scale already", remedy="insert one into the original, or ask for none"
+        )
     insertion.refuse_old(step.model, _DYNAMIC_OPSET if skips else _FIXED_OPSET)
     state: state_machine.ScaleState | None = None
     if isinstance(asked, FixedLossScale):
@@ -204,6 +209,8 @@ def _names(nodes: Iterable[ir.Node], step: Step) -> tuple[str, ...]:
 def _tell(step: Step, asked: LossScale | None, borders: ScaleBorders) -> None:
     """Leaves the spec, and the state of the scale with its start values, in the metadata of the model."""
     step.model.metadata_props.update(step.spec.to_metadata())
+    if asked is None:
+        return  # another may have inserted one
     told: dict[str, Any] = {"scale": _scale_json(asked), "state": _borders_json(borders)}
     step.model.metadata_props[STATE_KEY] = json.dumps(told)
 

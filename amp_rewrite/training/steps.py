@@ -18,6 +18,8 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.policy import named_policies
+from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import result_checks
@@ -109,7 +111,7 @@ def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None) -
 
 def rewrite_train_step(
     model: loading.ModelSource,
-    to: Half | str = FLOAT16,
+    to: Half | Policy | str = FLOAT16,
     loss_scale: LossScale | str | float | None = AUTO,
     implementation: Implementation | str = Implementation.GRAPH_REWRITE,
     *,
@@ -127,8 +129,9 @@ def rewrite_train_step(
     `model` and `output` are as for `rewrite`, `spec` and `skip_nonfinite` as for `insert_loss_scale`.
     `loss_scale` is "dynamic", a number from 1 up for a fixed one, None, or "auto": dynamic for float16, none
     for bfloat16. `implementation` is "graph_rewrite", by the operator lists, or "casting", every layer in
-    half but for those that must not be. `options` say the rest; `to` counts for their `half`, and inputs and
-    outputs keep their types. `seen` is as for `rewrite`.
+    half but for those that must not be. `to` may be a Policy or its name as well: under `float32` nothing
+    becomes half. `options` say the rest; `to` counts for their `half`, and inputs and outputs keep their
+    types. `seen` is as for `rewrite`.
     Raises as `rewrite`, SpecError as `find_spec`, and ModelError for artefacts of onnxruntime-training.
     """
     job = _job(to, loss_scale, implementation, spec, options, skips=skip_nonfinite)
@@ -140,7 +143,7 @@ def rewrite_train_step(
 
 def analyze_train_step(
     model: loading.ModelSource,
-    to: Half | str = FLOAT16,
+    to: Half | Policy | str = FLOAT16,
     loss_scale: LossScale | str | float | None = AUTO,
     implementation: Implementation | str = Implementation.GRAPH_REWRITE,
     *,
@@ -177,7 +180,7 @@ class _Job:
 
 
 def _job(
-    to: Half | str,
+    to: Half | Policy | str,
     loss_scale: LossScale | str | float | None,
     implementation: Implementation | str,
     spec: TrainSpec | None,
@@ -185,13 +188,25 @@ def _job(
     *,
     skips: bool,
 ) -> _Job:
-    half = arguments.named("to", to, Half, halves.BY_NAME)
+    policy = named_policies.of(to)
+    half = _half(to) if policy is None else policy.compute or FLOAT16
     how = arguments.choice("implementation", implementation, Implementation)
     given = Options() if options is None else arguments.instance("options", options, Options)
-    asked = scales.parse(loss_scale, half)
+    given = replace(given, half=half) if policy is None else policy.options(given)
+    none = policy is not None and policy.compute is None and loss_scale == AUTO
+    asked = None if none else scales.parse(loss_scale, half)
     skips = arguments.flag("skip_nonfinite", skips)
     _refuse_contradictions(given, asked, skips=skips)
-    return _Job(casting.settled(replace(given, half=half), how), asked, _asked(spec), skips, [])
+    return _Job(casting.settled(given, how), asked, _asked(spec), skips, [])
+
+
+def _half(to: object) -> Half:
+    names = ", ".join((*halves.BY_NAME, *named_policies.NAMES))
+    if isinstance(to, Half):
+        return to
+    if isinstance(to, str) and to.lower() in halves.BY_NAME:
+        return halves.BY_NAME[to.lower()]
+    raise arguments.refused("to", f"{arguments.shown(to)} is not one of {names}")
 
 
 def _refuse_contradictions(options: Options, asked: LossScale | None, *, skips: bool) -> None:

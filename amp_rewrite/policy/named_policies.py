@@ -1,0 +1,63 @@
+"""Precision policies by the names of Keras: `mixed_float16`, `mixed_bfloat16` and `float32`.
+
+Keras computes layers in the first type of a policy, keeps variables in float32, and advises float32 for the
+softmax at the end of a model (tf.keras.mixed_precision.Policy, and its guide "Mixed precision").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from amp_rewrite import arguments
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
+from amp_rewrite.policy.operator_lists import OpLists
+from amp_rewrite.policy.options import Options
+
+FLOAT32 = "float32"
+_COMPUTE: dict[str, Half | None] = {"mixed_float16": FLOAT16, "mixed_bfloat16": BFLOAT16, FLOAT32: None}
+NAMES = tuple(_COMPUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A precision policy: `mixed_float16`, `mixed_bfloat16`, or `float32`, where nothing becomes half.
+
+    Under a mixed one, inputs and outputs keep their types, as do the weights of a train step, and the softmax
+    that makes an output stays float32. Raises OptionError for another name.
+    """
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        if arguments.instance("Policy.name", name, str).lower() not in NAMES:
+            problem = f"{arguments.shown(name)} is not one of {', '.join(NAMES)}"
+            raise arguments.refused("Policy.name", problem)
+        object.__setattr__(self, "name", name.lower())
+
+    @property
+    def compute(self) -> Half | None:
+        """The type that products and what is beside them compute in; None for float32."""
+        return _COMPUTE[self.name]
+
+    @property
+    def variable(self) -> str:
+        """The type of the weights of a train step."""
+        return FLOAT32
+
+    def options(self, given: Options | None = None) -> Options:
+        """The options that the policy stands for, with all that it leaves open as it is given."""
+        options = Options() if given is None else given
+        if self.compute is None:
+            return replace(options, lists=_NOTHING, keep_softmax=True)
+        return replace(options, half=self.compute, keep_softmax=True)
+
+
+_NOTHING = OpLists(FLOAT32, "nothing is half", MappingProxyType({}))
+
+
+def of(given: object) -> Policy | None:
+    """The policy that is given, or named; None for anything else."""
+    if isinstance(given, Policy):
+        return given
+    return Policy(given) if isinstance(given, str) and given.lower() in NAMES else None

@@ -1,0 +1,119 @@
+"""Precision policies by Keras' names, and the device check that comes with them."""
+
+import onnx
+import pytest
+
+from amp_rewrite import Options, analyze, rewrite, training
+from amp_rewrite.advice import device_check
+from amp_rewrite.advice.advice import Advice
+from amp_rewrite.advice.compute_capability import Capability, shortfall
+from amp_rewrite.advice.padding import Dimension, Padding
+from amp_rewrite.errors import OptionError
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.options import Policy
+from amp_rewrite.policy.evidence import Reason
+from tests import text, train_steps
+from tests.commands import failure, run
+
+NET = """net (float[8, 16] x) => (float[8, 16] y, float[8, 16] inner) <float[16, 16] w, float[16, 16] v> {
+  [first] a = MatMul (x, w)  [attend] b = Softmax (a)  [second] c = MatMul (b, v)
+  [last] d = Softmax (c)  [flip] y = Identity (d)      [copy] inner = Relu (c)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "half"), [("mixed_float16", FLOAT16), ("MIXED_BFLOAT16", BFLOAT16), ("float32", None)]
+)
+def test_a_policy_has_two_types(name, half):
+    """What products compute in, and what variables are."""
+    policy = Policy(name)
+    assert (policy.name, policy.compute, policy.variable) == (name.lower(), half, "float32")
+
+
+@pytest.mark.parametrize("name", ["float16", "mixed_float8", "", 5, None])
+def test_what_is_no_policy(name):
+    """An error lists those there are, or says what was given."""
+    with pytest.raises(OptionError, match=r"Policy\.name"):
+        Policy(name)
+
+
+def test_a_final_softmax_stays_float32():
+    """The one that makes an output; one inside does not."""
+    found = analyze(text.model(NET), Policy("mixed_float16").options())
+    entries = {
+        unit.node.name: found.painting.entries[unit.index].evidence.reason for unit in found.graph.units
+    }
+    assert entries["last"] is Reason.FINAL_SOFTMAX
+    assert entries["attend"] is Reason.LISTED
+    plain = analyze(text.model(NET), Options())
+    assert Reason.FINAL_SOFTMAX not in {entry.evidence.reason for entry in plain.painting.entries}
+
+
+def test_float32_changes_nothing():
+    """Under it no node is half; the options that it leaves open stay."""
+    given = Options(keep_opset=True, target="any")
+    options = Policy("float32").options(given)
+    assert (options.keep_opset, options.target) == (True, given.target)
+    result = rewrite(text.model(NET), options)
+    assert result.report.nodes.half == 0
+    assert not result.report.changed
+
+
+def test_a_train_step_takes_a_policy():
+    """By name or as such; under float32 a scale can be inserted all the same."""
+    model = train_steps.step()
+    half, wide = (training.rewrite_train_step(model, name) for name in ("mixed_float16", Policy("float32")))
+    assert half.report.nodes.half > 0
+    assert training.initial_state(half.model)["loss_scale"] == 2**15
+    assert (wide.report.nodes.half, wide.step.loss_scale) == (0, None)
+    scaled = training.rewrite_train_step(model, "float32", 16)
+    assert (scaled.report.nodes.half, scaled.step.loss_scale) == (0, training.FixedLossScale(16))
+    assert scaled.model.graph.node
+
+
+def advice(capability=None, paddings=(), dims=()):
+    """Advice as it comes of a model."""
+    told = "" if capability is None else shortfall(capability, "float16")
+    return Advice("float16", capability, told, paddings, dims)
+
+
+def test_the_device_check():
+    """It says whether there is a device that gains, and which sizes do not fit."""
+    assert list(device_check.lines(advice())) == [
+        "no CUDA device here; float16 gains speed from compute capability 7.0 on"
+    ]
+    assert list(device_check.lines(advice(Capability(9, 0)))) == [
+        "compute capability 9.0 has Tensor Cores for float16"
+    ]
+    (old,) = device_check.lines(advice(Capability(6, 1)))
+    assert old.startswith("compute capability 6.1 has no Tensor Cores for float16")
+    padding = Padding("MatMul", ("a", "b"), (Dimension("inner dimension", 30, 32),), None, 0.1, 0.1)
+    assert list(device_check.lines(advice(paddings=(padding,), dims=("batch",))))[1:] == [
+        "2 products with dimensions that are no multiples of 8: 30 -> 32",
+        "open dimensions (batch), the batch as well, are best as multiples of 8",
+    ]
+
+
+def test_the_batch_counts_in_a_train_step(tmp_path):
+    """A batch of 30 is the inner dimension of the products that give gradients."""
+    odd = train_steps.source().replace("float[8,", "float[30,").replace("float[16, 3]", "float[16, 8]")
+    onnx.save(text.model(odd.replace("float[30, 3]", "float[30, 8]")), tmp_path / "m.onnx")
+    done = run("train", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx")
+    assert done.exit_code == 0, done.output
+    assert "30 -> 32" in done.output
+    assert "no CUDA device here" in done.output or "compute capability" in done.output
+
+
+def test_the_policy_on_the_command_line(tmp_path):
+    """It stands for --to, keeps the softmax, and says what the device gains."""
+    onnx.save(text.model(NET), tmp_path / "m.onnx")
+    done = run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--policy", "mixed_float16", "--no-verify")
+    assert done.exit_code == 0, done.output
+    assert "device" in done.output
+    assert "the policy keeps a final softmax" in run("explain", tmp_path / "h.onnx", "last").output
+    said = failure(tmp_path / "m.onnx", "--policy", "float32", "--list", "default")
+    assert "--policy float32 decides what --list would" in said
+    assert "--to would" in failure(tmp_path / "m.onnx", "--policy", "mixed_bfloat16", "--to", "float16")
+    dry = run(tmp_path / "m.onnx", "--policy", "float32", "--dry-run")
+    assert "0 of" in dry.output
+    assert "device" not in dry.output
