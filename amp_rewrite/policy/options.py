@@ -103,8 +103,9 @@ class Options:
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
     BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
-    check the result, `metadata` leaves the decisions in the metadata of the result. `external_data` says
-    where a result that is a file keeps its weights.
+    check the result, `certify` proves that the result is the model but for precision, and writes no other
+    (a path, bytes or a ModelProto; the command does it by default), `metadata` leaves the decisions in the
+    metadata of the result. `external_data` says where a result that is a file keeps its weights.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -130,6 +131,7 @@ class Options:
     gate: bool
     ranges: Ranges
     free: bool
+    certify: bool
 
     def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
         self,
@@ -151,6 +153,7 @@ class Options:
         gate: bool = False,
         ranges: Ranges | None = None,
         free: bool = True,
+        certify: bool = False,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
@@ -170,6 +173,7 @@ class Options:
         hold("device", arguments.named("Options.device", device, Device, devices.BY_NAME))
         hold("gate", arguments.flag("Options.gate", gate))
         hold("free", arguments.flag("Options.free", free))
+        hold("certify", arguments.flag("Options.certify", certify))
         hold("ranges", declared_ranges.checked("Options.ranges", ranges))
 
     @property
