@@ -165,8 +165,7 @@ def dropped(model, random):
     """A node is left out: what reads it reads its input."""
     found = [(h, n) for h, n in live_nodes(model) if n.input and n.input[0] and not is_float_cast(n)]
     found = [(h, n) for h, n in found if n.op_type != "Constant"]
-    chosen = pick(random, found)
-    holder, node = chosen
+    _, node = pick(random, found)
     name, kept = node.output[0], node.input[0]
     if not name or name not in {used for _, other in live_nodes(model) for used in other.input}:
         return None
@@ -295,11 +294,20 @@ def output(model, random):
     made = [name for node in graph.node for name in node.output if name and origin(name) != origin(info.name)]
     made = [name for name in made if name not in {other.name for other in graph.output}]
     other = pick(random, made)
-    name = info.name
+    swapped_names = {info.name: other, other: info.name}
     for node in graph.node:
-        for port, made_name in enumerate(node.output):
-            node.output[port] = {name: other, other: name}.get(made_name, made_name)
-    return f"{name} is {other}"
+        _rename(node, swapped_names)
+    return f"{info.name} is {other}"
+
+
+def _rename(node, names):
+    for ports in (node.input, node.output):
+        ports[:] = [names.get(name, name) for name in ports]
+    for body in bodies(node):
+        for inner in body.node:
+            _rename(inner, names)
+        for info in body.output:
+            info.name = names.get(info.name, info.name)
 
 
 OPERATORS = {
@@ -357,14 +365,34 @@ def element_type(model, random):
     for field in ("float_data", "int32_data", "int64_data"):
         tensor.ClearField(field)
     tensor.raw_data = raw
-    tensor.data_type = {
-        TensorProto.INT64: TensorProto.UINT64, TensorProto.INT32: TensorProto.UINT32,
-        TensorProto.FLOAT16: TensorProto.BFLOAT16, TensorProto.FLOAT: TensorProto.INT32,
-    }[tensor.data_type]  # fmt: skip
+    tensor.data_type = _AS_LARGE[tensor.data_type]
     return tensor.name
 
 
+_AS_LARGE = {
+    TensorProto.INT64: TensorProto.UINT64,
+    TensorProto.INT32: TensorProto.UINT32,
+    TensorProto.FLOAT16: TensorProto.BFLOAT16,
+    TensorProto.FLOAT: TensorProto.INT32,
+}
+
+
 KINDS = (
-    rewired, swapped, attribute, dropped, weight, integer, shape, cast_type, cast_type_added, branches, carried,
-    output, operator, domain, missing, port, element_type,
-)  # fmt: skip
+    rewired,
+    swapped,
+    attribute,
+    dropped,
+    weight,
+    integer,
+    shape,
+    cast_type,
+    cast_type_added,
+    branches,
+    carried,
+    output,
+    operator,
+    domain,
+    missing,
+    port,
+    element_type,
+)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, defs, numpy_helper
 
-from amp_rewrite.certificate import attributes, bodies, calls, order, value_kinds
+from amp_rewrite.certificate import attributes, bodies, calls, deduced_kinds, order, value_kinds
 from amp_rewrite.certificate.numbered import MISSING, Body, Bound, Node, Numbered, Scope
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
@@ -20,7 +20,7 @@ Step = Generator["Step", Any, Any]
 _CAST, _CONSTANT = ("", "Cast"), ("", "Constant")
 
 
-def number(model: ModelProto, folder: Path | None, functions: calls.Functions) -> Numbered:
+def number(model: ModelProto, folder: Folder | None, functions: calls.Functions) -> Numbered:
     """The values of a model whose calls of these functions are taken apart.
 
     Raises ModelError for a value that is not defined, defined twice, or that depends on itself.
@@ -44,11 +44,11 @@ class _Numbering:
         fixed = (
             {t.name for t in graph.initializer} if made.proto.ir_version < _OVERRIDABLE else frozenset[str]()
         )
+        defaults = {t.name: value_kinds.of_element(t.data_type) for t in graph.initializer}
         for info in graph.input:
             if info.name not in fixed:
-                made.inputs[info.name] = self._root.names[info.name] = made.add(
-                    info.name, None, value_kinds.of_type(info.type)
-                )
+                kind = value_kinds.of_type(info.type) or defaults.get(info.name)
+                made.inputs[info.name] = self._root.names[info.name] = made.add(info.name, None, kind)
         _run(self._graph(graph, self._root))
         made.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
         return made
@@ -118,6 +118,7 @@ class _Numbering:
         proto, operator, read, first, count = row
         made = self._made
         inputs = self._inputs(read, scope)
+        deduced_kinds.deduce(made, operator, scope.versions.get(operator[0], 1), inputs)
         node = Node(proto, operator, scope.versions.get(operator[0], 1), inputs, first, count, scope, None)
         rules = value_kinds.rules(*operator, node.version, count)
         for port in range(count):
@@ -231,13 +232,8 @@ def _constant(given: Mapping[str, Bound]) -> Any:
             return attribute.sparse_tensor
         if name in _SCALARS:
             field, dtype = _SCALARS[name]
-            return numpy_helper.from_array(np.array(_of(attribute, field), dtype))
+            return numpy_helper.from_array(np.array(getattr(attribute, field), dtype))
     raise ModelError("has a Constant without a value", remedy=EXPORT_AGAIN)
-
-
-def _of(attribute: AttributeProto, field: str) -> Any:
-    held = getattr(attribute, field)
-    return held if field in ("f", "i", "s") else list(held)
 
 
 _SCALARS: Mapping[str, tuple[str, Any]] = {
