@@ -116,27 +116,23 @@ class _Numbering:
 
     def _node(self, row: order.Row, scope: Scope) -> None:
         proto, operator, read, first, count = row
-        made = self._made
+        made, version = self._made, scope.versions.get(operator[0], 1)
         inputs = self._inputs(read, scope)
-        deduced_kinds.deduce(made, operator, scope.versions.get(operator[0], 1), inputs)
-        node = Node(proto, operator, scope.versions.get(operator[0], 1), inputs, first, count, scope, None)
-        rules = value_kinds.rules(*operator, node.version, count)
-        for port in range(count):
-            made.makers[first + port] = node
-            made.kinds[first + port] = self._kind(rules[port], node, first + port)
+        kinds = [made.kinds[value] for value in inputs]
+        if None in kinds:
+            deduced_kinds.deduce(made, operator, version, inputs)
+        node = Node(proto, operator, version, inputs, first, count, scope, None)
+        for number, rule in enumerate(value_kinds.rules(*operator, version, count), start=first):
+            made.makers[number] = node
+            made.kinds[number] = self._kind(rule, node, number, kinds)
         if operator == _CAST and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
             made.roots[first] = inputs[0]
 
-    def _kind(self, rule: value_kinds.Rule | None, node: Node, number: int) -> Kind:
-        made = self._made
-        if rule is None:
-            return made.declared.get(made.names[number])
-        if rule[0] == "typed":
+    def _kind(self, rule: value_kinds.Rule | None, node: Node, number: int, kinds: Sequence[Kind]) -> Kind:
+        if rule is not None and rule[0] == "typed":
             return self._typed(rule[1], node)
-        if rule[0] == "kind":
-            return rule[1]
-        found = value_kinds.applied(rule, [made.kinds[value] for value in node.inputs])
-        return made.declared.get(made.names[number]) if found is None else found
+        found = value_kinds.applied(rule, kinds)
+        return self._made.declared.get(self._made.names[number]) if found is None else found
 
     def _typed(self, rule: tuple[str, int | None, int | None], node: Node) -> Kind:
         name, like, default = rule
@@ -177,7 +173,7 @@ class _Numbering:
                 found.append((yield self._body(name, graph, held.scope, node)))
         if node is None or not found:
             return
-        node.bodies = found
+        node.bodies = sorted(found, key=lambda body: body.attribute)
         kinds = bodies.results(node, [[self._made.kinds[value] for value in body.outputs] for body in found])
         for port, kind in enumerate(kinds[: node.count]):
             self._made.kinds[node.first + port] = kind

@@ -28,10 +28,11 @@ class Held:
 
 @dataclass(slots=True)
 class Comparison:
-    """What is wrong with a value, empty if nothing is; and how often what was used."""
+    """What is wrong with a value, empty if nothing is; what was used how often; the half type it became."""
 
     problem: str = ""
     uses: Counter[Licence] = field(default_factory=Counter[Licence])
+    half: int | None = None
 
 
 _HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
@@ -62,7 +63,7 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
             for t in (a.data_type, b.data_type)
         ]
         return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
-    found = Comparison()
+    found = Comparison(half=b.data_type if a.data_type == _FLOAT and b.data_type in _HALVES else None)
     pairs = zip(tensors.blocks(a, original.folder), tensors.blocks(b, rewritten.folder), strict=True)
     for at, (old, new) in enumerate(pairs):
         wrong = check(old, new, found.uses)
