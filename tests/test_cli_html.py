@@ -47,6 +47,7 @@ def test_a_rewrite_shows_the_comparison_and_what_each_node_adds(model, tmp_path)
     assert [picture["title"] for picture in data["pictures"]] == [
         "Relative error of each node",
         "Magnitudes against the limits of float16",
+        "Error that rounding at each node adds",
     ]
 
 
@@ -130,7 +131,7 @@ def test_plots_are_files_of_their_own(model, tmp_path):
     assert run(model, "-o", tmp_path / "a.onnx", "--plots", tmp_path / "plots").exit_code == 0
     names = {path.name for path in (tmp_path / "plots").iterdir()}
     kinds = ("svg", "png") if picture_files.has_png() else ("svg",)
-    assert names == {f"{name}.{kind}" for name in ("errors", "ranges") for kind in kinds}
+    assert names == {f"{name}.{kind}" for name in ("errors", "ranges", "sensitivity") for kind in kinds}
 
 
 @needs_runs

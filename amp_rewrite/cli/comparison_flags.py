@@ -19,6 +19,7 @@ from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.trials import of_source, trials
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.tuning import effects
 
 _FLAGS = (
     repeatable(
@@ -28,7 +29,9 @@ _FLAGS = (
     ),
     metric_flag,
     click.option(
-        "--per-node", is_flag=True, help="Name the nodes that add most error, even if the verdict is good."
+        "--per-node",
+        is_flag=True,
+        help="Name the nodes whose rounding adds most to the error of the outputs, even if the verdict is good.",
     ),
 )
 
@@ -61,7 +64,10 @@ class ComparisonFlags:
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
         first = next(iter(feeds.feeds(original, of_source(data, verdict.inputs))))
-        return replace(verdict, blame=blame(original, rewritten, first))
+        blamed = blame(original, rewritten, first)
+        if self.per_node:
+            blamed = effects.ranked(blamed, effects.effects(original, rewritten, first))
+        return replace(verdict, blame=blamed)
 
 
 comparison_flags = grouped(

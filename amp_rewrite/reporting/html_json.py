@@ -96,6 +96,7 @@ def _plain_error(box_error: BoxError) -> dict[str, Any]:
         "value": found.value,
         "error": f"{found.error:.1e}",
         "added": f"{found.added:.1e}",
+        "effect": None if found.effect is None else f"{found.effect:.1e}",
         "size": min(found.error, _WORST),
         "non_finite": found.non_finite,
         "reads": None if found.low is None or found.high is None else f"{found.low:.3g} to {found.high:.3g}",

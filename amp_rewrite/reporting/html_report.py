@@ -115,18 +115,18 @@ class HtmlReport:
         observed = plots.binades_of_values(self.evidence.observed)
         if self.decided.stored or observed:
             found["ranges"] = plots.ranges(self.decided.stored, observed, self.decided.half)
+        if sensitivities := list(self._sensitivities()):
+            found["sensitivity"] = plots.errors(sensitivities, "Error that rounding at each node adds")
         if self.evidence.search.plans:
-            found["sensitivity"] = plots.errors(
-                self._sensitivities(), "Error that rounding at each node adds"
-            )
             found["search"] = search_chart.chart(self.evidence.search)
         if self.evidence.bench is not None:
             found["latency"] = latency_chart.chart(self.evidence.bench)
         return found
 
     def _sensitivities(self) -> Iterator[Point]:
-        """What rounding adds at the nodes of the main graph."""
-        named = self.evidence.search.sensitivity
+        """What rounding adds at the nodes of the main graph, as a search found it, or the comparison."""
+        effects = {error.found.node: error.found.effect for error in self.errors if error.found.effect}
+        named = self.evidence.search.sensitivity or effects
         main = [box for box in self.decided.graph.boxes if not box.graph]
         for at, box in enumerate(main):
             if box.name in named:

@@ -92,7 +92,9 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
     if worst is None:
         return
     for error in blame.nodes[: SHOWN if per_node else 1]:
-        console.print(f"  {_node(error)}: error {error.error:.1e}, adds {error.added:.1e}")
+        own = f"error {error.error:.1e}, adds {error.added:.1e}"
+        effect = "" if error.effect is None else f"adds {error.effect:.1e} to the outputs; its own "
+        console.print(f"  {_node(error)}: {effect}{own}")
     if worst.non_finite:
         lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
         console.print(f"  {lost}: {_node(worst)}{_input_range(worst)}")

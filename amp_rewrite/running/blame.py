@@ -31,8 +31,9 @@ class NodeError:
     inputs, and `rounds` says whether the node makes such errors: it is half, and does more than to move
     values. `non_finite` counts values that are NaN or infinite in only one of the two, and is 0 if an input
     has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is finite
-    or was compared. `readers` are the consumers of the value. An unnamed node goes by the name of its first
-    output.
+    or was compared. `readers` are the consumers of the value. `effect` is the error of
+    the model's outputs that rounding at the node adds (tuning.effects); None where it was not measured. An
+    unnamed node goes by the name of its first output.
     """
 
     node: str
@@ -45,6 +46,7 @@ class NodeError:
     low: float | None
     high: float | None
     readers: tuple[str, ...]
+    effect: float | None = None
 
     def to_keep(self, names: Collection[str]) -> tuple[str, ...]:
         """The nodes among `names` to keep in float32: this node, and its consumers too if the value itself

@@ -51,10 +51,11 @@ def emulate(source: loading.ModelSource, *, late: bool = False) -> onnx.ModelPro
     Raises ModelError, also if an input or output cannot be cast: an optional of half below opset 16, or a
     sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean.
     """
-    return writing.to_proto(_emulation(source, late=arguments.flag("late", late)))
+    return writing.to_proto(emulation(source, late=arguments.flag("late", late)))
 
 
-def _emulation(source: loading.ModelSource, *, late: bool) -> loading.Loaded:
+def emulation(source: loading.ModelSource, *, late: bool = False) -> loading.Loaded:
+    """The model of `emulate`, to be edited further."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
     _Emulator(loaded.model, late=late).run()
@@ -67,7 +68,7 @@ def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) ->
     if device is Device.CUDA:
         yield model
         return
-    with runnable(_emulation(model, late=late)) as made:
+    with runnable(emulation(model, late=late)) as made:
         yield made
 
 

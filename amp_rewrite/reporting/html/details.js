@@ -177,6 +177,7 @@ const Details = (() => {
       ["relative error", found.error],
       ["added here", found.added],
     ];
+    if (found.effect) rows.unshift(["error of the outputs", found.effect]);
     if (found.non_finite) rows.push(["infinite or NaN", found.non_finite.toLocaleString("en")]);
     if (found.reads) rows.push(["input range", found.reads]);
     const title = isOneOfSeveral ? el("p", { class: "unit" }, name(found.value)) : null;

@@ -65,8 +65,8 @@ const Overview = (() => {
     return section("Nodes that add most error", el("ol", { class: "worst" }, ...items));
   }
 
-  function added({ added: error, non_finite: count }) {
-    const text = count ? `${count.toLocaleString("en")} not finite` : `adds ${error}`;
+  function added({ added: error, effect, non_finite: count }) {
+    const text = count ? `${count.toLocaleString("en")} not finite` : `adds ${effect || error}`;
     return el("span", { class: count ? "number bad" : "number" }, text);
   }
 

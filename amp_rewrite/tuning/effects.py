@@ -1,0 +1,95 @@
+"""What rounding at each node of a half model adds to the error of its outputs, by switches."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.model.traversal import graphs
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy import node_patterns
+from amp_rewrite.rewriting.cast_insertion import graph_of
+from amp_rewrite.running import emulation
+from amp_rewrite.running.blame import Blame, NodeError
+from amp_rewrite.running.sessions import Feeds, Runnable
+from amp_rewrite.tuning import sensitivity
+from amp_rewrite.tuning.sensitivity import Group
+from amp_rewrite.tuning.switched_model import switched_emulation
+from amp_rewrite.tuning.switched_session import SwitchedSession, opened
+
+MOST_RUNS, MOST_SECONDS = 64, 5.0
+"""Runs and seconds after which values that are not told apart share the error of their group."""
+
+_FITS = 0.01
+"""The share of the squared error that may be of values that are not told apart."""
+
+
+LARGEST = 1 << 30
+"""The bytes of a model above which effects are not measured: a session takes a copy of it."""
+
+
+def effects(original: Runnable, rewritten: Runnable, feeds: Feeds) -> Mapping[str, float] | None:
+    """The error of the outputs (Metrics.error) that rounding adds at nodes of the rewritten model, by their
+    names; what bodies round counts for the node that has them. Infinite where an output is lost. What rounds
+    stored values is not in it. It runs on the CPU, with half emulated; None for a model that is too large, or
+    does not run so.
+    """
+    emulated = emulation.emulation(rewritten)
+    if emulated.size > LARGEST:
+        return None
+    model, values = switched_emulation(emulated)
+    try:
+        with opened(original, model, (feeds,), 1.0) as session:
+            found = _by_value(session, len(values))
+    except (ModelError, FeedError):
+        return None
+    squared: defaultdict[str, float] = defaultdict(float)
+    owners = _owners(model.loaded.model.graph)
+    for value, error in zip(values, found, strict=True):
+        if node := owners.get(graph_of(value), value.producer()):
+            squared[node_patterns.pinned_as(node)] += error
+    return {name: math.sqrt(error) for name, error in squared.items()}
+
+
+def _by_value(session: SwitchedSession, count: int) -> list[float]:
+    """The squared error that each value adds."""
+    noise, end = session.squared(()), time.monotonic() + MOST_SECONDS
+
+    def added(sites: Sequence[int]) -> float:
+        return max(session.squared(sites) - noise, 0.0)
+
+    whole = added(range(count)) if count else 0.0
+    fits = whole * _FITS if math.isfinite(whole) else 0.0
+    groups = [Group(tuple(range(count)), whole)] if count else []
+    found = [0.0] * count
+    for group in sensitivity.split(groups, added, fits, _allowing(session, end)):
+        for site in group.sites:
+            found[site] = group.of_each
+    return found
+
+
+def _allowing(session: SwitchedSession, end: float) -> Callable[[], bool]:
+    return lambda: session.runs < MOST_RUNS and time.monotonic() < end
+
+
+def _owners(root: ir.Graph) -> dict[ir.Graph, ir.Node]:
+    """The nodes of the main graph that have bodies, by all graphs in them."""
+    return {inner: node for node in root for body in control_flow.bodies(node) for inner in graphs(body)}
+
+
+def ranked(blame: Blame, found: Mapping[str, float] | None) -> Blame:
+    """The blame with these effects, if any: the nodes in their descending order, what is lost before all."""
+    if found is None:
+        return blame
+    nodes = [replace(error, effect=found.get(error.node, 0.0)) for error in blame.nodes]
+    return replace(blame, nodes=tuple(sorted(nodes, key=_rank)))
+
+
+def _rank(error: NodeError) -> tuple[float, ...]:
+    return (-error.non_finite, -(error.effect or 0.0), not error.rounds, -error.added)
