@@ -12,6 +12,7 @@
     ├── ThreadError           the system starts no thread for a run
     ├── WorkerError           a worker of an executor ended before its work was done
     ├── OutputError           the result cannot be written
+    ├── CertificateError      the result is not proved to be the model, and is not written
     └── MissingPackageError   an optional package is needed and not installed
 
 Each prints as one line: where, what is wrong, and what would help.
@@ -114,6 +115,10 @@ class WorkerError(AmpRewriteError):
 
 class OutputError(AmpRewriteError):
     """The result cannot be written; an earlier file at its path is unchanged."""
+
+
+class CertificateError(AmpRewriteError):
+    """The result of a rewrite is not proved equal to its model: a fault of amp-rewrite's own."""
 
 
 class MissingPackageError(AmpRewriteError):

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import argument_checks, arguments
+from amp_rewrite import argument_checks, arguments, certified
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.held import Held
@@ -151,8 +151,9 @@ def rewrite(
     over the input itself only with `in_place`. `replay`, `seen`, `faint` and `first` decide as in
     `analyze`; `on_plan` gets the analysis when all is decided, before anything changes. `progress` is called
     with the name of each stage as it begins.
-    Raises ModelError, ListError, OptionError, PlanError and OutputError, and MissingPackageError for a
-    graphsurgeon graph without graphsurgeon.
+    Raises ModelError, ListError, OptionError, PlanError and OutputError, MissingPackageError for a
+    graphsurgeon graph without graphsurgeon, and with `Options.certify` CertificateError for a result that is
+    not proved, which is then not written.
     """
     argument_checks.check_types(source, options, replay, seen, faint)
     argument_checks.check_output(source, output, in_place=in_place)
@@ -175,7 +176,8 @@ def rewrite(
         placed = stages.run("edit", _edit, analysis)
         removed = stages.run("tidy", _tidy, analysis)
         warnings = stages.run("annotate", _annotate, analysis, placed)
-        made = stages.run("write", _write, analysis, source, target, changed)
+        proofs: certified.Proofs = []
+        made = stages.run("write", _write, analysis, source, target, changed, proofs)
         checked = stages.run("check", _check, analysis, source, made, changed)
     report = replace(
         analysis.report(),
@@ -184,6 +186,7 @@ def rewrite(
         warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings, *analysis.predicted),
         broken=checked.broken,
         size_after=made.size,
+        certificate=next(iter(proofs), None),
         seconds=stages.seconds,
     )
     return Result(made.model, report)
@@ -260,11 +263,21 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
 
 
 def _write(
-    analysis: Analysis, source: loading.ModelSource, target: Path | None, changed: bool
+    analysis: Analysis,
+    source: loading.ModelSource,
+    target: Path | None,
+    changed: bool,
+    proofs: certified.Proofs,
 ) -> writing.WrittenResult:
+    """Writes the result, proved where that is asked for; a file is proved before it is moved into place."""
     options = analysis.options
     return writing.write_result(
-        source, analysis.loaded, target, changed=changed, external_data=options.external_data
+        source,
+        analysis.loaded,
+        target,
+        changed=changed,
+        external_data=options.external_data,
+        proof=certified.proof(source, proofs) if options.certify else None,
     )
 
 

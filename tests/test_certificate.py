@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from amp_rewrite import Options, certify, rewrite
-from amp_rewrite.errors import ModelError
+from amp_rewrite import Options, certified, certify, rewrite
+from amp_rewrite.certificate.certificate import Certificate
+from amp_rewrite.errors import CertificateError, ModelError
 from tests.commands import failure, run
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -289,3 +291,89 @@ def test_the_command_proves_and_tells(tmp_path):
     assert "put the file beside the model" in failure("certify", paths["c"], paths["c"])
     onnx.save(with_file("../w.bin"), paths["c"])
     assert "outside the model's folder" in failure("certify", paths["c"], paths["c"])
+
+
+WIDE = """g (float[4,256] x) => (float[4,256] y) <float[256,256] w> { h = MatMul(x, w) y = Relu(h) }"""
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A model that becomes half."""
+    made = model(WIDE)
+    del made.graph.initializer[:]
+    weights = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path)
+    return path
+
+
+def test_the_main_job_proves_its_result(wide, tmp_path):
+    """The report and its JSON say what was proved."""
+    told = tmp_path / "r.json"
+    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify", "--json", told)
+    assert "proof    proved equal but for precision: 2 nodes, licences used: none" in done.stdout
+    assert json.loads(told.read_text())["certificate"]["nodes"] == 2
+
+
+def test_what_is_not_proved_is_not_written(wide, tmp_path, monkeypatch):
+    """One line, exit code 2, and no file; --no-certify writes it, and an older file stays as it was."""
+    out = tmp_path / "out.onnx"
+    out.write_bytes(b"old")
+
+    def only_itself(original, rewritten):
+        return Certificate(original == rewritten, 0, problem="they differ")
+
+    monkeypatch.setattr(certified, "certify", only_itself)
+    line = failure(wide, "-o", out, "--no-verify")
+    assert "not proved equal: they differ; please report this fault" in line
+    assert "--no-certify writes it all the same" in line
+    assert out.read_bytes() == b"old"
+    assert run(wide, "-o", out, "--no-verify", "--no-certify").exit_code == 0
+    assert certify(wide, out).proved
+    with pytest.raises(CertificateError, match="not proved"):
+        rewrite(wide.read_bytes(), Options(certify=True))
+
+
+@pytest.mark.parametrize("kind", ["path", "bytes", "proto"])
+def test_certify_as_an_option(wide, tmp_path, kind):
+    """From Python, a path, bytes and a ModelProto are proved where it is asked for."""
+    source = {"path": wide, "bytes": wide.read_bytes(), "proto": onnx.load(wide)}[kind]
+    given = {"output": tmp_path / "out.onnx"} if kind == "path" else {}
+    assert rewrite(source, Options(certify=True), **given).report.certificate.proved
+    assert rewrite(source, **given).report.certificate is None
+
+
+def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkeypatch):
+    """A model that the certificate does not understand says nothing of its rewrite."""
+    monkeypatch.setattr(certified, "certify", lambda *_: Certificate(False, 0, problem="what is this"))
+    out = tmp_path / "out.onnx"
+    assert run(wide, "-o", out, "--no-verify").exit_code == 0
+    assert out.exists()
+
+
+def test_external_data_is_proved_where_it_lies(wide, tmp_path):
+    """Weights in files beside both models are read from there, of the result before it is in place."""
+    onnx.save(onnx.load(wide), wide, save_as_external_data=True, location="w.bin", size_threshold=0)
+    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify")
+    assert "proved equal but for precision: 2 nodes" in done.stdout
+    link = tmp_path / "elsewhere" / "link.onnx"
+    link.parent.mkdir()
+    link.symlink_to(wide)
+    (link.parent / "w.bin").symlink_to(tmp_path / "w.bin")
+    assert certify(link, tmp_path / "out.onnx").proved
+
+
+OPERATOR_OF_OTHERS = """<ir_version: 8, opset_import: ["": 17, "other": 1]>
+    g (float[4,256] x) => (float[4,256] y) { h = other.Op(x) k = %s z = Add(h, x) y = Sub(z, k) }"""
+
+
+def test_what_nobody_knows_is_a_float_where_it_is_read_as_one():
+    """The type of an operator of others is that of what stands beside its output."""
+    plain = parser.parse_model(OPERATOR_OF_OTHERS % "Exp(x)")
+    cast = onnx.ModelProto.FromString(plain.SerializeToString())
+    cast.graph.node.insert(1, helper.make_node("Cast", ["h"], ["h16"], to=10))
+    cast.graph.node[3].input[0] = "h16"
+    assert certify(plain, cast).proved
+    cast.graph.node[1].attribute[0].i = TensorProto.INT32
+    assert not certify(plain, cast).proved

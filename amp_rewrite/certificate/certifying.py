@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
@@ -15,6 +14,7 @@ from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 _MOST_NODES = 1 << 20
@@ -50,7 +50,7 @@ def _numbered(source: Any) -> Numbered:
         raise ModelError("nests bodies too deeply", where=where, remedy=EXPORT_AGAIN) from error
 
 
-def _number(model: ModelProto, folder: Path | None) -> Numbered:
+def _number(model: ModelProto, folder: Folder | None) -> Numbered:
     functions = calls.of(model)
     if functions and calls.size(model, functions) > _MOST_NODES:
         problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"

@@ -23,9 +23,16 @@ def problem(original: Numbered, rewritten: Numbered) -> str:
         if names[0] != names[1]:
             return f"the {what} {_listed(names[0])} are {_listed(names[1])}"
         for one, other in zip(before, after, strict=True):
-            if _interface(one.type) != _interface(other.type):
+            if _is_believed(original, one) and _interface(one.type) != _interface(other.type):
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
     return ""
+
+
+def _is_believed(model: Numbered, info: Any) -> bool:
+    """Whether the type that a model declares is there, and is not contradicted by what makes the value."""
+    declared = value_kinds.of_type(info.type)
+    made = next((model.kinds[number] for name, number in model.outputs if name == info.name), None)
+    return declared is not None and made in (None, declared)
 
 
 def _inputs(model: Numbered) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import AttributeProto, TensorProto
 
-from amp_rewrite.certificate import attributes, intervals
+from amp_rewrite.certificate import attributes, intervals, versions
 from amp_rewrite.certificate.attribute_comparison import differing
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import MISSING, Node
@@ -44,7 +44,8 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
         shift, made = after.inputs[2], after
     else:
         raise DifferentError(_NO_NORM)
-    if made.version != product.version or len(made.inputs) < 2 or differing(proof, product, made):
+    is_same = made.version == product.version or versions.same(product, made.version, proof.ranks.of)
+    if not is_same or len(made.inputs) < 2 or differing(proof, product, made):
         raise DifferentError("the product is another")
     weight = _weight(proof, product)
     view = _view(product, weight)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from onnx import AttributeProto, ModelProto
 
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import Kind
 
 MISSING = 0
@@ -81,7 +81,7 @@ class Numbered:
     """
 
     proto: ModelProto
-    folder: Path | None
+    folder: Folder | None
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, defs, numpy_helper
 
-from amp_rewrite.certificate import attributes, bodies, calls, order, value_kinds
+from amp_rewrite.certificate import attributes, bodies, calls, deduced_kinds, order, value_kinds
 from amp_rewrite.certificate.numbered import MISSING, Body, Bound, Node, Numbered, Scope
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
@@ -20,7 +20,7 @@ Step = Generator["Step", Any, Any]
 _CAST, _CONSTANT = ("", "Cast"), ("", "Constant")
 
 
-def number(model: ModelProto, folder: Path | None, functions: calls.Functions) -> Numbered:
+def number(model: ModelProto, folder: Folder | None, functions: calls.Functions) -> Numbered:
     """The values of a model whose calls of these functions are taken apart.
 
     Raises ModelError for a value that is not defined, defined twice, or that depends on itself.
@@ -44,11 +44,11 @@ class _Numbering:
         fixed = (
             {t.name for t in graph.initializer} if made.proto.ir_version < _OVERRIDABLE else frozenset[str]()
         )
+        defaults = {t.name: value_kinds.of_element(t.data_type) for t in graph.initializer}
         for info in graph.input:
             if info.name not in fixed:
-                made.inputs[info.name] = self._root.names[info.name] = made.add(
-                    info.name, None, value_kinds.of_type(info.type)
-                )
+                kind = value_kinds.of_type(info.type) or defaults.get(info.name)
+                made.inputs[info.name] = self._root.names[info.name] = made.add(info.name, None, kind)
         _run(self._graph(graph, self._root))
         made.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
         return made
@@ -116,26 +116,23 @@ class _Numbering:
 
     def _node(self, row: order.Row, scope: Scope) -> None:
         proto, operator, read, first, count = row
-        made = self._made
+        made, version = self._made, scope.versions.get(operator[0], 1)
         inputs = self._inputs(read, scope)
-        node = Node(proto, operator, scope.versions.get(operator[0], 1), inputs, first, count, scope, None)
-        rules = value_kinds.rules(*operator, node.version, count)
-        for port in range(count):
-            made.makers[first + port] = node
-            made.kinds[first + port] = self._kind(rules[port], node, first + port)
+        kinds = [made.kinds[value] for value in inputs]
+        if None in kinds:
+            deduced_kinds.deduce(made, operator, version, inputs)
+        node = Node(proto, operator, version, inputs, first, count, scope, None)
+        for number, rule in enumerate(value_kinds.rules(*operator, version, count), start=first):
+            made.makers[number] = node
+            made.kinds[number] = self._kind(rule, node, number, kinds)
         if operator == _CAST and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
             made.roots[first] = inputs[0]
 
-    def _kind(self, rule: value_kinds.Rule | None, node: Node, number: int) -> Kind:
-        made = self._made
-        if rule is None:
-            return made.declared.get(made.names[number])
-        if rule[0] == "typed":
+    def _kind(self, rule: value_kinds.Rule | None, node: Node, number: int, kinds: Sequence[Kind]) -> Kind:
+        if rule is not None and rule[0] == "typed":
             return self._typed(rule[1], node)
-        if rule[0] == "kind":
-            return rule[1]
-        found = value_kinds.applied(rule, [made.kinds[value] for value in node.inputs])
-        return made.declared.get(made.names[number]) if found is None else found
+        found = value_kinds.applied(rule, kinds)
+        return self._made.declared.get(self._made.names[number]) if found is None else found
 
     def _typed(self, rule: tuple[str, int | None, int | None], node: Node) -> Kind:
         name, like, default = rule
@@ -176,7 +173,7 @@ class _Numbering:
                 found.append((yield self._body(name, graph, held.scope, node)))
         if node is None or not found:
             return
-        node.bodies = found
+        node.bodies = sorted(found, key=lambda body: body.attribute)
         kinds = bodies.results(node, [[self._made.kinds[value] for value in body.outputs] for body in found])
         for port, kind in enumerate(kinds[: node.count]):
             self._made.kinds[node.first + port] = kind
@@ -231,13 +228,8 @@ def _constant(given: Mapping[str, Bound]) -> Any:
             return attribute.sparse_tensor
         if name in _SCALARS:
             field, dtype = _SCALARS[name]
-            return numpy_helper.from_array(np.array(_of(attribute, field), dtype))
+            return numpy_helper.from_array(np.array(getattr(attribute, field), dtype))
     raise ModelError("has a Constant without a value", remedy=EXPORT_AGAIN)
-
-
-def _of(attribute: AttributeProto, field: str) -> Any:
-    held = getattr(attribute, field)
-    return held if field in ("f", "i", "s") else list(held)
 
 
 _SCALARS: Mapping[str, tuple[str, Any]] = {

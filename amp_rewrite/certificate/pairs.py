@@ -31,6 +31,7 @@ class Proof:
     def __init__(self, original: Numbered, rewritten: Numbered) -> None:
         self.original, self.rewritten = original, rewritten
         self.uses: Counter[Licence] = Counter()
+        self._half: int | None = None
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten)
 
     def same_kind(self, left: int, right: int) -> None:
@@ -48,6 +49,9 @@ class Proof:
         """Counts what a comparison used; raises DifferentError where it failed."""
         if found.problem:
             raise DifferentError(found.problem, None if at is None else (*at, ""))
+        if found.half is not None and self._half not in (None, found.half):
+            raise DifferentError("values are stored in two half types", None if at is None else (*at, ""))
+        self._half = found.half or self._half
         self.uses.update(found.uses)
 
     def made(self, number: int, operator: str) -> Node:

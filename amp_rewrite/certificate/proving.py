@@ -17,6 +17,7 @@ from amp_rewrite.certificate.certificate import Certificate, Licence, Place
 from amp_rewrite.certificate.folded import Folded
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.value_kinds import FLOAT
 
 _Rule = Callable[[Proof, Node, int], Sequence[Pair]]
 
@@ -89,10 +90,17 @@ class Proving(Proof):
             return
         if right in b.stored:
             self._stored(left, right, output)
+        elif a.kinds[left] == FLOAT and second is not None and self._is_float_cast(second):
+            self._push([(left, second.inputs[0])], output)
         elif first is not None and first.operator in _LICENSED:
             self._push(_LICENSED[first.operator](self, first, right), output)
         else:
             raise DifferentError("the two are not the same")
+
+    def _is_float_cast(self, node: Node) -> bool:
+        """Whether a node casts to a float what is a float by the original alone."""
+        kinds = self.rewritten.kinds
+        return node.operator == ("", "Cast") and kinds[node.first] == FLOAT and kinds[node.inputs[0]] is None
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
         """Compares two nodes of one operator; False where they are of two."""

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 
@@ -17,7 +18,7 @@ Source = str | os.PathLike[str] | bytes | ModelProto
 """A path, serialised bytes, or a ModelProto."""
 
 
-def read(source: Any) -> tuple[ModelProto, Path | None, str]:
+def read(source: Any) -> tuple[ModelProto, Folder | None, str]:
     """A model, the folder of its data files, None where that is not known, and where it comes from.
 
     Raises ModelError for what is missing, truncated, or no model.
@@ -28,7 +29,7 @@ def read(source: Any) -> tuple[ModelProto, Path | None, str]:
         return _parsed(lambda: source, "the given bytes"), None, "the given bytes"
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        return _parsed(lambda: reading.read(path), str(path)), path.resolve().parent, str(path)
+        return _parsed(lambda: reading.read(path), str(path)), Folder.of(path), str(path)
     raise ModelError(f"{type(source).__name__} is not a model", remedy="give a path, bytes, or a ModelProto")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.tensors import Array
+from amp_rewrite.certificate.tensors import Array, Folder
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 
@@ -23,15 +23,16 @@ class Held:
     """A tensor, dense or sparse, and the folder that its file is in."""
 
     tensor: Any
-    folder: Path | None
+    folder: Folder | None
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What is wrong with a value, empty if nothing is; and how often what was used."""
+    """What is wrong with a value, empty if nothing is; what was used how often; the half type it became."""
 
     problem: str = ""
     uses: Counter[Licence] = field(default_factory=Counter[Licence])
+    half: int | None = None
 
 
 _HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
@@ -46,6 +47,8 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
     if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
         same = type(a) is type(b) and _sparse(original) == _sparse(rewritten)
         return Comparison("" if same else "the sparse values differ")
+    if _identical(a, b):
+        return Comparison()
     before, after = tensors.dims(a), tensors.dims(b)
     if after != before and not (
         rank and after[-len(before) :] == before and set(after[: -len(before)]) <= {1}
@@ -60,7 +63,7 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
             for t in (a.data_type, b.data_type)
         ]
         return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
-    found = Comparison()
+    found = Comparison(half=b.data_type if a.data_type == _FLOAT and b.data_type in _HALVES else None)
     pairs = zip(tensors.blocks(a, original.folder), tensors.blocks(b, rewritten.folder), strict=True)
     for at, (old, new) in enumerate(pairs):
         wrong = check(old, new, found.uses)
@@ -69,6 +72,14 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
             found.problem = f"element {at * tensors.BLOCK + place:,} was {old[place]}, and is {new[place]}"
             break
     return found
+
+
+def _identical(a: TensorProto, b: TensorProto) -> bool:
+    """Whether small tensors are stored alike: most are, and this is quick."""
+    if a.data_type != b.data_type or not a.HasField("raw_data") or not b.HasField("raw_data"):
+        return False
+    dims = a.dims
+    return prod(dims) <= tensors.BLOCK and dims == b.dims and a.raw_data == b.raw_data
 
 
 def compare_array(expected: Array, rewritten: Held) -> Comparison:
@@ -153,11 +164,13 @@ def _rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int 
         clamped = differs & _clamped(old, half) & (given == fill)
         uses[Licence.CLAMPED] += int(clamped.sum())
         differs &= ~clamped & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
-    infinite = np.abs(old) > half.largest
+    infinite = (given & _WITHOUT_SIGN) == wanted.dtype.type(np.inf).view(np.uint16)
     if infinite.any():
-        infinite &= np.isfinite(old) & np.isinf(new.astype(np.float32))
-        uses[Licence.OVERFLOWED] += int(infinite.sum())
+        uses[Licence.OVERFLOWED] += int((infinite & np.isfinite(old)).sum())
     return _first(differs)
+
+
+_WITHOUT_SIGN = np.uint16(0x7FFF)
 
 
 def _widened(old: Array, new: Array, uses: Counter[Licence]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,19 @@ _PACKED = frozenset(
 """Element types of less than a byte."""
 
 
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where a model lies, by the path that it was read from, and where the file itself does."""
+
+    path: Path
+    roots: frozenset[Path]
+
+    @classmethod
+    def of(cls, model: Path) -> Folder:
+        """The folder of a model file; where that is a link, the data may lie beside it or beside the file."""
+        return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)))
+
+
 def dims(tensor: TensorProto) -> tuple[int, ...]:
     """The shape of a tensor; ModelError for a negative size."""
     found = tuple(tensor.dims)
@@ -35,7 +49,7 @@ def dims(tensor: TensorProto) -> tuple[int, ...]:
     return found
 
 
-def blocks(tensor: TensorProto, folder: Path | None) -> Iterator[Array]:
+def blocks(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
     """The elements of a tensor of numbers, in order; those of less than a byte as they are packed in a file.
 
     Raises ModelError where they cannot be read, or are not as many as the shape says.
@@ -47,7 +61,7 @@ def blocks(tensor: TensorProto, folder: Path | None) -> Iterator[Array]:
     yield from (flat[at : at + BLOCK] for at in range(0, flat.size, BLOCK))
 
 
-def whole(tensor: TensorProto, folder: Path | None) -> Array:
+def whole(tensor: TensorProto, folder: Folder | None) -> Array:
     """All elements in their shape; ModelError as `blocks`."""
     parts = [*blocks(tensor, folder)]
     shape = dims(tensor)
@@ -82,7 +96,7 @@ def _internal(tensor: TensorProto) -> Array:
     return flat
 
 
-def _external(tensor: TensorProto, folder: Path | None) -> Iterator[Array]:
+def _external(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
     dtype, count = _dtype(tensor), prod(dims(tensor))
     if tensor.data_type in _PACKED:
         bits = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize and 4
@@ -105,16 +119,16 @@ def _external(tensor: TensorProto, folder: Path | None) -> Iterator[Array]:
         ) from error
 
 
-def _place(tensor: TensorProto, location: str, folder: Path | None) -> Path:
+def _place(tensor: TensorProto, location: str, folder: Folder | None) -> Path:
     """The file of an external tensor, which is in the folder of the model."""
     if folder is None:
         problem = "keeps tensors in files, and does not say in which folder"
         raise ModelError(problem, remedy="give its path, or load it with its external data")
     try:
-        place, root = (folder / location).resolve(), folder.resolve()
+        place = (folder.path / location).resolve()
     except (OSError, ValueError) as error:
         raise _damaged(tensor, "names a file that cannot be") from error
-    if root not in place.parents:
+    if folder.roots.isdisjoint(place.parents):
         raise _damaged(tensor, "would lie outside the model's folder")
     return place
 

@@ -15,6 +15,7 @@ FLAGS = {
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "infer", "clear", "deny")},
     "Options.io=HALF": "--io half",
     "Options.external_data=NEVER": "--external-data never",
+    "Options.certify=False": "--no-certify",
     "Options.fold": "--no-fold",
     "Options.free": "--no-free",
     "Options.gate": "--gate",

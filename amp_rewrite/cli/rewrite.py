@@ -54,6 +54,7 @@ from amp_rewrite.running.inputs.feeds import Data
 @json_flag("report")
 @external_data_flag
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
+@click.option("--no-certify", is_flag=True, help="Write the result even if it is not proved to be the model.")
 @click.option(
     "--observe",
     type=click.Choice([policy.value for policy in ObservePolicy]),
@@ -86,6 +87,7 @@ def rewrite(
     json_: Path | None,
     external_data: ExternalData,
     no_check: bool,
+    no_certify: bool,
     observe: str,
     no_metadata: bool,
     no_verify: bool,
@@ -115,7 +117,11 @@ def rewrite(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
             options=replace(
-                asked.options, check=not no_check, metadata=not no_metadata, external_data=external_data
+                asked.options,
+                check=not no_check,
+                certify=not no_certify,
+                metadata=not no_metadata,
+                external_data=external_data,
             ),
             replay=asked.replay,
             seen=seen,

@@ -69,6 +69,7 @@ def beside_a_plan(options: Options) -> Options:
     """What a plan does not decide; of declared ranges the report speaks."""
     return Options(
         check=options.check,
+        certify=options.certify,
         metadata=options.metadata,
         external_data=options.external_data,
         ranges=options.ranges,

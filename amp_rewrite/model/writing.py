@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 
 Checkable = onnx.ModelProto | bytes | str
 """What onnx's checker accepts: a model, its bytes, or its path (with external data, only a path)."""
+
+Proof = Callable[[Any], None]
+"""What is called with a result, a path, bytes or a ModelProto, before anybody has it."""
 
 _AS_IN_SOURCE = ExternalData()
 
@@ -50,14 +53,18 @@ def write_result(
     *,
     changed: bool,
     external_data: ExternalData = _AS_IN_SOURCE,
+    proof: Proof | None = None,
 ) -> WrittenResult:
     """The loaded model as the kind that `source` is; an unchanged model as a copy of the source.
 
-    The result for a path is written to `target`. Raises OutputError when that fails, and for a model that is
-    too large.
+    The result for a path is written to `target`. `proof` is called with a result that changed, a file before
+    it is moved into place, and what it raises prevents that. Raises OutputError when that fails, and for a
+    model that is too large.
     """
     if isinstance(source, (str, os.PathLike)) and target is not None:
-        return _write_file(Path(source), loaded, target, external_data, changed=changed)
+        return _write_file(
+            Path(source), loaded, target, external_data, proof if changed else None, changed=changed
+        )
     if not changed:
         return WrittenResult(_copied(source), loaded.size, "")
     if isinstance(source, ir.Model):
@@ -66,9 +73,16 @@ def write_result(
     proto = to_proto(loaded)
     if isinstance(source, bytes):
         data = proto.SerializeToString()
+        _prove(proof, data)
         return WrittenResult(data, len(data), data)
+    _prove(proof, proto)
     result = proto if isinstance(source, onnx.ModelProto) else surgeon().import_onnx(proto)
     return WrittenResult(result, proto.ByteSize(), proto)
+
+
+def _prove(proof: Proof | None, result: Any) -> None:
+    if proof is not None:
+        proof(result)
 
 
 def _copied(source: Any) -> Any:
@@ -82,7 +96,13 @@ def _copied(source: Any) -> Any:
 
 
 def _write_file(
-    source: Path, loaded: Loaded, target: Path, external_data: ExternalData, *, changed: bool
+    source: Path,
+    loaded: Loaded,
+    target: Path,
+    external_data: ExternalData,
+    proof: Proof | None,
+    *,
+    changed: bool,
 ) -> WrittenResult:
     if not changed and not loaded.external and not _is_external(loaded, external_data):
         with open_file(source) as file:
@@ -91,7 +111,7 @@ def _write_file(
             written = _publish(stage, data, (), loaded.files)
         return WrittenResult(target, len(data), "", written.warnings)
     in_use = loaded.external if source != target else frozenset[Path]()
-    written = save(loaded, target, external_data, in_use)
+    written = save(loaded, target, external_data, in_use, proof)
     beside = external.size_of(loaded.model) if external.KEY in written.data else 0
     return WrittenResult(target, beside + len(written.data), str(target), written.warnings)
 
@@ -149,6 +169,7 @@ def save(
     path: Path,
     asked: ExternalData = _AS_IN_SOURCE,
     in_use: frozenset[Path] = frozenset[Path](),
+    proof: Proof | None = None,
 ) -> WrittenModel:
     """Writes a model to a file in one step: it is complete or not there.
 
@@ -166,7 +187,7 @@ def save(
             names = external_data_writing.write(loaded.model, stage, asked.largest)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
-        return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use)
+        return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use, proof)
 
 
 @contextlib.contextmanager
@@ -185,9 +206,11 @@ def _publish(
     names: Sequence[str],
     read: Sequence[SourceFile],
     in_use: frozenset[Path] = frozenset[Path](),
+    proof: Proof | None = None,
 ) -> WrittenModel:
     """Moves a model and its data files into place, after checking that no file that was read has changed."""
     (stage.files / stage.target.name).write_bytes(data)
+    _prove(proof, stage.files / stage.target.name)
     file_identity.check(read)
     with locking.held(stage.target.parent):
         obsolete = obsolete_data_files.find(stage.target, in_use)

@@ -104,8 +104,9 @@ class Options:
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
     BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
-    check the result, `metadata` leaves the decisions in the metadata of the result. `external_data` says
-    where a result that is a file keeps its weights.
+    check the result, `certify` proves that the result is the model but for precision, and writes no other
+    (a path, bytes or a ModelProto; the command does it by default), `metadata` leaves the decisions in the
+    metadata of the result. `external_data` says where a result that is a file keeps its weights.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -132,6 +133,7 @@ class Options:
     ranges: Ranges
     free: bool
     keep_softmax: bool
+    certify: bool
 
     def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
         self,
@@ -154,6 +156,7 @@ class Options:
         ranges: Ranges | None = None,
         free: bool = True,
         keep_softmax: bool = False,
+        certify: bool = False,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
@@ -174,6 +177,7 @@ class Options:
         hold("gate", arguments.flag("Options.gate", gate))
         hold("free", arguments.flag("Options.free", free))
         hold("keep_softmax", arguments.flag("Options.keep_softmax", keep_softmax))
+        hold("certify", arguments.flag("Options.certify", certify))
         hold("ranges", declared_ranges.checked("Options.ranges", ranges))
 
     @property

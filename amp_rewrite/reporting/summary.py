@@ -37,6 +37,8 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield from _found_by_runs(report)
     for text in form_sentences.summary(report.form_changes):
         yield SummaryLine("form", text)
+    if report.certificate is not None:
+        yield SummaryLine("proof", str(report.certificate))
     yield from match_lines(report.matched)
     for warning in report.warnings:
         yield SummaryLine("warning", warning)

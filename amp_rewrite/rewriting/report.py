@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds.unit_ranges import RangeCounts
+from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.prediction import Prediction
@@ -47,8 +48,8 @@ class Report:
     the outputs, `freed` those that are half because bounds prove that they fit into it, whatever the list
     says; `faint` are the outputs whose last products are float32, each with the error that rounding it alone
     makes, and `matched` counts the nodes that match each pin, and each operator moved to another list.
-    `broken` are faults of the result (if there is one, the tool has failed), `warnings` what the user should
-    know.
+    `certificate` proves the result; None where nothing changed, or that was not asked for. `broken` are
+    faults of the result (if there is one, the tool has failed), `warnings` what the user should know.
     """
 
     half: str
@@ -64,6 +65,7 @@ class Report:
     faint: dict[str, float] = field(default_factory=dict[str, float])
     freed: int = 0
     ranges: RangeCounts | None = None
+    certificate: Certificate | None = None
     prediction: Prediction | None = None
     gated: bool = False
     form_changes: tuple[FormChange, ...] = ()
@@ -88,6 +90,7 @@ class Report:
         return (
             asdict(self)
             | plain
+            | {"certificate": self.certificate and self.certificate.to_json()}
             | {"ranges": ranges, "prediction": self.prediction and self.prediction.to_json()}
         )
 

@@ -1,0 +1,49 @@
+"""The proof of a result before it stands where it was asked for."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from amp_rewrite.certificate.certificate import Certificate
+from amp_rewrite.certificate.certifying import certify
+from amp_rewrite.errors import CertificateError, ModelError
+
+Proofs = list[Certificate]
+"""The certificate of a result, once there is one."""
+
+
+def proof(source: Any, found: Proofs) -> Callable[[Any], None] | None:
+    """What proves a result, a path, bytes or a ModelProto, to be `source` but for precision, and adds the
+    certificate to `found`.
+
+    It raises CertificateError for a result that is not proved. None for a source that is no protobuf.
+    """
+    if not isinstance(source, (str, os.PathLike, bytes, onnx.ModelProto)):
+        return None
+    return functools.partial(_prove, source, found)
+
+
+def _certified(source: Any, result: Any) -> Certificate:
+    try:
+        return certify(source, result)
+    except ModelError as error:
+        return Certificate(False, 0, problem=error.problem)
+
+
+def _prove(source: Any, found: Proofs, result: str | Path | bytes | onnx.ModelProto) -> None:
+    certificate = _certified(source, result)
+    if not certificate.proved and not _certified(source, source).proved:
+        return  # what cannot be proved equal to itself says nothing of a rewrite
+    if not certificate.proved:
+        raise CertificateError(
+            f"the result is {certificate}",
+            where=str(source) if isinstance(source, (str, os.PathLike)) else "the given model",
+            remedy="please report this fault of amp-rewrite; `Options.certify=False` writes it all the same",
+        )
+    found.append(certificate)
