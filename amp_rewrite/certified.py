@@ -34,6 +34,8 @@ def _certified(source: Any, result: Any) -> Certificate:
         return certify(source, result)
     except ModelError as error:
         return Certificate(False, 0, problem=error.problem)
+    except Exception as error:  # a fault of the proof proves nothing, and must not hide where it is
+        return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")
 
 
 def _prove(source: Any, found: Proofs, result: str | Path | bytes | onnx.ModelProto) -> None:

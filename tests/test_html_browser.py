@@ -205,7 +205,7 @@ def test_the_overview_has_the_verdict_and_the_numbers(browser, demo_report):
         assert "PASS: verified against the original" in text
         assert "44 in float16, 6 in float32" in text
         assert shown.page.locator("#overview .coverage .row").count() > 5
-        assert shown.page.locator("#overview svg").count() == 2
+        assert shown.page.locator("#overview svg").count() == 3
         for heading in ("Summary", "Coverage", "Verification", "Nodes that add most error"):
             assert heading in text
 

@@ -13,7 +13,8 @@ ORDER = """
     numerics certificate onnx_types policy model flops
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
-    argument_checks certified pipeline training restoring explanation_sources tuning rewrite_and_verify mending
+    argument_checks certified pipeline training restoring
+    explanation_sources tuning rewrite_and_verify mending
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {

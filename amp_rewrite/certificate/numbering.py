@@ -134,7 +134,7 @@ class _Numbering:
         found = value_kinds.applied(rule, kinds)
         return self._made.declared.get(self._made.names[number]) if found is None else found
 
-    def _typed(self, rule: tuple[str, int | None, int | None], node: Node) -> Kind:
+    def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
         said = attributes.of(node).get(name)
         if said is not None:

@@ -46,7 +46,7 @@ Rule = tuple[str, Any]
 a `kind`, or the kind that a `typed` attribute gives.
 """
 
-TYPED: Mapping[tuple[str, str], tuple[str, int | None, int | None]] = {
+TYPED: Mapping[tuple[str, str], tuple[str, int | None, Kind]] = {
     ("", "Cast"): ("to", None, None),
     ("", "BitCast"): ("to", None, None),
     ("", "ConstantOfShape"): ("value", None, FLOAT),
@@ -62,7 +62,7 @@ TYPED: Mapping[tuple[str, str], tuple[str, int | None, int | None]] = {
     ("", "HammingWindow"): ("output_datatype", None, FLOAT),
     ("", "HannWindow"): ("output_datatype", None, FLOAT),
     ("", "DequantizeLinear"): ("output_dtype", 1, None),
-    ("", "SequenceEmpty"): ("dtype", None, FLOAT),
+    ("", "SequenceEmpty"): ("dtype", None, (SEQUENCE, FLOAT)),
 }
 """Operators whose output has the type that an attribute gives; without it, that of an input or a default."""
 
