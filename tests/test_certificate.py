@@ -377,3 +377,27 @@ def test_what_nobody_knows_is_a_float_where_it_is_read_as_one():
     assert certify(plain, cast).proved
     cast.graph.node[1].attribute[0].i = TensorProto.INT32
     assert not certify(plain, cast).proved
+
+
+def test_a_rank_is_known_behind_operators_that_keep_it():
+    """A Softmax over rows means the same at opset 13, though nobody declares that they are rows."""
+    text = """<ir_version: 7, opset_import: ["" : {}]> g (float[n, 4] x, float[4, 4] w, float[4] b) => (y)
+        {{ a = Gemm (x, w, b) c = {} (a) y = Softmax (c) }}"""
+    pairs = [
+        [parser.parse_model(text.format(opset, name)) for opset in (9, 13)] for name in ("Relu", "Shape")
+    ]
+    assert certify(*pairs[0]).proved
+    assert not certify(*pairs[1]).proved
+
+
+def test_an_empty_sequence_of_half_is_one_of_float32():
+    """Which its default type is."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) <int64 i = {0}> {
+        s = SequenceEmpty () t = SequenceInsert (s, x) y = SequenceAt (t, i) }"""
+    half = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) <int64 i = {0}> {
+        h = Cast <to = 10> (x) s = SequenceEmpty <dtype = 10> () t = SequenceInsert (s, h)
+        z = SequenceAt (t, i) y = Cast <to = 1> (z) }"""
+    assert certify(parser.parse_model(text), parser.parse_model(half)).proved
+    assert not certify(
+        parser.parse_model(text), parser.parse_model(half.replace("dtype = 10", "dtype = 7"))
+    ).proved

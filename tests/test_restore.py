@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto
 
 import amp_rewrite
+from amp_rewrite.demo import network
 from amp_rewrite.errors import ModelError, OptionError, OutputError
 from amp_rewrite.policy.options import Level, Options
 from tests.commands import failure, run
@@ -190,3 +191,20 @@ def test_bad_input_is_one_line(tmp_path):
     with pytest.raises((ModelError, OutputError)):
         amp_rewrite.restore(path, output=tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["broken.onnx", "m.onnx"]
+
+
+def test_there_and_back_is_proved(tmp_path):
+    """A rewritten model that is restored is the original but for precision; another model is not."""
+    source, half, back = (tmp_path / f"{name}.onnx" for name in ("demo", "half", "back"))
+    onnx.save(network(), source)
+    amp_rewrite.rewrite(source, output=half)
+    amp_rewrite.restore(half, output=back)
+    found = amp_rewrite.certify(source, back)
+    assert found.proved, found
+    assert "restored" in str(found.to_json())
+    changed = onnx.load(back)
+    weight = next(t for t in changed.graph.initializer if t.name == "loop_weight")
+    array = onnx.numpy_helper.to_array(weight).copy()
+    array.flat[3] = np.nextafter(array.flat[3], np.float32(9))
+    weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+    assert not amp_rewrite.certify(onnx.load(source), changed).proved

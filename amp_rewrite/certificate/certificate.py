@@ -13,7 +13,8 @@ class Licence(enum.Enum):
     use is proved on its own.
 
     CLAMPED: finite stored values beyond the range of half are its fill value of their sign. OVERFLOWED: they
-    are infinite, as rounding makes them. WIDENED: values stored in half are stored in float32. TYPED: an
+    are infinite, as rounding makes them. WIDENED: values stored in half are stored in float32. RESTORED: all
+    elements of a float32 value are as rounding to half and widening makes them. TYPED: an
     attribute gives an output another float type. IO_TYPES: an input or output of the model has another float
     type. INLINED: nodes of a function stand in place of its call. FUSED_CONV: a FusedConv is its parts.
     OPSET: an operator is of another version, which means the same. FOLDED: a value that depends on stored
@@ -25,6 +26,7 @@ class Licence(enum.Enum):
     CLAMPED = "clamped"
     OVERFLOWED = "overflowed"
     WIDENED = "widened"
+    RESTORED = "restored"
     TYPED = "typed"
     IO_TYPES = "io types"
     INLINED = "inlined"

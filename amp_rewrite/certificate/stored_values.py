@@ -144,11 +144,19 @@ def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None
         if not (differs & ~clamped).any():
             uses[Licence.CLAMPED] += int(differs.sum())
             return None
-    return (
-        _first(differs & ~_clamped(old, FLOAT16))
-        if (differs & ~_clamped(old, FLOAT16)).any()
-        else _first(differs)
-    )
+    if any(_is_restored(old, new, half) for half in (FLOAT16, BFLOAT16)):
+        uses[Licence.RESTORED] += 1
+        return None
+    within = differs & ~_clamped(old, FLOAT16)
+    return _first(within if within.any() else differs)
+
+
+def _is_restored(old: Array, new: Array, half: Half) -> bool:
+    """Whether every element is what rounding to half, or clamping to it, and widening makes of it."""
+    with np.errstate(all="ignore"):
+        given = new.astype(half.numpy)
+    exact = (given.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
+    return bool(exact.all()) and _rounded(old, given, Counter(), half) is None
 
 
 def _clamped(old: Array, half: Half) -> Array:
