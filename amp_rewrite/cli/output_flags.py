@@ -1,4 +1,4 @@
-"""The flags `--external-data` and `--json`: where a result keeps its weights, and where a report goes."""
+"""The flags `--output`, `--external-data` and `--json`: where a result, its weights and a report go."""
 
 from __future__ import annotations
 
@@ -43,3 +43,14 @@ external_data_flag: Any = click.option(
 def json_flag(what: str) -> Flag:
     """The flag `--json FILE`; the command gets the path, or None, as `json_`."""
     return click.option("--json", "json_", type=WRITTEN, metavar="FILE", help=f"Write the {what} as JSON.")
+
+
+def output_flag(default: str) -> Flag:
+    """The flag `--output FILE`; `default` is the name that its help gives for a result without one."""
+    return click.option(
+        "-o",
+        "--output",
+        type=WRITTEN,
+        metavar="FILE",
+        help=f"Where to write; {default} beside the model if not given.",
+    )

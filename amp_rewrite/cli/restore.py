@@ -9,9 +9,9 @@ import click
 from amp_rewrite.cli import exit_codes, metric_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.flag_builders import PATH
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import AmpRewriteError
@@ -28,13 +28,7 @@ from amp_rewrite.running.verdict import Verdict
 
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
-@click.option(
-    "-o",
-    "--output",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Where to write; MODEL_fp32.onnx beside the model if not given.",
-)
+@output_flag("MODEL_fp32.onnx")
 @click.option(
     "--io",
     type=click.Choice(["keep", "float"]),

@@ -13,8 +13,8 @@ from amp_rewrite.cli import device_hint, exit_codes
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag
+from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.train_flags import ScaleFlags, scale_flags, spec_flags
 from amp_rewrite.console import Console
@@ -31,13 +31,7 @@ from amp_rewrite.training.casting import Implementation
 
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
-@click.option(
-    "-o",
-    "--output",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.",
-)
+@output_flag("MODEL_fp16.onnx (or _bf16)")
 @spec_flags
 @click.option(
     "--state-suffix",

@@ -19,7 +19,7 @@ from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, original
 from amp_rewrite.cli.tuning_step import Tuning
@@ -50,13 +50,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
 
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
-@click.option(
-    "-o",
-    "--output",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Where to write; MODEL_fp16.onnx (or _bf16) beside the model if not given.",
-)
+@output_flag("MODEL_fp16.onnx (or _bf16)")
 @click.option(
     "--max-error",
     type=float,
