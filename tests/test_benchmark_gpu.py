@@ -135,15 +135,17 @@ def test_a_peer_that_fails_says_why(modules, tmp_path):
 
 @pytest.mark.slow
 def test_the_script_runs_without_a_gpu(modules, tmp_path, capsys):
-    """Every network has rows for float32, for us, and for onnxruntime's converter; one table comes last."""
+    """Networks have rows for float32, for us, and for onnxruntime's converter; one table comes last."""
     path, kernels = tmp_path / "g.json", tmp_path / "k.json"
-    quick = ["--small", "--provider", "cpu", "--seconds", "0"]
+    some = ("resnet50", "gpt2_past", "lstm")
+    networks = [word for name in some for word in ("--network", name)]
+    quick = ["--small", "--provider", "cpu", "--seconds", "0", *networks]
     modules["gpu"].main([*quick, "--json", str(path), "--kernels", str(kernels)])
     made = json.loads(path.read_text())
     assert made["small"] is True
     assert {"date", "device", "onnxruntime", "python"} <= made.keys()
     rows = {(row["network"], row["model"]): row for row in made["rows"]}
-    assert len({network for network, _ in rows}) == len(NETWORKS)
+    assert len({network for network, _ in rows}) == len(some)
     for (_, model), row in rows.items():
         if model.startswith("amp-rewrite"):
             assert row["problem"] == ""

@@ -29,7 +29,7 @@ KINDS = {
     "several": ("--external-data", "600kB"),
     "in place": ("--in-place",),
 }
-KILLED, FULL = 15, 4
+KILLED, FULL = 12, 3
 """Runs of each kind."""
 
 
