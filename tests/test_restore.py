@@ -190,6 +190,9 @@ def test_bad_input_is_one_line(tmp_path):
         amp_rewrite.restore(model(MIXED), output="a.onnx")
     with pytest.raises((ModelError, OutputError)):
         amp_rewrite.restore(path, output=tmp_path)
+    (tmp_path / "m_fp32.onnx").symlink_to("elsewhere.onnx")  # which the user has not named
+    assert "is a link at the default output path" in failure("restore", path)
+    (tmp_path / "m_fp32.onnx").unlink()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["broken.onnx", "m.onnx"]
 
 

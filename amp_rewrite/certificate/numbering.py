@@ -95,8 +95,7 @@ class _Numbering:
                     if name in names:
                         raise ModelError(f"defines '{name}' twice", remedy=EXPORT_AGAIN)
                     names[name] = number
-            domain = proto.domain
-            operator = ("" if domain == "ai.onnx" else domain, proto.op_type)
+            operator = (calls.canonical(proto.domain), proto.op_type)
             rows.append((proto, operator, list(proto.input), first, len(outputs)))
         return rows
 

@@ -66,9 +66,8 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
     found = Comparison(half=b.data_type if a.data_type == _FLOAT and b.data_type in _HALVES else None)
     pairs = zip(tensors.blocks(a, original.folder), tensors.blocks(b, rewritten.folder), strict=True)
     for at, (old, new) in enumerate(pairs):
-        wrong = check(old, new, found.uses)
-        if wrong is not None:
-            place, _ = wrong, None
+        place = check(old, new, found.uses)
+        if place is not None:
             found.problem = f"element {at * tensors.BLOCK + place:,} was {old[place]}, and is {new[place]}"
             break
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -125,7 +124,7 @@ def rewrite(
             comparing=comparing,
             required=require_verify,
             limit=limit,
-            on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
+            on_plan=partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,
             tuning=Tuning(),
         )

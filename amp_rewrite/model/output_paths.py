@@ -36,11 +36,24 @@ def choose(
         )
     if in_place:
         return given
-    target = Path(output) if output is not None else default(given, options.half)
+    remedy = "choose another place, or use `in_place=True`"
+    return beside(given, output, default(given, options.half), remedy)
+
+
+def beside(
+    given: Path,
+    output: str | os.PathLike[str] | None,
+    unnamed: Path,
+    remedy: str = "choose another place",
+) -> Path:
+    """The output path for a model that stays: `unnamed` where none was given.
+
+    Raises OptionError, with this remedy, where it is the model itself, and OutputError where no file can be
+    written.
+    """
+    target = Path(output) if output is not None else unnamed
     if is_same(target, given):
-        raise OptionError(
-            f"{target} is the input itself", remedy="choose another place, or use `in_place=True`"
-        )
+        raise OptionError(f"{target} is the input itself", remedy=remedy)
     if output is None and target.is_symlink():  # the user has not named it
         raise OutputError(
             "is a link at the default output path", where=target, remedy="name a place with `output`"

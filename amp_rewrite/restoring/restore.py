@@ -9,7 +9,6 @@ from typing import Any
 
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.errors import OptionError
-from amp_rewrite.files import destination
 from amp_rewrite.model import inlining, loading, output_paths, writing
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.onnx_types import worker
@@ -80,7 +79,7 @@ def restore(
         made = writing.write_result(
             model, loaded, target, changed=True, external_data=external_data or ExternalData()
         )
-        nodes = sum(1 for _ in loaded.model.graph)
+        nodes = len(loaded.model.graph)
         checked = result_checks.validate(made.checkable, lambda: writing.checkable(model), nodes)
     told = (*loaded.warnings, *([kept] if kept else ()), *made.warnings, *checked.warnings)
     return Restored(made.model, edited, loaded.size, made.size, checked.broken, told)
@@ -98,11 +97,8 @@ def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | Non
     given = Path(model)
     with loading.open_file(given):  # raises ModelError
         pass
-    target = arguments.path("output", output) if output is not None else default(given)
-    if output_paths.is_same(target, given):
-        raise OptionError(f"{target} is the input itself", remedy="choose another place")
-    destination.resolve(target)
-    return target
+    named = arguments.path("output", output) if output is not None else None
+    return output_paths.beside(given, named, default(given))
 
 
 def default(path: Path) -> Path:
