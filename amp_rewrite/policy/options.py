@@ -25,6 +25,11 @@ class Level(enum.Enum):
 
     DEFAULT: the rules as they are. TENSOR_CORES_ONLY: only what is on the allow list. TREAT_INFER_AS_DENY:
     INFER is DENY. UNSAFE_FORCE_ALL: whatever the types allow, whatever becomes of the numbers.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(level="tensor-cores-only").level
+        <Level.TENSOR_CORES_ONLY: 'tensor-cores-only'>
     """
 
     DEFAULT = "default"
@@ -34,7 +39,13 @@ class Level(enum.Enum):
 
 
 class IOTypes(enum.Enum):
-    """Which type the model's float32 inputs and outputs have afterwards: KEEP theirs, or HALF."""
+    """Which type the model's float32 inputs and outputs have afterwards: KEEP theirs, or HALF.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(io="half").io
+        <IOTypes.HALF: 'half'>
+    """
 
     KEEP = "keep"
     HALF = "half"
@@ -44,6 +55,11 @@ class Beside(enum.Enum):
     """When a result that is a file has its weights in files beside it.
 
     AUTO: where the model had, and where one file cannot hold them (2 GiB). ALWAYS. NEVER.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(external_data="always").external_data.beside
+        <Beside.ALWAYS: 'always'>
     """
 
     AUTO = "auto"
@@ -57,6 +73,11 @@ class ExternalData:
 
     With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
     `beside` may be given by its value. Raises OptionError for what is neither, or no size.
+
+    Examples:
+        >>> from amp_rewrite.options import ExternalData
+        >>> ExternalData(largest=2 * 10**9).beside
+        <Beside.AUTO: 'auto'>
     """
 
     beside: Beside
@@ -75,6 +96,11 @@ class Pins:
     """Nodes that the user decides, by name or by a regular expression that matches the whole name.
 
     Each is one text or several. Raises OptionError for anything else.
+
+    Examples:
+        >>> from amp_rewrite import Pins
+        >>> Pins(keep_full=["head_.*", "rms_div"], force_half="gelu_erf").keep_full
+        ('head_.*', 'rms_div')
     """
 
     keep_full: tuple[str, ...]
@@ -112,6 +138,16 @@ class Options:
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
     of a file, `keep_io` as one name or several. Raises OptionError, which names the field, for anything
     else, and ListError for a list that is not there or is wrong.
+
+    Examples:
+        >>> from amp_rewrite import Options, Pins
+        >>> options = Options(half="bfloat16", io="half", pins=Pins(keep_full="head_.*"))
+        >>> options.half.name, options.io
+        ('bfloat16', <IOTypes.HALF: 'half'>)
+        >>> Options(half="float8")
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.OptionError: Options.half: 'float8' is not one of float16, bfloat16
     """
 
     half: Half
@@ -211,7 +247,13 @@ class Options:
         )
 
     def operator_lists(self) -> OpLists:
-        """The lists to go by; ListError when a shipped one is damaged."""
+        """The lists to go by; ListError when a shipped one is damaged.
+
+        Examples:
+            >>> from amp_rewrite import Options
+            >>> Options(half="bfloat16").operator_lists().name
+            'bfloat16'
+        """
         return self.lists or load(SHIPPED_FOR[self.half.name])
 
 
