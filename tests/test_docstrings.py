@@ -39,9 +39,14 @@ def place(found):
 
 
 PUBLIC = dict(public())
+PROCESSES = ("amp_rewrite.zoo.run.rewrite_zoo", "amp_rewrite.placement.placing.place")
+"""Examples that start processes, and take seconds."""
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in PROCESSES else name for name in PUBLIC],
+)
 def test_the_example_holds(name, monkeypatch, tmp_path):
     """Whoever looks something up finds an example, and sees what it prints."""
     pytest.importorskip("onnxruntime")

@@ -128,7 +128,7 @@ def tune(
     Examples:
         >>> from amp_rewrite import rewrite, tune
         >>> from amp_rewrite.demo import feeds, network
-        >>> tuned = tune(network(), [feeds(seed) for seed in range(2)], max_error=1e-3)
+        >>> tuned = tune(network(), feeds(), max_error=1e-3)
         >>> rewrite(network(), replay=tuned.plan).report.nodes.half
         44
     """
