@@ -64,6 +64,18 @@ def test_tuning_has_a_row_for_the_model(zoo):
     assert "\n| demo | " in page
 
 
+def test_comparison_has_a_row_for_each_tool_that_is_there(zoo):
+    """Without other environments these are ours and onnxruntime's; each has totals and an error."""
+    run("comparison.py", zoo, "--markdown", zoo / "out.md")
+    page = (zoo / "out.md").read_text()
+    assert "1 models of at most 20 MB" in page.replace("\n", " ")
+    totals, _, errors = page.partition("## Errors, model by model")
+    assert "| amp-rewrite | 1 | 1 | 1 | 1 | 1 | 1 |" in totals
+    assert "\n| onnxruntime | " in totals
+    (row,) = [line for line in errors.splitlines() if line.startswith("| demo |")]
+    assert float(row.split("|")[2]) < 1e-3
+
+
 def test_a_folder_without_models_is_said(tmp_path):
     """In one line, not as a traceback."""
     refused = run("coverage.py", tmp_path, check=False)
