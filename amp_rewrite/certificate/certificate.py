@@ -59,6 +59,13 @@ class Certificate:
 
     `nodes` counts the pairs of nodes that were proved equal, and `licences` the uses of each licence. Where
     nothing was proved, `problem` says why, and `place` where.
+
+    Examples:
+        >>> from amp_rewrite import certify, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> proof = certify(network(), rewrite(network()).model)
+        >>> proof.proved, proof.nodes
+        (True, 49)
     """
 
     proved: bool
@@ -83,7 +90,14 @@ class Certificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The same as plain data.
+
+        Examples:
+            >>> from amp_rewrite import certify
+            >>> from amp_rewrite.demo import network
+            >>> certify(network(), network()).to_json()["proved"]
+            True
+        """
         place = self.place
         return {
             "proved": self.proved,

@@ -26,6 +26,14 @@ def certify(original: reading.Source, rewritten: reading.Source) -> Certificate:
 
     Both are paths, bytes, or ModelProtos. Only Casts between float32, float16 and bfloat16, stored values
     rounded to half, and what Licence names may differ. Raises ModelError for what is no valid model.
+
+    Examples:
+        >>> from amp_rewrite import certify, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> certify(network(), rewrite(network()).model).proved
+        True
+        >>> certify(network(), network(seed=1)).problem
+        'element 0 was -0.16635707020759583, and is 0.07106806337833405'
     """
     with _collecting_later():
         before, after = _numbered(original), _numbered(rewritten)

@@ -47,6 +47,15 @@ def emulate(source: loading.ModelSource, *, late: bool = False) -> onnx.ModelPro
 
     Raises ModelError, also if an input or output cannot be cast: an optional of half below opset 16, or a
     sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean.
+
+    Examples:
+        >>> import onnxruntime
+        >>> from amp_rewrite import emulate, rewrite
+        >>> from amp_rewrite.demo import feeds, network
+        >>> emulated = emulate(rewrite(network()).model)
+        >>> session = onnxruntime.InferenceSession(emulated.SerializeToString())
+        >>> session.run(None, feeds())[0].dtype
+        dtype('float32')
     """
     return writing.to_proto(emulation(source, late=arguments.flag("late", late)))
 

@@ -32,6 +32,13 @@ _FIXED_OPSET, _DYNAMIC_OPSET = 7, 9
 class ScaleBorders:
     """The names of the inputs and outputs that a loss scale added: the pairs of its state, None where it has
     none, and the output that says whether all gradients were finite, None where nothing asks.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import insert_loss_scale
+        >>> borders = insert_loss_scale(train_step()).step.borders
+        >>> borders.scale, borders.finite
+        (Pair(input='loss_scale', output='loss_scale.new'), 'grads_finite')
     """
 
     scale: Pair | None = None
@@ -48,6 +55,13 @@ class ScaledStep:
     pairs of state that a skipped step cannot keep, and `without_gradient` those that depend on no gradient,
     as running statistics do. `guessed` names what of the spec only the dataflow says, and `seed` is the
     scaled seed. `products` counts the products of the backward pass.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import insert_loss_scale
+        >>> step = insert_loss_scale(train_step()).step
+        >>> step.frontier, step.products
+        (('w2_grad', 'w1_grad'), 3)
     """
 
     spec: TrainSpec
@@ -63,7 +77,14 @@ class ScaledStep:
     products: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The same as plain data.
+
+        Examples:
+            >>> from amp_rewrite.demo import train_step
+            >>> from amp_rewrite.training import insert_loss_scale
+            >>> insert_loss_scale(train_step()).step.to_json()["scale_state"]["good_steps"]
+            ['good_steps', 'good_steps.new']
+        """
         return {
             "spec": self.spec.to_json(),
             "guessed": list(self.guessed),
