@@ -226,7 +226,7 @@ def _decide(
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
     kept = stages.run("insert", first, loaded.model) if first is not None else {}
-    prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
+    prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
     facts = stages.run("analyse", gather, prepared, options, seen, faint, kept)
     proven = stages.run("bound", _bound, prepared.model, facts, options) if replay is None else None
     if proven is not None:

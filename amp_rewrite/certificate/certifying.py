@@ -9,9 +9,9 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amp_rewrite.certificate import calls, interfaces, numbering, reading
-from amp_rewrite.certificate.certificate import Certificate
-from amp_rewrite.certificate.numbered import Numbered
+from amp_rewrite.certificate import calls, interfaces, loss_scale, numbering, reading
+from amp_rewrite.certificate.certificate import Certificate, Place
+from amp_rewrite.certificate.numbered import MISSING, Numbered
 from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
 from amp_rewrite.certificate.tensors import Folder
@@ -37,14 +37,18 @@ def certify(original: reading.Source, rewritten: reading.Source) -> Certificate:
     """
     with _collecting_later():
         before, after = _numbered(original), _numbered(rewritten)
-        problem = interfaces.problem(before, after)
-        if problem:
-            return Certificate(False, 0, problem=problem)
-        proving = Proving(before, after)
         try:
+            plain, uses = loss_scale.take_out(before, after)
+            problem = interfaces.problem(before, plain)
+            if problem:
+                return Certificate(False, 0, problem=problem)
+            proving = Proving(before, plain)
+            proving.uses.update(uses)
             interfaces.assume(proving)
         except DifferentError as found:
-            return Certificate(False, 0, problem=found.problem)
+            left, right, name = found.at or (MISSING, MISSING, "")
+            place = Place(name, before.told(left), after.told(right)) if right != MISSING else None
+            return Certificate(False, 0, problem=found.problem, place=place)
         return proving.run()
 
 
