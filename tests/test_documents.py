@@ -44,7 +44,7 @@ def run(*command, folder, check=True):
     )
 
 
-@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"]))
+@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"], PAGES["benchmarks.md"]))
 def test_a_python_block_runs(block, tmp_path):
     """Every Python block runs as it is, with warnings as errors."""
     run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
