@@ -46,9 +46,11 @@ def verify(
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
-    On CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it. Exit code 1
-    when a tolerance is broken, names, types or shapes differ, or there is nothing finite to compare.
+    On CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it, or with
+    --provider webgpu in half arithmetic. Exit code 1 when a tolerance is broken, names, types or shapes
+    differ, or there is nothing finite to compare.
     """
+    comparing.refuse_missing()
     for path in (original, rewritten):
         loading.load(path)  # for error messages of ours rather than onnxruntime's
     with shown_progress(), limit.running():

@@ -84,7 +84,7 @@ def blame(original: Runnable, rewritten: Runnable, feeds: Feeds, *, device: Devi
     `InstrumentedModel` raises.
     """
     where = device or sessions.best_device()
-    before = InstrumentedModel(original, where)
+    before = InstrumentedModel(original, sessions.reference(where))
     with emulated(rewritten, where) as runnable:
         after = InstrumentedModel(runnable, where)
         shared = _shared(before, after)

@@ -61,8 +61,8 @@ def emulation(source: loading.ModelSource, *, late: bool = False) -> loading.Loa
 
 @contextlib.contextmanager
 def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) -> Generator[sessions.Runnable]:
-    """The model to run in place of a half model: itself on CUDA, its emulation on the CPU."""
-    if device is Device.CUDA:
+    """The model to run in place of a half model: its emulation on the CPU, itself where half is computed."""
+    if device is not Device.CPU:
         yield model
         return
     with runnable(emulation(model, late=late)) as made:
