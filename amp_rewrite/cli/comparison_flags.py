@@ -11,6 +11,7 @@ from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import grouped, repeatable
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.metric_flags import Judging, metric_flag
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.running import run_arguments, verification
 from amp_rewrite.running.blame import blame
@@ -44,11 +45,15 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFlags:
-    """What judges a comparison, on what, and whether nodes are blamed even if the verdict is good."""
+    """What judges a comparison, on what, and whether nodes are blamed even if the verdict is good.
+
+    `accumulate` says how sums of half are emulated: as those of the target.
+    """
 
     judging: Judging
     provider: str | None
     per_node: bool
+    accumulate: Accumulation = Accumulation.FLOAT
 
     def refuse_missing(self) -> None:
         """OptionError or MissingPackageError, before anything is done, for a provider that does not work."""
@@ -71,6 +76,7 @@ class ComparisonFlags:
                 self.judging.metrics,
                 io=io,
                 device=self.provider,
+                accumulate=self.accumulate,
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -82,7 +88,7 @@ class ComparisonFlags:
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
         first = next(iter(feeds.feeds(original, of_source(data, verdict.inputs))))
-        blamed = blame(original, rewritten, first, device=verdict.witness)
+        blamed = blame(original, rewritten, first, device=verdict.witness, accumulate=self.accumulate)
         if self.per_node:
             blamed = effects.ranked(blamed, effects.effects(original, rewritten, first))
         return replace(verdict, blame=blamed)

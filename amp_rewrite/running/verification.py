@@ -12,6 +12,7 @@ from typing import Any
 from amp_rewrite import arguments
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import half_types, judging, own_metrics, run_arguments, sessions, signatures, webgpu
@@ -35,6 +36,7 @@ def verify(
     *,
     io: IOTypes | str = IOTypes.KEEP,
     device: Device | str | None = None,
+    accumulate: Accumulation | str = Accumulation.FLOAT,
     inputs: InputSource = FROM_CALLER,
     timeout: float | None = None,
     metrics: Metric | MetricFunction | Iterable[Metric | MetricFunction] = (),
@@ -45,6 +47,7 @@ def verify(
     `samples` is one sample or an iterable of samples, and `inputs` is their source. With `io` "half", float32
     inputs and outputs may be half in the rewritten model. `device` is "cuda", "cpu" or "webgpu"; by default
     CUDA if it works. On WebGPU the rewritten model runs in half arithmetic, against float32 on the CPU.
+    Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half" (`emulate`).
     `metrics` are your own, functions or `Metric`s with bounds; one that raises or returns no number
     fails the verdict, which says so.
 
@@ -58,9 +61,12 @@ def verify(
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
     own = own_metrics.several(metrics)
+    sums = arguments.choice("accumulate", accumulate, Accumulation)
     trial = Trial(run_arguments.samples(samples), inputs)
     with TimeLimit(timeout).running():
-        return verify_trials(original, rewritten, (trial,), bounds, own, io=io, device=device)
+        return verify_trials(
+            original, rewritten, (trial,), bounds, own, io=io, device=device, accumulate=sums
+        )
 
 
 def verify_trials(
@@ -72,6 +78,7 @@ def verify_trials(
     *,
     io: IOTypes = IOTypes.KEEP,
     device: Device | str | None = None,
+    accumulate: Accumulation = Accumulation.FLOAT,
 ) -> Verdict:
     """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
@@ -80,9 +87,11 @@ def verify_trials(
     began = time.perf_counter()
     before = sessions.open_session(models[0], reference)
     source = trials[0].source if before.get_inputs() else FROM_CALLER
-    blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source, witness=where)
+    blank = Verdict(
+        outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
+    )
     try:
-        with emulated(models[1], where, late=True) as runnable:
+        with emulated(models[1], where, late=True, accumulate=accumulate) as runnable:
             after = _open_rewritten(runnable, where)
             if where is Device.WEBGPU:
                 blank = replace(blank, how=f"{blank.how}, {webgpu.placed(after)} there")
@@ -101,6 +110,11 @@ def _open_rewritten(model: Runnable, device: Device) -> Any:
         return sessions.open_session(model, device)
     except ModelError as error:
         raise RewrittenRunError(error) from error
+
+
+def _how(device: Device, accumulate: Accumulation) -> str:
+    sums = ", sums too" if device is Device.CPU and accumulate is Accumulation.HALF else ""
+    return f"{_HOW[device]}{sums}"
 
 
 _HOW = {
