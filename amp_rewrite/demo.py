@@ -147,10 +147,50 @@ WEIGHT_SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 
+TRAIN_STEP = """
+<ir_version: 8, opset_import: ["" : 18], producer_name: "amp-rewrite demo">
+train_step (float[8, 4] x, float[8, 3] y, float lr, float[4, 16] w1, float[16, 3] w2)
+  => (float loss, float[4, 16] w1_new, float[16, 3] w2_new)
+<float zero = {0.0}, float scale = {0.083333336}, float loss_grad = {1.0}>
+{
+  # Forward: two layers and the mean squared error
+  hidden = MatMul (x, w1)
+  active = Relu (hidden)
+  guess = MatMul (active, w2)
+  off = Sub (guess, y)
+  squared = Mul (off, off)
+  loss = ReduceMean <keepdims = 0> (squared)
+
+  # Backward, from loss_grad on
+  off_grad = Mul (off, scale)
+  guess_grad = Mul (off_grad, loss_grad)
+  active_t = Transpose <perm = [1, 0]> (active)
+  w2_grad = MatMul (active_t, guess_grad)
+  w2_t = Transpose <perm = [1, 0]> (w2)
+  active_grad = MatMul (guess_grad, w2_t)
+  is_active = Greater (active, zero)
+  hidden_grad = Where (is_active, active_grad, zero)
+  x_t = Transpose <perm = [1, 0]> (x)
+  w1_grad = MatMul (x_t, hidden_grad)
+
+  # Gradient descent
+  w1_step = Mul (lr, w1_grad)
+  w1_new = Sub (w1, w1_step)
+  w2_step = Mul (lr, w2_grad)
+  w2_new = Sub (w2, w2_step)
+}
+"""
+
+
 def network(seed: int = 0) -> onnx.ModelProto:
     """The network, from `image` [batch, 3, 32, 32] to `probabilities` [batch, 10], float32.
 
     The same seed gives the same bytes.
+
+    Examples:
+        >>> from amp_rewrite.demo import network
+        >>> [output.name for output in network().graph.output]
+        ['probabilities']
     """
     model = onnx.parser.parse_model(NETWORK)
     for name, array in _weights(np.random.default_rng(seed)):
@@ -158,8 +198,25 @@ def network(seed: int = 0) -> onnx.ModelProto:
     return model
 
 
+def train_step() -> onnx.ModelProto:
+    """A train step of two layers: the loss, and the weights after a step of gradient descent, float32.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> [value.name for value in train_step().graph.output]
+        ['loss', 'w1_new', 'w2_new']
+    """
+    return onnx.parser.parse_model(TRAIN_STEP)
+
+
 def feeds(seed: int = 0) -> dict[str, Array]:
-    """Two noise images: `image`, float32 [2, 3, 32, 32], mean 0, standard deviation 1."""
+    """Two noise images: `image`, float32 [2, 3, 32, 32], mean 0, standard deviation 1.
+
+    Examples:
+        >>> from amp_rewrite.demo import feeds
+        >>> feeds()["image"].shape
+        (2, 3, 32, 32)
+    """
     rng = np.random.default_rng(seed)
     return {"image": rng.standard_normal((2, 3, 32, 32), dtype=np.float32)}
 

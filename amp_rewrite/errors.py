@@ -43,6 +43,15 @@ class AmpRewriteError(Exception):
     """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`).
 
     `str` gives one line, escaped for printing; the three parts are not escaped.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> from amp_rewrite.errors import AmpRewriteError
+        >>> try:
+        ...     Options(half="float8")
+        ... except AmpRewriteError as error:
+        ...     print(error.problem)
+        'float8' is not one of float16, bfloat16
     """
 
     def __init__(self, problem: str, *, where: str | Path = "", remedy: str = "") -> None:
@@ -68,15 +77,40 @@ def _copied(kind: type[AmpRewriteError], fields: dict[str, Any]) -> AmpRewriteEr
 
 
 class ModelError(AmpRewriteError):
-    """The model cannot be read, or is not valid."""
+    """The model cannot be read, or is not valid.
+
+    Examples:
+        >>> from amp_rewrite import rewrite
+        >>> rewrite("missing.onnx")
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.ModelError: missing.onnx: there is no such file; check the path
+    """
 
 
 class SpecError(ModelError):
-    """The model is no train step, or what of it is the loss, the seed or the state is not clear."""
+    """The model is no train step, or what of it is the loss, the seed or the state is not clear.
+
+    Examples:
+        >>> from amp_rewrite.demo import network
+        >>> from amp_rewrite.training import find_spec
+        >>> find_spec(network())
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.SpecError: no train step: no output is a floating-point scalar ...
+    """
 
 
 class ListError(AmpRewriteError):
-    """An operator list is wrong. `line` counts from 1; 0 means the list as a whole."""
+    """An operator list is wrong. `line` counts from 1; 0 means the list as a whole.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(lists="defaults")
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.ListError: defaults: there is no such list; did you mean ...
+    """
 
     def __init__(self, problem: str, *, file: str | Path = "", line: int = 0, remedy: str = "") -> None:
         self.file = str(file)
@@ -86,43 +120,116 @@ class ListError(AmpRewriteError):
 
 
 class OptionError(AmpRewriteError):
-    """Options that contradict each other, or that name what the model does not have."""
+    """Options that contradict each other, or that name what the model does not have.
+
+    Examples:
+        >>> from amp_rewrite import Pins, Options, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> rewrite(network(), Options(pins=Pins(keep_full="no_such_node")))
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.OptionError: `Pins.keep_full` no_such_node matches no node that ...
+    """
 
 
 class PlanError(AmpRewriteError):
-    """A saved plan that cannot be read, or that was made for another model."""
+    """A saved plan that cannot be read, or that was made for another model.
+
+    Examples:
+        >>> from amp_rewrite.rewriting import plan_files
+        >>> plan_files.parse("{}", "plan.json")
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.PlanError: plan.json: is not a valid plan (it has no 'format'); ...
+    """
 
 
 class FeedError(AmpRewriteError):
-    """Inputs that do not fit the model that is to run."""
+    """Inputs that do not fit the model that is to run.
+
+    Examples:
+        >>> from amp_rewrite import tune
+        >>> from amp_rewrite.demo import network
+        >>> tune(network(), [])
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.FeedError: there is no sample to run; give one with `samples`
+    """
 
 
 class RunError(FeedError):
-    """A run that failed on inputs whose names, types and shapes fit the model."""
+    """A run that failed on inputs whose names, types and shapes fit the model.
+
+    Examples:
+        >>> from amp_rewrite import observe
+        >>> from amp_rewrite.demo import network
+        >>> observe(network(), {"picture": 0})
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.RunError: sample 1: the run failed (Required inputs (['image']) ...
+    """
 
 
 class TimeLimitError(AmpRewriteError):
-    """Running the models took longer than the user allowed."""
+    """Running the models took longer than the user allowed.
+
+    Examples:
+        >>> from amp_rewrite.errors import TimeLimitError
+        >>> str(TimeLimitError("running took more than 5 s", remedy="give more time"))
+        'running took more than 5 s; give more time'
+    """
 
 
 class ThreadError(AmpRewriteError):
-    """The system does not start another thread, on which a model would run."""
+    """The system does not start another thread, on which a model would run.
+
+    Examples:
+        >>> from amp_rewrite.errors import ThreadError
+        >>> str(ThreadError("no further thread can be started"))
+        'no further thread can be started'
+    """
 
 
 class WorkerError(AmpRewriteError):
-    """A worker of an executor ended, or could not do its work; what it would have returned is not known."""
+    """A worker of an executor ended, or could not do its work; what it would have returned is not known.
+
+    Examples:
+        >>> from amp_rewrite.errors import WorkerError
+        >>> str(WorkerError("a worker ended", remedy="start it again"))
+        'a worker ended; start it again'
+    """
 
 
 class OutputError(AmpRewriteError):
-    """The result cannot be written; an earlier file at its path is unchanged."""
+    """The result cannot be written; an earlier file at its path is unchanged.
+
+    Examples:
+        >>> from amp_rewrite import Observed
+        >>> Observed("of a model", 64, {}).save("no/such/folder/seen.json")
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.OutputError: no/such/folder/seen.json: cannot be written: there ...
+    """
 
 
 class CertificateError(AmpRewriteError):
-    """The result of a rewrite is not proved equal to its model: a fault of amp-rewrite's own."""
+    """The result of a rewrite is not proved equal to its model: a fault of amp-rewrite's own.
+
+    Examples:
+        >>> from amp_rewrite.errors import CertificateError
+        >>> str(CertificateError("not proved equal to the model"))
+        'not proved equal to the model'
+    """
 
 
 class MissingPackageError(AmpRewriteError):
-    """An optional package is needed: `package`, which the extra `extra` of amp-rewrite installs."""
+    """An optional package is needed: `package`, which the extra `extra` of amp-rewrite installs.
+
+    Examples:
+        >>> from amp_rewrite.errors import MissingPackageError
+        >>> str(MissingPackageError("onnxruntime", extra="cpu", purpose="a comparison"))
+        "a comparison needs the package onnxruntime; install it with: pip install 'amp-rewrite[cpu]'"
+    """
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:
         self.package = package

@@ -13,6 +13,13 @@ class AmpPass(ir.passes.FunctionalPass):
 
     Raises OptionError for `options` of another type, and when called what `amp_rewrite.rewrite` raises;
     onnx-ir's `Sequential` wraps that in a PassError.
+
+    Examples:
+        >>> import onnx_ir
+        >>> from amp_rewrite import AmpPass
+        >>> from amp_rewrite.demo import network
+        >>> AmpPass()(onnx_ir.from_proto(network())).modified
+        True
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -22,7 +29,15 @@ class AmpPass(ir.passes.FunctionalPass):
         self.options = options
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """The rewritten model, and whether anything changed."""
+        """The rewritten model, and whether anything changed.
+
+        Examples:
+            >>> import onnx_ir
+            >>> from amp_rewrite import AmpPass, Options
+            >>> from amp_rewrite.demo import network
+            >>> AmpPass(Options(half="bfloat16")).call(onnx_ir.from_proto(network())).modified
+            True
+        """
         arguments.instance("model", model, ir.Model, "give an onnx_ir.Model")
         result = pipeline.rewrite(model, self.options)
         return ir.passes.PassResult(result.model, modified=result.report.changed)

@@ -51,6 +51,13 @@ class Result(Generic[M]):
     """A rewritten model, of the kind that was given, and the report on it.
 
     For a path, `model` is the path that was written, as a Path.
+
+    Examples:
+        >>> from amp_rewrite import rewrite
+        >>> from amp_rewrite.demo import network
+        >>> result = rewrite(network())
+        >>> type(result.model).__name__, result.report.nodes.half
+        ('ModelProto', 44)
     """
 
     model: M
@@ -76,6 +83,12 @@ def analyze(
     model when it is loaded, and returns evidence for what it holds in float32, by the names of values.
     `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
+
+    Examples:
+        >>> from amp_rewrite import analyze
+        >>> from amp_rewrite.demo import network
+        >>> analyze(network()).report().nodes.full
+        6
     """
     argument_checks.check_types(source, options, replay, seen, faint)
     arguments.function("progress", progress)
@@ -154,6 +167,13 @@ def rewrite(
     Raises ModelError, ListError, OptionError, PlanError and OutputError, MissingPackageError for a
     graphsurgeon graph without graphsurgeon, and with `Options.certify` CertificateError for a result that is
     not proved, which is then not written.
+
+    Examples:
+        >>> from amp_rewrite import Options, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> result = rewrite(network(), Options(half="bfloat16"))
+        >>> result.report.nodes, result.report.casts_added
+        (NodeCounts(half=33, mixed=0, full=17, other=1), 6)
     """
     argument_checks.check_types(source, options, replay, seen, faint)
     argument_checks.check_output(source, output, in_place=in_place)
@@ -206,7 +226,7 @@ def _decide(
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
     kept = stages.run("insert", first, loaded.model) if first is not None else {}
-    prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form)
+    prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
     facts = stages.run("analyse", gather, prepared, options, seen, faint, kept)
     proven = stages.run("bound", _bound, prepared.model, facts, options) if replay is None else None
     if proven is not None:

@@ -38,6 +38,22 @@ def assert_coverage(
     operators. `dims` gives sizes for open dimensions; others count as 1. A share may fall below that in the
     file `baseline` by `tolerance` (default 0.01). Raises AssertionError with each violated rule and the nodes
     that violate it, ModelError for an invalid model, and OptionError for an invalid rule or no rule.
+
+    Examples:
+        >>> from amp_rewrite import rewrite
+        >>> from amp_rewrite.demo import network
+        >>> from amp_rewrite.testing import assert_coverage
+        >>> model = rewrite(network()).model
+        >>> assert_coverage(model, min_flops=0.9, require={"Conv": 1.0}).nodes.half
+        44
+        >>> assert_coverage(model, max_casts=1)
+        Traceback (most recent call last):
+            ...
+        AssertionError: max-casts 1: 4 Casts between half and float32
+            image__float16
+            thought__float32
+            unscaled__float16
+            logits__float32
     """
     __tracebackhide__ = True
     rules = CoverageRules(

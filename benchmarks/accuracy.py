@@ -1,18 +1,15 @@
 """Errors of real models under emulation, as a table: every model of a folder, rewritten at the defaults.
 
-    python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md
+    python benchmarks/accuracy.py FOLDER --markdown docs/accuracy.md
 
-FOLDER is any folder of models with an `index.json`: a list with, for each model, `name`, `file` (its path in
-FOLDER) and `runs` (whether onnxruntime runs it; the others are left out). TOOLS contains a module
-`model_feeds.py` with `feeds(entry, folder)`, which makes the inputs from such an entry, as arrays by name;
-all other keys of an entry are for this function. Neither is part of this repository. Each model runs in a
-separate process: a runtime that crashes costs one row.
+FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
+says more); models without inputs are left out. Each model runs in a separate process: a runtime that crashes
+costs one row.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -22,6 +19,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from model_folder import Model, models, named
 
 from amp_rewrite import observe, rewrite, tune
 from amp_rewrite.cli.tuning_step import REPAIR
@@ -45,19 +44,18 @@ beyond them are bold. The error of an output is the RMS of the difference over t
 much float32 differs with and without onnxruntime's optimisation. The last column names the node to look at:
 the first that produces an infinite value, or else the one that adds most error.
 
-Made on {date} by `python benchmarks/accuracy.py FOLDER TOOLS --markdown docs/accuracy.md` with {versions}.
-FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
-is part of this repository; `benchmarks/accuracy.py` describes their format, so that you can use your own.
+Made on {date} by `python benchmarks/accuracy.py FOLDER --markdown docs/accuracy.md` with {versions}.
+FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
+this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
 
 | model | half | Casts added | observed | error | floor | noise | relative L2 | not finite | worst node |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|---|
 """
 
 
-def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> dict[str, Any]:
+def measure(model: Model) -> dict[str, Any]:
     """One model: rewritten and verified on its own inputs, with the node to look at if that fails."""
-    original = folder / entry["file"]
-    feeds = feeds_module(tools).feeds(entry, str(folder))
+    original, feeds = model.path, model.sample()
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "rewritten.onnx"
         callbacks = Callbacks(
@@ -92,21 +90,13 @@ def _worst(found: Iterable[float | None]) -> float:
     return max((number for number in found if number is not None), default=0.0)
 
 
-def feeds_module(tools: Path) -> Any:
-    """The module that makes the inputs of the models."""
-    spec = importlib.util.spec_from_file_location("model_feeds", tools / "model_feeds.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def rows(folder: Path, tools: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and measurement of every model that runs, or its error."""
-    for entry in json.loads((folder / "index.json").read_text()):
-        if entry["runs"]:
-            command = [sys.executable, "-W", "ignore", __file__, folder, tools, "--one", entry["name"]]
+def rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and measurement of every model that has inputs, or its error."""
+    for model in models(folder):
+        if model.runs:
+            command = [sys.executable, "-W", "ignore", __file__, folder, "--one", model.name]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            yield entry["name"], _row(done)
+            yield model.name, _row(done)
 
 
 def _row(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -127,6 +117,7 @@ def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
 
 
 def _line(name: str, row: dict[str, Any]) -> str:
+    name = name.replace("|", "/")
     if "failed" in row:
         return f"| {name} | | | | | | | | | {row['failed'].replace('|', '/')} |"
     share = f"{row['half']} of {row['nodes']}"
@@ -140,16 +131,13 @@ def main() -> None:
     """Measures every model and prints the table, or one model for a parent process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tools", type=Path)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--one")
     arguments = parser.parse_args()
     if arguments.one:
-        entries = json.loads((arguments.folder / "index.json").read_text())
-        entry = next(e for e in entries if e["name"] == arguments.one)
-        print(json.dumps(measure(arguments.folder, arguments.tools, entry)))
+        print(json.dumps(measure(named(arguments.folder, arguments.one))))
         return
-    text = markdown(list(rows(arguments.folder, arguments.tools)))
+    text = markdown(list(rows(arguments.folder)))
     print(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)

@@ -1,14 +1,14 @@
 """The cost of a calibration: time and memory of observing many samples, over those of plain float32 runs.
 
-    python benchmarks/calibration.py FOLDER TOOLS [--samples 64] [--shortest 1] [--only NAME] [--json FILE]
+    python benchmarks/calibration.py FOLDER [--samples 64] [--shortest 1] [--only NAME] [--json FILE]
 
-FOLDER contains `index.json` and the models, TOOLS the module `model_feeds.py` that makes their inputs. Each
-measurement is a separate process on the CPU provider: one opens a session at the defaults and runs it on all
-samples, the other calls `amp_rewrite.observe` with them, which opens two or more. Both count from before the
-model is read to the end of the last run; imports and making the samples are not timed. Memory is the peak
-that Linux records of the process (VmHWM). CPU time is shown beside wall time, which says little where other
-processes run. Models whose plain runs take less than `--shortest` seconds are
-left out: what it takes to open sessions and not the number of samples decides there.
+FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
+says more); samples are repeated. Each measurement is a separate process on the CPU provider: one opens a
+session at the defaults and runs it on all samples, the other calls `amp_rewrite.observe` with them, which
+opens two or more. Both count from before the model is read to the end of the last run; imports and making the
+samples are not timed. Memory is the peak that Linux records of the process (VmHWM). CPU time is shown beside
+wall time, which says little where other processes run. Models whose plain runs take less than `--shortest`
+seconds are left out: what it takes to open sessions and not the number of samples decides there.
 """
 
 from __future__ import annotations
@@ -22,23 +22,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from model_folder import models
 from scale import circumstances
 
-DIFFERENT = 4
-"""So many samples are made, and repeated: what makes them takes longer than some models."""
-
 SHARED = """
-import itertools, json, re, sys, time
+import json, re, sys, time
 from pathlib import Path
-sys.path[:0] = [sys.argv[4]]
-from accuracy import feeds_module
+sys.path[:0] = [sys.argv[3]]
+from model_folder import named
 import amp_rewrite.running.observation
 from amp_rewrite.running import sessions
-folder, entry, count = Path(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[5])
-make = feeds_module(Path(sys.argv[2])).feeds
-made = [make(entry, str(folder), seed) for seed in range(int(sys.argv[6]))]
-samples = itertools.islice(itertools.cycle(made), count)
-model = folder / entry["file"]
+found = named(Path(sys.argv[1]), sys.argv[2])
+model, samples = found.path, list(found.samples(int(sys.argv[4])))
 sessions.onnxruntime()
 start, start_cpu = time.perf_counter(), time.process_time()
 {work}
@@ -57,28 +52,26 @@ for feeds in samples:
 OBSERVED = SHARED.replace("{work}", 'amp_rewrite.observe(model, samples, device="cpu")')
 
 
-def run(code: str, folder: Path, tools: Path, entry: dict[str, Any], samples: int) -> dict[str, float]:
+def run(code: str, folder: Path, name: str, samples: int) -> dict[str, float]:
     """Seconds of wall and CPU time, and the peak of memory in MB, of a process of its own."""
     here = Path(__file__).parent
-    told = (folder, tools, json.dumps(entry), here, samples, DIFFERENT)
+    told = (folder, name, here, samples)
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, told)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return json.loads(printed.splitlines()[-1])
 
 
-def rows(
-    folder: Path, tools: Path, samples: int, shortest: float, only: list[str]
-) -> Iterator[dict[str, Any]]:
-    """A row for every model that runs and takes long enough."""
-    for entry in json.loads((folder / "index.json").read_text()):
-        if not entry["runs"] or (only and entry["name"] not in only):
+def rows(folder: Path, samples: int, shortest: float, only: list[str]) -> Iterator[dict[str, Any]]:
+    """A row for every model that has inputs and takes long enough."""
+    for model in models(folder):
+        if not model.runs or (only and model.name not in only):
             continue
-        plain = run(PLAIN, folder, tools, entry, samples)
+        plain = run(PLAIN, folder, model.name, samples)
         if plain["s"] < shortest:
             continue
-        observed = run(OBSERVED, folder, tools, entry, samples)
+        observed = run(OBSERVED, folder, model.name, samples)
         yield {
-            "model": entry["name"],
+            "model": model.name,
             **{f"plain_{unit}": round(number, 2) for unit, number in plain.items()},
             **{f"observed_{unit}": round(number, 2) for unit, number in observed.items()},
             "ratio": round(observed["s"] / plain["s"], 2),
@@ -90,14 +83,13 @@ def main() -> None:
     """Measures, prints a table with the median and the worst last, and writes JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tools", type=Path)
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--shortest", type=float, default=1.0)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     measured = list[dict[str, Any]]()
-    for row in rows(given.folder, given.tools, given.samples, given.shortest, given.only):
+    for row in rows(given.folder, given.samples, given.shortest, given.only):
         measured.append(row)
         times = f"{row['plain_s']:8.2f} s -> {row['observed_s']:8.2f} s"
         times += f"   {row['ratio']:.2f} (CPU {row['cpu_ratio']:.2f})"

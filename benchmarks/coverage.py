@@ -1,27 +1,24 @@
 """Precision coverage of real models, as a table: every model of a folder, rewritten at the defaults.
 
-    python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md
+    python benchmarks/coverage.py FOLDER --markdown docs/coverage.md
 
-FOLDER and TOOLS are those of benchmarks/accuracy.py: models with an `index.json`, and the module
-`model_feeds.py` that makes their inputs. Only the shapes of the inputs matter here: they determine the sizes
-of open dimensions. For a model that cannot run, open dimensions count as 1.
+FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
+says more). Only the shapes of the inputs matter here: they determine the sizes of open dimensions. For a
+model without inputs, open dimensions count as 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import onnx_ir as ir
-from accuracy import feeds_module
+from model_folder import Model, models
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.coverage.ci_rules import percent
@@ -61,9 +58,9 @@ one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with it
 convolutions, recurrent cells, attention). {good} of these have at least 90 % of their floating-point FLOPs
 in half; the others are listed below the table, with all their causes of float32.
 
-Made on {date} by `python benchmarks/coverage.py FOLDER TOOLS --markdown docs/coverage.md` with {versions}.
-FOLDER holds models with an `index.json`, TOOLS the module `model_feeds.py` that makes their inputs. Neither
-is part of this repository; `benchmarks/accuracy.py` describes their format.
+Made on {date} by `python benchmarks/coverage.py FOLDER --markdown docs/coverage.md` with {versions}.
+FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
+this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
 
 | model | nodes in half | FLOPs | in half | weights in half | Casts added | largest cause of float32 |
 |---|--:|--:|--:|--:|--:|---|
@@ -98,20 +95,18 @@ class Measured:
         return self.is_network and (share is None or share < BOUND)
 
 
-def measured(folder: Path, tools: Path, entry: Mapping[str, Any]) -> Measured:
+def measured(folder: Path, model: Model) -> Measured:
     """One model: analysed for the causes, rewritten, counted."""
-    original = folder / entry["file"]
     try:
-        analysis = analyze(original)
-        dims = _dims(analysis.loaded.model, folder, tools, entry)
+        analysis, dims = analyze(model.path), model.dims()
         explained = of_analysis(analysis, dims)
         with tempfile.TemporaryDirectory() as scratch:
-            result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
+            result = rewrite(model.path, output=Path(scratch) / "rewritten.onnx")
             coverage = measure(result.model, dims)
     except AmpRewriteError as error:
-        return Measured(entry["name"], failed=str(error).replace(str(folder), "FOLDER"))
+        return Measured(model.name, failed=str(error).replace(str(folder), "FOLDER"))
     causes = tuple(cause for cause in explained.causes if _holds_back(cause, coverage))
-    return Measured(entry["name"], coverage, result.report.casts_added, causes)
+    return Measured(model.name, coverage, result.report.casts_added, causes)
 
 
 def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
@@ -119,20 +114,6 @@ def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
     outside = {n.name for n in coverage.node_list if n.precision in (Precision.FULL, Precision.MIXED)}
     held = (cause.decisions.all[unit] for unit in cause.held)
     return any(outside & {decision.name, *decision.defs} for decision in held)
-
-
-def _dims(model: ir.Model, folder: Path, tools: Path, entry: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of open dimensions in the model's own inputs; none for a model that cannot run."""
-    if not entry["runs"]:
-        return {}
-    arrays = feeds_module(tools).feeds(entry, str(folder))
-    shapes = {name: getattr(array, "shape", ()) for name, array in arrays.items()}
-    return {
-        f"{value.name}:{axis}": int(shapes[value.name][axis])
-        for value in model.graph.inputs
-        for axis, dim in enumerate(value.shape or ())
-        if not isinstance(dim, int) and axis < len(shapes.get(value.name, ()))
-    }
 
 
 def markdown(found: Sequence[Measured]) -> str:
@@ -193,12 +174,10 @@ def main() -> None:
     """Measures every model and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tools", type=Path)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    entries = json.loads((arguments.folder / "index.json").read_text())
-    text = markdown([measured(arguments.folder, arguments.tools, entry) for entry in entries])
+    text = markdown([measured(arguments.folder, model) for model in models(arguments.folder)])
     print(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)

@@ -1,10 +1,10 @@
 """The cost of an emulation: its time over that of the float32 model, on the CPU provider.
 
-    python benchmarks/emulation.py FOLDER TOOLS [--json FILE]
+    python benchmarks/emulation.py FOLDER [--json FILE]
 
-FOLDER contains `index.json` and the models, TOOLS the module `model_feeds.py` that makes their inputs. Runs
-of original and emulation are interleaved in one process, and the medians compared. Models under 2 ms are
-left out.
+FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
+says more). Runs of original and emulation are interleaved in one process, and the medians compared. Models
+under 2 ms are left out (`--shortest`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accuracy import feeds_module
+from model_folder import Model, models
 from scale import circumstances
 
 from amp_rewrite import rewrite
@@ -36,10 +36,9 @@ def seconds(session: Any, feeds: dict[str, Any]) -> float:
     return time.perf_counter() - start
 
 
-def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> tuple[float, float] | None:
+def measure(model: Model) -> tuple[float, float] | None:
     """Median seconds of original and emulation; None for a model that does not change."""
-    original = folder / entry["file"]
-    feeds = feeds_module(tools).feeds(entry, str(folder))
+    original, feeds = model.path, model.sample()
     with tempfile.TemporaryDirectory() as scratch:
         result = rewrite(original, output=Path(scratch) / "rewritten.onnx")
         if not result.report.changed:
@@ -52,23 +51,25 @@ def measure(folder: Path, tools: Path, entry: dict[str, Any]) -> tuple[float, fl
     return before, after
 
 
-def rows(folder: Path, tools: Path) -> Iterator[dict[str, Any]]:
-    """A row for every model that runs, is changed, and takes long enough."""
-    for entry in json.loads((folder / "index.json").read_text()):
-        found = measure(folder, tools, entry) if entry["runs"] else None
-        if found is not None and found[0] >= SHORTEST:
+def rows(folder: Path, shortest: float) -> Iterator[dict[str, Any]]:
+    """A row for every model that has inputs, is changed, and takes long enough."""
+    for model in models(folder):
+        found = measure(model) if model.runs else None
+        if found is not None and found[0] >= shortest:
             before, after = found
-            yield {"model": entry["name"], "float32_ms": before * 1e3, "ratio": after / before}
+            yield {"model": model.name, "float32_ms": before * 1e3, "ratio": after / before}
 
 
 def main() -> None:
     """Measures, prints a table with the median last, and writes JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tools", type=Path)
+    parser.add_argument("--shortest", type=float, default=SHORTEST, help="seconds")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    measured = list(rows(arguments.folder, arguments.tools))
+    measured = list(rows(arguments.folder, arguments.shortest))
+    if not measured:
+        parser.error("no model is changed and takes long enough; lower --shortest")
     for row in measured:
         print(f"{row['model']:<40} {row['float32_ms']:8.1f} ms   {row['ratio']:.2f}")
     ratios = [row["ratio"] for row in measured]

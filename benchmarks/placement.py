@@ -3,7 +3,7 @@
     python benchmarks/placement.py FOLDER --markdown docs/placement.md
     python benchmarks/placement.py FOLDER --to bfloat16        # one of the two, printed
 
-FOLDER holds models with an `index.json`, as for benchmarks/accuracy.py. Needs onnxruntime-gpu (`pip install
+FOLDER is any folder of models. Needs onnxruntime-gpu (`pip install
 --no-deps onnxruntime-gpu` is enough) and, on a machine without CUDA, gcc.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 import tempfile
 import warnings
@@ -21,6 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+
+from model_folder import models
 
 from amp_rewrite import Options, rewrite
 from amp_rewrite.errors import AmpRewriteError
@@ -51,7 +52,7 @@ names what the result has more of than the model: Casts that onnxruntime inserts
 {where}
 
 Made on {date} by `python benchmarks/placement.py FOLDER --markdown docs/placement.md` with {versions}.
-FOLDER holds models with an `index.json`; it is not part of this repository.
+FOLDER is a folder of models; it is not part of this repository.
 
 ## In all
 
@@ -224,9 +225,8 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     folder, halves = arguments.folder, arguments.to or tuple(BY_NAME)
-    entries = json.loads((folder / "index.json").read_text())
     with placer(Device.CUDA) as place:
-        rows = [placed(entry["name"], folder / entry["file"], place, halves) for entry in entries]
+        rows = [placed(model.name, model.path, place, halves) for model in models(folder)]
     text = markdown(rows, stubs=opening.needs_stubs(Device.CUDA), halves=halves)
     text = text.replace(f"{folder}", "FOLDER")
     print(text)

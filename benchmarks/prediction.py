@@ -2,13 +2,12 @@
 
     python benchmarks/prediction.py FOLDER --markdown FILE [--device t4] [--to bfloat16]
 
-FOLDER holds models with an `index.json`, as for benchmarks/accuracy.py. Nothing is run or measured.
+FOLDER is any folder of models. Nothing is run or measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+
+from model_folder import models
 
 from amp_rewrite import Options, analyze
 from amp_rewrite.colouring import classification, rules
@@ -38,7 +39,7 @@ large sizes, the small sizes of demonstrations count as large, and open dimensio
 large batches, inner products keep their length.
 
 Made on {date} by `python benchmarks/prediction.py FOLDER --markdown FILE` with {versions}.
-FOLDER holds models with an `index.json`; it is not part of this repository.
+FOLDER is a folder of models; it is not part of this repository.
 
 {networks} of the {all} models are networks: they have products of matrices, and something becomes half.
 
@@ -175,9 +176,8 @@ def main() -> None:
     parser.add_argument("--to", choices=("float16", "bfloat16"), default="float16")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    entries = json.loads((arguments.folder / "index.json").read_text())
     options = Options(half=arguments.to, device=arguments.device)
-    rows = [predicted(entry["name"], arguments.folder / entry["file"], options) for entry in entries]
+    rows = [predicted(model.name, model.path, options) for model in models(arguments.folder)]
     text = markdown(rows, options)
     print(text)
     if arguments.markdown:

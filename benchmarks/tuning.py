@@ -1,9 +1,9 @@
 """The plans that `tune` finds for real models within an error, as a table.
 
-    python benchmarks/tuning.py FOLDER TOOLS --markdown docs/tuning-table.md NAME ...
+    python benchmarks/tuning.py FOLDER --markdown docs/tuning-table.md NAME ...
 
-FOLDER and TOOLS are those of benchmarks/accuracy.py: models with an `index.json`, and the module
-`model_feeds.py` that makes their inputs. Each NAME is tuned in a process of its own.
+FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
+says more). Each NAME is tuned in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from accuracy import feeds_module
+from model_folder import Model, named
 
 from amp_rewrite import measure_coverage, rewrite, tune
 
@@ -39,9 +39,9 @@ Made on {date} by `{command}` with {versions}; seconds are of a machine with two
 """
 
 
-def measure(folder: Path, tools: Path, entry: dict[str, Any], error: float, prefer: str) -> dict[str, Any]:
+def measure(model: Model, error: float, prefer: str) -> dict[str, Any]:
     """One model: tuned, and rewritten by both plans."""
-    source, feeds = folder / entry["file"], feeds_module(tools).feeds(entry, str(folder))
+    source, feeds = model.path, model.sample()
     began = time.perf_counter()
     found = tune(source, feeds, max_error=error, prefer=prefer, budget=600)
     seconds = time.perf_counter() - began
@@ -69,7 +69,7 @@ def markdown(rows: dict[str, dict[str, Any]], error: float, prefer: str) -> str:
         error=error,
         prefer=prefer,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        command=f"python benchmarks/tuning.py FOLDER TOOLS {flags} {' '.join(rows)}",
+        command=f"python benchmarks/tuning.py FOLDER {flags} {' '.join(rows)}",
         versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
     )
     return heading + "\n".join(_line(name, row, error) for name, row in rows.items()) + "\n"
@@ -86,7 +86,6 @@ def main() -> None:
     """Tunes the named models and prints the table, or one model for a parent process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tools", type=Path)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--max-error", type=float, default=1e-3)
     parser.add_argument("--prefer", default="flops")
@@ -94,9 +93,7 @@ def main() -> None:
     parser.add_argument("--one", action="store_true")
     asked = parser.parse_args()
     if asked.one:
-        index = json.loads((asked.folder / "index.json").read_text())
-        entry = next(entry for entry in index if entry["name"] == asked.names[0])
-        print(json.dumps(measure(asked.folder, asked.tools, entry, asked.max_error, asked.prefer)))
+        print(json.dumps(measure(named(asked.folder, asked.names[0]), asked.max_error, asked.prefer)))
         return
     rows: dict[str, dict[str, Any]] = {}
     flags = ["--max-error", str(asked.max_error), "--prefer", asked.prefer, "--one"]
@@ -107,7 +104,6 @@ def main() -> None:
             "ignore",
             __file__,
             str(asked.folder),
-            str(asked.tools),
             name,
             *flags,
         ]

@@ -1,10 +1,10 @@
 """The benchmark of accuracy, tried on a folder of models that is made here."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
@@ -13,37 +13,29 @@ pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[1]
 MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[4, 4] x) => (float[4, 4] y) {
     [first] a = MatMul (x, x) [second] y = MatMul (a, x) }"""
-FEEDS = """
-import os, sys
-import numpy as np
-def feeds(entry, folder):
-    if entry["name"] == "killed":
-        os.abort()
-    if entry["name"] == "odd":
-        raise ValueError("nothing | fits")
-    return {"x": np.linspace(0, entry["to"], 16, dtype=np.float32).reshape(4, 4)}
-"""
-MODELS = {
-    "close": {"to": 1},
-    "too_large": {"to": 1000},
-    "too_small": {"to": 1e-5},
-    "odd": {},
-    "killed": {},
-    "left_out": {"runs": False},
-}
+GREATEST = {"close": 1, "deep/too_large": 1000, "too_small": 1e-5}
+"""The greatest number of the sample beside each model that has a good one."""
+
+ABORTS = "import os, sys\nif '--one' in sys.argv and 'killed' in sys.argv:\n    os.abort()\n"
+"""A sitecustomize with which the process of one model dies as of a crash."""
 
 
 @pytest.fixture
 def table(tmp_path):
     """The cells of every model's row, by its name, and the text that stands above."""
-    onnx.save(parser.parse_model(MODEL), tmp_path / "model.onnx")
-    index = [{"name": name, "file": "model.onnx", "runs": True, **more} for name, more in MODELS.items()]
-    (tmp_path / "index.json").write_text(json.dumps(index))
-    (tmp_path / "model_feeds.py").write_text(FEEDS)
+    for name in (*GREATEST, "odd|", "killed", "left_out", "alone/model"):
+        path = tmp_path / f"{name}.onnx"
+        path.parent.mkdir(exist_ok=True)
+        onnx.save(parser.parse_model(MODEL), path)
+        if name != "left_out":
+            sample = np.linspace(0, GREATEST.get(name, 1), 16, dtype=np.float32).reshape(4, 4)
+            np.savez(path.with_suffix(".npz"), **{"x" if name != "odd|" else "z": sample})
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(ABORTS)
     script = ROOT / "benchmarks" / "accuracy.py"
     subprocess.run(
-        [sys.executable, script, tmp_path, tmp_path, "--markdown", tmp_path / "table.md"],
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        [sys.executable, script, tmp_path, "--markdown", tmp_path / "table.md"],
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "PATH": ""},
         check=True,
         capture_output=True,
     )
@@ -54,17 +46,17 @@ def table(tmp_path):
 
 @pytest.mark.slow
 def test_every_model_has_a_row(table):
-    """What runs is measured and names its worst node; what fails says why; what does not run is left out."""
+    """What has inputs is measured and names its worst node; what fails says why; the rest is left out."""
     heading, rows = table
-    assert "3 of 5" in heading
-    assert set(rows) == set(MODELS) - {"left_out"}
+    assert "4 of 6" in heading
+    assert set(rows) == {*GREATEST, "alone", "odd/", "killed"}
     assert rows["close"][0] == "2 of 2"
     assert rows["close"][-1] in ("MatMul `first`", "MatMul `second`")
     assert rows["close"][2] == ""
-    assert rows["too_large"][:4] == ["0 of 2", "0", "2", "0.0e+00"]
+    assert rows["deep/too_large"][:4] == ["0 of 2", "0", "2", "0.0e+00"]
     assert float(rows["too_small"][3]) < 1e-2  # beside float16's smallest normal number
     assert rows["too_small"][-1] == "MatMul `first`"
-    assert rows["odd"][-1] == "ValueError: nothing / fits"
+    assert "the model has no input 'z'" in rows["odd/"][-1]
     assert rows["killed"][-1] == "the process crashed"
 
 

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
 from amp_rewrite.errors import FeedError, OptionError
+from tests.sampling import every
 from tests.sessions import Runtime
 from tests.text import model
 
@@ -284,7 +285,7 @@ def with_data():
     return [entry["file"] for entry in found if entry["runs"] and entry["feeds"] != "index"]
 
 
-@pytest.mark.parametrize("file", with_data())
+@pytest.mark.parametrize("file", every(4, with_data()))
 def test_real_samples_are_read(file):
     """The samples that come with a model fit it, and run."""
     path = MODELS / file

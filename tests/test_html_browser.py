@@ -16,6 +16,7 @@ from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.pipeline import analyze
 from amp_rewrite.running.sessions import Device
 from benchmarks.graphs import Transformer
+from tests.sampling import every
 from tests.text import DOWNSTREAM, model
 
 playwright = pytest.importorskip(
@@ -122,7 +123,7 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing(browser, demo_report)
         assert shown.requests == [demo_report.as_uri()]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", every(2, ["light", "dark"]))
 def test_nodes_are_drawn_in_the_colour_of_their_precision(browser, demo_report, scheme):
     """Half, float32 and Casts can be told apart, in the palette of the scheme."""
     with Shown(browser, demo_report, scheme) as shown:
@@ -150,6 +151,7 @@ def test_search_finds_a_node_and_brings_it_into_view(browser, demo_report):
         assert "Inside" in shown.details()  # the body of the loop
 
 
+@pytest.mark.slow
 def test_search_says_when_nothing_is_found(browser, demo_report):
     """And finds nodes by their operator and by the values they touch."""
     with Shown(browser, demo_report) as shown:
@@ -224,6 +226,7 @@ def hostile():
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
+@pytest.mark.slow
 def test_the_graph_can_be_coloured_by_range(browser, tmp_path):
     """What is proven to fit into half has a colour of its own, what is not has another, float32 is pale."""
     report = written(demo.network(), tmp_path, "--range", "image=0:1")
@@ -319,6 +322,7 @@ def overlaps(boxes):
     return found
 
 
+@pytest.mark.slow
 def test_explain_writes_the_same_page_without_a_run(browser, tmp_path):
     """`explain --html` shows the decisions, and that nothing was compared."""
     onnx.save(demo.network(), tmp_path / "demo.onnx")
@@ -335,6 +339,7 @@ def test_explain_writes_the_same_page_without_a_run(browser, tmp_path):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_what_holds_nodes_back_can_be_shown_in_the_graph(browser, demo_report):
     """A click on a cause has its nodes stand out and all others fade."""
     with Shown(browser, demo_report) as shown:
@@ -346,6 +351,7 @@ def test_what_holds_nodes_back_can_be_shown_in_the_graph(browser, demo_report):
         assert shown.colour(shown.index("stem_conv1")) != shown.palette("half")
 
 
+@pytest.mark.slow
 def test_a_rewritten_model_explains_itself(browser, tmp_path):
     """`explain --html` of a result draws the decisions that it carries."""
     written(demo.network(), tmp_path, "--no-verify")
@@ -384,6 +390,7 @@ def test_the_executed_graph_is_drawn_beside_the_plan(browser, placed_report):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_planned_and_executed_nodes_lead_to_each_other(browser, placed_report):
     """A fused node to what it was made of, that back to it; a node that is gone says so."""
     with Shown(browser, placed_report) as shown:
@@ -397,6 +404,7 @@ def test_planned_and_executed_nodes_lead_to_each_other(browser, placed_report):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_what_got_worse_is_red_and_can_be_shown(browser, placed_report):
     """The Casts that onnxruntime inserts; a click on a number shows its nodes in the executed graph."""
     with Shown(browser, placed_report) as shown:
@@ -415,6 +423,7 @@ def test_what_got_worse_is_red_and_can_be_shown(browser, placed_report):
         assert shown.colour(cast) == shown.palette("cast")
 
 
+@pytest.mark.slow
 def test_without_a_placement_there_is_nothing_to_switch(browser, demo_report):
     """Nor a section about it."""
     with Shown(browser, demo_report) as shown:

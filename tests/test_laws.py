@@ -22,7 +22,7 @@ from tests.random_models import OPERATORS, PAIRED, SMOOTH, feeds, lists, models,
 from tests.sessions import Runtime
 
 LAW = settings(
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     deadline=None,
     database=None,

@@ -43,8 +43,13 @@ def imported(nodes):
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
             yield from ((*node.module.split("."), alias.name) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and _called(node.func) == "import_module":
             yield tuple(ast.unparse(node.args[0]).strip("'\"").split("."))
+
+
+def _called(function):
+    """The name that a call ends in; nothing if it has none."""
+    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 @each_module

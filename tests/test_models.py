@@ -19,6 +19,7 @@ from amp_rewrite.running.blame import blame
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verification import verify
+from tests.sampling import every
 from tests.sessions import Runtime
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -74,7 +75,7 @@ def name_of(entry):
     return entry["name"] if isinstance(entry, dict) else None
 
 
-@pytest.fixture(scope="module", params=INDEX, ids=name_of)
+@pytest.fixture(scope="module", params=every(4, INDEX, name_of))
 def case(request, tmp_path_factory):
     """One model at the defaults, rewritten once for all tests of it."""
     return rewritten(request.param, tmp_path_factory.mktemp("models"), Options(check=False))

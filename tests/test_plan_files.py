@@ -323,6 +323,7 @@ def test_an_odd_run(model, saved, key, odd):
     assert "is not a valid plan" in refused(model, saved(model, lambda content: content.update({key: odd})))
 
 
+@pytest.mark.slow
 def test_whatever_stands_in_a_plan(model, tmp_path):
     """A plan is carried out and explained, or refused as a plan: an odd field is nothing else's fault."""
     path, refusals = tmp_path / "plan.json", set()

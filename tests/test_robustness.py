@@ -19,6 +19,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import text
+from tests.sampling import every
 
 ROOT = Path(__file__).parents[1]
 MEBIBYTE = 1 << 20
@@ -137,7 +138,7 @@ DOORS = (("-o",), ("--dry-run", "--save-plan"), ("--dry-run", "--html"), ("cover
 DOORS += (("explain", "--all", "--json"), ("explain", "--advice", "--json"), ("explain", "--html"))
 
 
-@pytest.mark.parametrize("flags", DOORS, ids=" ".join)
+@pytest.mark.parametrize("flags", every(3, DOORS, " ".join))
 def test_a_damaged_model_at_every_door(tmp_path, flags):
     """A constant of fewer numbers than its shape says is named in one line, and nothing is written."""
     path = written(
@@ -179,7 +180,7 @@ def _varint(number):
     return bytes([number & 127 | 128]) + _varint(number >> 7) if number > 127 else bytes([number])
 
 
-@pytest.mark.parametrize("depth", [34, 100, 10_000])
+@pytest.mark.parametrize("depth", every(2, [34, 100, 10_000]))
 def test_a_model_that_is_nested_too_deeply(tmp_path, depth):
     """Protobuf stops at a hundred messages in each other, and so do we, in one line."""
     path = tmp_path / "model.onnx"
@@ -259,7 +260,11 @@ main()
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
 @pytest.mark.parametrize(
     "command",
-    [("{model}", "--no-verify"), ("coverage", "{model}"), ("explain", "--all", "{model}"), ("--help",)],
+    every(
+        4,
+        [("{model}", "--no-verify"), ("coverage", "{model}"), ("explain", "--all", "{model}"), ("--help",)],
+        " ".join,
+    ),
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_terminal_that_takes_nothing(model, command, unbuffered):

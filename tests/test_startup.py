@@ -187,10 +187,10 @@ def ended(folder, text, start):
     ("arguments", "code"),
     [
         (("own.onnx", "-q"), 0),  # where a line says that nothing was compared
-        (("explain", "own.onnx", "--keep-full", ".*"), 0),
+        pytest.param(("explain", "own.onnx", "--keep-full", ".*"), 0, marks=pytest.mark.slow),
         (("missing.onnx",), 2),
-        (("own.onnx", "--nonsense"), 2),
-        (("--nonsense",), 2),
+        pytest.param(("own.onnx", "--nonsense"), 2, marks=pytest.mark.slow),
+        pytest.param(("--nonsense",), 2, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ from onnx import helper
 from onnx.parser import parse_model
 
 from amp_rewrite.errors import FeedError
+from tests.sampling import every
 from tests.sessions import Runtime
 from tests.text import model
 
@@ -403,19 +404,11 @@ def test_what_cannot_be_synthesised_says_how_to_give_it():
 # --- real models
 
 
-HEAVY = ("light_resnet50", "style_candy")
-"""Models that take seconds to run."""
-
-
 def entries():
     """The models of the index that onnxruntime runs; empty if they are not there."""
     index = SHARED / "index.json"
     found = json.loads(index.read_text()) if index.is_file() else []
-    return [
-        pytest.param(entry, id=entry["name"], marks=pytest.mark.slow if entry["name"] in HEAVY else ())
-        for entry in found
-        if entry["runs"]
-    ]
+    return every(4, [entry for entry in found if entry["runs"]], lambda entry: entry["name"])
 
 
 @pytest.mark.parametrize("entry", entries())

@@ -13,6 +13,7 @@ from amp_rewrite.policy.evidence import Authority, Reason
 from amp_rewrite.training import DynamicLossScale, FixedLossScale, Pair, TrainSpec
 from amp_rewrite.training.steps import analyze_train_step
 from tests import train_steps
+from tests.sampling import every
 from tests.train_steps import MOVES, NAMES, NEW, STATE, batches, real, source, start, step, train
 
 CLIPPED = """
@@ -240,7 +241,7 @@ def test_the_region_of_a_mean_is_float32():
     assert held["mul_3"].reason is Reason.OPTIMISER
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every(2, NAMES))
 def test_real_steps_are_found(name):
     """Without metadata, and without any name, it is the same step: loss, state and gradients."""
     model, _ = real(name)
@@ -277,7 +278,7 @@ def _renamed(model):
     return model, names
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every(2, NAMES))
 def test_real_steps_bit_for_bit(name):
     """Three steps with a scale that grows: every loss and all state as without."""
     _bit_for_bit(name, 3)

@@ -9,6 +9,7 @@ from amp_rewrite.policy.options import Level, Options
 from tests import odd_models, text
 from tests.conformance.cases import Case
 from tests.conformance.judging import Outcome, complaint, judge
+from tests.sampling import every
 from tests.sessions import Runtime
 
 pytest.importorskip("onnxruntime")
@@ -57,9 +58,10 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "asked"), EVERY)
-def test_what_onnx_can_say(name, asked, runtime):
+@pytest.mark.parametrize("case", every(4, EVERY, "-".join))
+def test_what_onnx_can_say(case, runtime):
     """Valid, stable, loaded with the same borders, and close."""
+    name, asked = case
     found = judged(text.model(TEXTS[name]), ASKED[asked], runtime)
     assert found.outcome in FINE, found
 

@@ -8,13 +8,12 @@ from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.placement.differences import between
 from amp_rewrite.policy.options import Options
 from tests import cuda_sessions, norms, text
+from tests.sampling import every
 
-FEW = [*dict.fromkeys(norms.spellings(17))]
-ALL = [*dict.fromkeys(norms.spellings(13, 17, 20))]
-SLOW = [pytest.param(spelling, marks=pytest.mark.slow) for spelling in ALL if spelling not in FEW]
+SPELLINGS = [*dict.fromkeys([*norms.spellings(17), *norms.spellings(13, 20)])]
 
 
-@pytest.mark.parametrize("spelling", [*FEW, *SLOW], ids=str)
+@pytest.mark.parametrize("spelling", every(11, SPELLINGS))
 def test_a_norm_is_one_decision(spelling):
     """It is recognised; nothing between its data and its result is half; the result loads and is close."""
     model = norms.model(spelling)
@@ -47,7 +46,7 @@ DEMANDS = {
 def test_every_spelling_loads_on_cuda(options):
     """With no more nodes on the CPU, copies or inserted Casts than float32 has."""
     with cuda_sessions.cuda_placer() as place:
-        for spelling in ALL:
+        for spelling in SPELLINGS:
             model = norms.model(spelling)
             original, result = place(model), place(pipeline.rewrite(model, options).model)
             assert (original.refused, result.refused) == ("", ""), spelling

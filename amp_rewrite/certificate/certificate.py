@@ -20,7 +20,8 @@ class Licence(enum.Enum):
     is of another version, which means the same. FOLDED: a value that depends on stored values alone is
     stored. MERGED: a BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is a
     Max and a Min. RECIPROCAL: a Reciprocal is a division. RANK: a stored factor of a matrix product has more
-    axes, of size 1.
+    axes, of size 1. LOSS_SCALE: a value is multiplied by a loss scale, or by its reciprocal, and no output
+    depends on the scale. SKIPPED: an output is the old state where gradients are not finite.
     """
 
     CLAMPED = "clamped"
@@ -37,6 +38,8 @@ class Licence(enum.Enum):
     MAX_AND_MIN = "max and min"
     RECIPROCAL = "reciprocal"
     RANK = "rank"
+    LOSS_SCALE = "loss scale"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,13 @@ class Certificate:
 
     `nodes` counts the pairs of nodes that were proved equal, and `licences` the uses of each licence. Where
     nothing was proved, `problem` says why, and `place` where.
+
+    Examples:
+        >>> from amp_rewrite import certify, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> proof = certify(network(), rewrite(network()).model)
+        >>> proof.proved, proof.nodes
+        (True, 49)
     """
 
     proved: bool
@@ -80,7 +90,14 @@ class Certificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The same as plain data.
+
+        Examples:
+            >>> from amp_rewrite import certify
+            >>> from amp_rewrite.demo import network
+            >>> certify(network(), network()).to_json()["proved"]
+            True
+        """
         place = self.place
         return {
             "proved": self.proved,

@@ -9,9 +9,9 @@ from typing import Any
 
 from onnx import ModelProto
 
-from amp_rewrite.certificate import calls, interfaces, numbering, reading
-from amp_rewrite.certificate.certificate import Certificate
-from amp_rewrite.certificate.numbered import Numbered
+from amp_rewrite.certificate import calls, interfaces, loss_scale, numbering, reading
+from amp_rewrite.certificate.certificate import Certificate, Place
+from amp_rewrite.certificate.numbered import MISSING, Numbered
 from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
 from amp_rewrite.certificate.tensors import Folder
@@ -26,17 +26,29 @@ def certify(original: reading.Source, rewritten: reading.Source) -> Certificate:
 
     Both are paths, bytes, or ModelProtos. Only Casts between float32, float16 and bfloat16, stored values
     rounded to half, and what Licence names may differ. Raises ModelError for what is no valid model.
+
+    Examples:
+        >>> from amp_rewrite import certify, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> certify(network(), rewrite(network()).model).proved
+        True
+        >>> certify(network(), network(seed=1)).problem
+        'element 0 was -0.16635707020759583, and is 0.07106806337833405'
     """
     with _collecting_later():
         before, after = _numbered(original), _numbered(rewritten)
-        problem = interfaces.problem(before, after)
-        if problem:
-            return Certificate(False, 0, problem=problem)
-        proving = Proving(before, after)
         try:
+            plain, uses = loss_scale.take_out(before, after)
+            problem = interfaces.problem(before, plain)
+            if problem:
+                return Certificate(False, 0, problem=problem)
+            proving = Proving(before, plain)
+            proving.uses.update(uses)
             interfaces.assume(proving)
         except DifferentError as found:
-            return Certificate(False, 0, problem=found.problem)
+            left, right, name = found.at or (MISSING, MISSING, "")
+            place = Place(name, before.told(left), after.told(right)) if right != MISSING else None
+            return Certificate(False, 0, problem=found.problem, place=place)
         return proving.run()
 
 

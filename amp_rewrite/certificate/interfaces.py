@@ -40,7 +40,8 @@ def _inputs(model: Numbered) -> Sequence[Any]:
 
 
 def _outputs(model: Numbered) -> Sequence[Any]:
-    return list(model.proto.graph.output)
+    names = {name for name, _ in model.outputs}
+    return [info for info in model.proto.graph.output if info.name in names]
 
 
 def _text(name: str | bytes) -> str:

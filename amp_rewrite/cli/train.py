@@ -47,6 +47,7 @@ from amp_rewrite.training.casting import Implementation
     help="By the operator lists, or every layer in half that the list does not deny.",
 )
 @click.option("--explain", is_flag=True, help="Say what the step is and what stays float32; write no model.")
+@click.option("--no-certify", is_flag=True, help="Write the result even if it is not proved to be the step.")
 @json_flag("report")
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -59,6 +60,7 @@ def train(
     scaling: ScaleFlags,
     implementation: str,
     explain: bool,
+    no_certify: bool,
     json_: Path | None,
     external_data: ExternalData,
     quiet: bool,
@@ -98,7 +100,7 @@ def train(
                 implementation,
                 spec=spec,
                 skip_nonfinite=scaling.skip_nonfinite,
-                options=replace(asked.options, external_data=external_data),
+                options=replace(asked.options, certify=not no_certify, external_data=external_data),
                 seen=asked.seen,
                 output=output,
                 progress=progress,

@@ -117,6 +117,15 @@ class Coverage:
     by operator, most FLOPs first. `node_list` has all nodes in order, `casts` the Casts between half and
     float32, `weight_list` all stored tensors. `dims` are the sizes given to open dimensions, `assumed` names
     those that count as 1, and `assumptions` says in words what the numbers depend on.
+
+    Examples:
+        >>> from amp_rewrite import measure_coverage, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> coverage = measure_coverage(rewrite(network()).model)
+        >>> coverage.nodes, len(coverage.casts)
+        (Counts(half=44, full=6, mixed=0, other=5), 4)
+        >>> f"{coverage.flops.share:.1%}"
+        '99.9%'
     """
 
     nodes: Counts
@@ -141,11 +150,25 @@ class Coverage:
         return tuple(node for node in self.node_list if node.flops is None)
 
     def row(self, operator: str) -> OperatorCoverage | None:
-        """The row of an operator; None where the model does not use it."""
+        """The row of an operator; None where the model does not use it.
+
+        Examples:
+            >>> from amp_rewrite import measure_coverage
+            >>> from amp_rewrite.demo import network
+            >>> measure_coverage(network()).row("Conv").nodes
+            Counts(half=0, full=3, mixed=0, other=0)
+        """
         return next((row for row in self.rows if row.operator == operator), None)
 
     def summary(self) -> dict[str, Any]:
-        """The numbers without single nodes as plain data: the content of a baseline."""
+        """The numbers without single nodes as plain data: the content of a baseline.
+
+        Examples:
+            >>> from amp_rewrite import measure_coverage
+            >>> from amp_rewrite.demo import network
+            >>> measure_coverage(network()).summary()["casts"]
+            {'count': 0, 'bytes': 0}
+        """
         return {
             "nodes": self.nodes.to_json(),
             "flops": self.flops.to_json(),
@@ -158,7 +181,14 @@ class Coverage:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The whole coverage as plain data."""
+        """The whole coverage as plain data.
+
+        Examples:
+            >>> from amp_rewrite import measure_coverage
+            >>> from amp_rewrite.demo import network
+            >>> measure_coverage(network()).to_json()["nodes"]
+            {'half': 0, 'full': 52, 'mixed': 0, 'other': 1, 'share': 0.0}
+        """
         return {
             **self.summary(),
             "assumptions": list(self.assumptions),

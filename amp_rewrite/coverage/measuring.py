@@ -35,6 +35,12 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
 
     `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 1. Raises
     ModelError, and OptionError for a dimension that is not open or an invalid size.
+
+    Examples:
+        >>> from amp_rewrite import measure_coverage
+        >>> from amp_rewrite.demo import network
+        >>> measure_coverage(network(), {"batch": 8}).flops.floats
+        37345680
     """
     sizes = arguments.sizes("dims", dims)
     with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):

@@ -51,6 +51,14 @@ class Analysis:
     `findings` are what holds single units in float32, and `predicted` warnings of predicted times. `replayed`
     holds where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which is another
     after `rewrite`.
+
+    Examples:
+        >>> from amp_rewrite import analyze
+        >>> from amp_rewrite.demo import network
+        >>> analysis = analyze(network())
+        >>> unit = next(unit for unit in analysis.graph.units if unit.node.name == 'rms_sqrt')
+        >>> analysis.painting.paints[unit.index].rule.value
+        'left'
     """
 
     loaded: Loaded
@@ -71,7 +79,14 @@ class Analysis:
     _report: Report
 
     def report(self) -> Report:
-        """What is known of the rewrite before it happens."""
+        """What is known of the rewrite before it happens.
+
+        Examples:
+            >>> from amp_rewrite import analyze
+            >>> from amp_rewrite.demo import network
+            >>> analyze(network()).report().nodes
+            NodeCounts(half=44, mixed=0, full=6, other=1)
+        """
         ranges = self.state.ranges
         return self._report if ranges is None else replace(self._report, ranges=ranges.counts)
 
@@ -80,6 +95,13 @@ class Analysis:
 
         Where ranges were declared it is there from the start, else it is computed here.
         Raises OptionError when the model has been rewritten since.
+
+        Examples:
+            >>> from amp_rewrite import analyze
+            >>> from amp_rewrite.demo import network
+            >>> counts = analyze(network()).ranges().counts
+            >>> counts.half_units, counts.proven
+            (44, 34)
         """
         if self.state.ranges is None:
             self._refuse_edited()
@@ -92,7 +114,15 @@ class Analysis:
         return self.state.ranges
 
     def decisions(self) -> decisions.Decisions:
-        """What is decided for every unit, and why; first called before an edit, or not at all."""
+        """What is decided for every unit, and why; first called before an edit, or not at all.
+
+        Examples:
+            >>> from amp_rewrite import analyze
+            >>> from amp_rewrite.demo import network
+            >>> decisions = analyze(network()).decisions()
+            >>> sum(decision.is_half for decision in decisions.all)
+            44
+        """
         if self.state.decisions is None:
             self.state.decisions = decisions.of(self.graph, self.painting, self.plan)
         return self.state.decisions
@@ -103,6 +133,12 @@ class Analysis:
         `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
         nodes counts. Every change that is suggested was tried; with a saved plan, which takes none, none is.
         Raises OptionError when the model has been rewritten since.
+
+        Examples:
+            >>> from amp_rewrite import analyze
+            >>> from amp_rewrite.demo import network
+            >>> [(cause.operators, len(cause.held)) for cause in analyze(network()).causes()]
+            [(('Pow', 'ReduceMean', 'Add', 'Sqrt', 'Div'), 5), (('Softmax',), 1)]
         """
         self._refuse_edited()
         found = causes.find(self.decisions(), flops)
@@ -116,6 +152,14 @@ class Analysis:
 
         Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
         the model has been rewritten since.
+
+        Examples:
+            >>> from amp_rewrite import Options, analyze
+            >>> from amp_rewrite.demo import network
+            >>> analysis = analyze(network())
+            >>> forced = analysis.painted(Options(level="unsafe-force-all"))
+            >>> all(map(forced.is_half, range(len(forced.paints))))
+            True
         """
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)

@@ -21,6 +21,13 @@ class Half:
 
     `largest` is the largest finite value, `smallest` the smallest positive (subnormal) one. Every integer
     up to `integers` is exact: 2 to the power of the number of significand bits.
+
+    Examples:
+        >>> from amp_rewrite.half import BFLOAT16, FLOAT16
+        >>> FLOAT16.name, FLOAT16.largest
+        ('float16', 65504.0)
+        >>> BFLOAT16.largest > 3e38
+        True
     """
 
     name: str

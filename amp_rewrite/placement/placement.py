@@ -41,6 +41,12 @@ class Placement:
 
     `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
     `profile` what a run executed; both are empty where none was asked for.
+
+    Examples:
+        >>> from amp_rewrite import Placement
+        >>> placement = Placement(operators={"Conv": 2, "MatMul": 3}, half={"MatMul": 3})
+        >>> placement.nodes, placement.half
+        (5, {'MatMul': 3})
     """
 
     refused: str = ""
@@ -76,7 +82,13 @@ class Placement:
         return sum(group.count for group in self.on_cpu)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data."""
+        """The same as plain data.
+
+        Examples:
+            >>> from amp_rewrite import Placement
+            >>> Placement(refused="no kernel").to_json()["refused"]
+            'no kernel'
+        """
         on_cpu = [{**asdict(group), "why": group.why.value} for group in self.on_cpu]
         counts = {"nodes": self.nodes, "float_casts": self.float_casts, "copies": self.copies}
         totals = {"cpu_nodes": self.cpu_nodes, "loads": not self.refused}

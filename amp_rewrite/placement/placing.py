@@ -62,7 +62,16 @@ def placer(device: Device) -> Generator[Place]:
 def place(
     model: onnx.ModelProto | str | Path, device: Device = Device.CUDA, feeds: Feeds | None = None
 ) -> Placement:
-    """What onnxruntime executes of a model on a device. Raises what `opener` raises."""
+    """What onnxruntime executes of a model on a device. Raises what `opener` raises.
+
+    Examples:
+        >>> from amp_rewrite import measure_placement
+        >>> from amp_rewrite.demo import network
+        >>> from amp_rewrite.running.sessions import Device
+        >>> placement = measure_placement(network(), Device.CPU)
+        >>> placement.operators["LayerNormalization"], placement.copies
+        (2, 0)
+    """
     with placer(device) as placed, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx" if isinstance(model, onnx.ModelProto) else Path(model)
         if isinstance(model, onnx.ModelProto):

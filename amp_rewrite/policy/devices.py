@@ -21,6 +21,11 @@ class Device:
     and `bfloat16` with dense Tensor Cores. Where there is no fast path for a half type, its rate is that of
     float32. `bandwidth` is bytes a second from and to the device's memory, `launch` seconds for each kernel.
     `source` says where the numbers are from.
+
+    Examples:
+        >>> from amp_rewrite.options import Device
+        >>> Device("mine", float32=10e12, float16=80e12, bfloat16=10e12, bandwidth=300e9).name
+        'mine'
     """
 
     name: str
@@ -32,11 +37,23 @@ class Device:
     source: str = ""
 
     def rate(self, half: str) -> float:
-        """The rate of a half type, by its name."""
+        """The rate of a half type, by its name.
+
+        Examples:
+            >>> from amp_rewrite import Options
+            >>> Options(device="t4").device.rate("float16")
+            65000000000000.0
+        """
         return self.bfloat16 if half == "bfloat16" else self.float16
 
     def is_fast(self, half: str) -> bool:
-        """Whether arithmetic in that half type is faster than in float32."""
+        """Whether arithmetic in that half type is faster than in float32.
+
+        Examples:
+            >>> from amp_rewrite import Options
+            >>> Options(device="t4").device.is_fast("bfloat16")
+            False
+        """
         return self.rate(half) > self.float32
 
 

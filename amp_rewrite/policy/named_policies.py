@@ -25,6 +25,11 @@ class Policy:
 
     Under a mixed one, inputs and outputs keep their types, as do the weights of a train step, and the softmax
     that makes an output stays float32. Raises OptionError for another name.
+
+    Examples:
+        >>> from amp_rewrite.options import Policy
+        >>> Policy("mixed_bfloat16").compute.name
+        'bfloat16'
     """
 
     name: str
@@ -46,7 +51,15 @@ class Policy:
         return FLOAT32
 
     def options(self, given: Options | None = None) -> Options:
-        """The options that the policy stands for, with all that it leaves open as it is given."""
+        """The options that the policy stands for, with all that it leaves open as it is given.
+
+        Examples:
+            >>> from amp_rewrite import rewrite
+            >>> from amp_rewrite.demo import network
+            >>> from amp_rewrite.options import Policy
+            >>> rewrite(network(), Policy("float32").options()).report.nodes.half
+            0
+        """
         options = Options() if given is None else given
         if self.compute is None:
             return replace(options, lists=_NOTHING, keep_softmax=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,78 +12,12 @@ from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy import devices, targets
 from amp_rewrite.policy import ranges as declared_ranges
+from amp_rewrite.policy.choices import Beside, ExternalData, IOTypes, Level, Pins
 from amp_rewrite.policy.devices import H200, Device
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.operator_lists import OpLists, load, shipped
 from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
-
-
-class Level(enum.Enum):
-    """How far to go, with Grappler's names (`TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL`).
-
-    DEFAULT: the rules as they are. TENSOR_CORES_ONLY: only what is on the allow list. TREAT_INFER_AS_DENY:
-    INFER is DENY. UNSAFE_FORCE_ALL: whatever the types allow, whatever becomes of the numbers.
-    """
-
-    DEFAULT = "default"
-    TENSOR_CORES_ONLY = "tensor-cores-only"
-    TREAT_INFER_AS_DENY = "treat-infer-as-deny"
-    UNSAFE_FORCE_ALL = "unsafe-force-all"
-
-
-class IOTypes(enum.Enum):
-    """Which type the model's float32 inputs and outputs have afterwards: KEEP theirs, or HALF."""
-
-    KEEP = "keep"
-    HALF = "half"
-
-
-class Beside(enum.Enum):
-    """When a result that is a file has its weights in files beside it.
-
-    AUTO: where the model had, and where one file cannot hold them (2 GiB). ALWAYS. NEVER.
-    """
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalData:
-    """Where a result that is a file keeps its weights.
-
-    With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
-    `beside` may be given by its value. Raises OptionError for what is neither, or no size.
-    """
-
-    beside: Beside
-    largest: int | None
-
-    def __init__(self, beside: Beside | str = Beside.AUTO, largest: int | None = None) -> None:
-        hold = partial(object.__setattr__, self)
-        hold("beside", arguments.choice("ExternalData.beside", beside, Beside))
-        hold(
-            "largest", None if largest is None else arguments.whole("ExternalData.largest", largest, least=1)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Pins:
-    """Nodes that the user decides, by name or by a regular expression that matches the whole name.
-
-    Each is one text or several. Raises OptionError for anything else.
-    """
-
-    keep_full: tuple[str, ...]
-    force_half: tuple[str, ...]
-
-    def __init__(self, keep_full: Texts = (), force_half: Texts = ()) -> None:
-        hold = partial(object.__setattr__, self)
-        hold("keep_full", arguments.texts("Pins.keep_full", keep_full))
-        hold("force_half", arguments.texts("Pins.force_half", force_half))
-
 
 _AS_IT_WAS = ExternalData()
 _NO_PINS = Pins()
@@ -112,6 +45,16 @@ class Options:
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
     of a file, `keep_io` as one name or several. Raises OptionError, which names the field, for anything
     else, and ListError for a list that is not there or is wrong.
+
+    Examples:
+        >>> from amp_rewrite import Options, Pins
+        >>> options = Options(half="bfloat16", io="half", pins=Pins(keep_full="head_.*"))
+        >>> options.half.name, options.io
+        ('bfloat16', <IOTypes.HALF: 'half'>)
+        >>> Options(half="float8")
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.OptionError: Options.half: 'float8' is not one of float16, bfloat16
     """
 
     half: Half
@@ -211,7 +154,13 @@ class Options:
         )
 
     def operator_lists(self) -> OpLists:
-        """The lists to go by; ListError when a shipped one is damaged."""
+        """The lists to go by; ListError when a shipped one is damaged.
+
+        Examples:
+            >>> from amp_rewrite import Options
+            >>> Options(half="bfloat16").operator_lists().name
+            'bfloat16'
+        """
         return self.lists or load(SHIPPED_FOR[self.half.name])
 
 

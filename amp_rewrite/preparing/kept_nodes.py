@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy.evidence import Evidence, Reason
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import matcher, pinned_as
 
@@ -26,6 +27,15 @@ def find(model: ir.Model, form: Form) -> frozenset[ir.Node]:
 def pinned(model: ir.Model, form: Form) -> frozenset[ir.Node]:
     """The nodes that are pinned by name or pattern."""
     return frozenset(_below(_named(_nodes(model), form.kept_nodes)) if form.kept_nodes else ())
+
+
+def scaling(model: ir.Model, held: Mapping[str, Evidence]) -> frozenset[ir.Node]:
+    """The nodes of a loss scale, by the values that they output: a stored product of scale and seed would no
+    longer tell the two apart.
+    """
+    names = {name for name, evidence in held.items() if evidence.reason is Reason.SCALING}
+    nodes = _nodes(model) if names else ()
+    return frozenset(node for node in nodes if any(value.name in names for value in node.outputs))
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:

@@ -4,6 +4,7 @@ of weights behind a Transpose raised.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
@@ -39,8 +41,8 @@ class Prepared:
     warnings: tuple[str, ...]
 
 
-def prepare(model: ir.Model, form: Form) -> Prepared:
-    """Changes the form of `model`, and nothing that it computes."""
+def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
+    """Changes the form of `model`, and nothing that it computes; `held` is evidence for values by name."""
     warnings = _settle_functions(model, form)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
@@ -50,7 +52,9 @@ def prepare(model: ir.Model, form: Form) -> Prepared:
     changes += opset_raising.raise_opset(model, form)
     kept = kept_nodes.find(model, form)
     if form.fold:
-        changes += constant_folding.fold(model, kept_nodes.pinned(model, form))
+        changes += constant_folding.fold(
+            model, kept_nodes.pinned(model, form) | kept_nodes.scaling(model, held)
+        )
         if "BatchNormalization" in operators:
             changes += batch_norm_folding.fold(model, form.half, kept)
     if form.idioms and "Reciprocal" in operators:

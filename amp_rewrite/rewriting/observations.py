@@ -24,6 +24,17 @@ class Observed(Mapping[str, Extremes]):
 
     `model` identifies the model by its structure (`plan_files.fingerprint`), not by its weights: what was
     seen of another is refused. `where` is the file or argument that errors name.
+
+    Examples:
+        >>> from amp_rewrite import observe, rewrite
+        >>> from amp_rewrite.demo import feeds, network
+        >>> seen = observe(network(), feeds())
+        >>> seen
+        Observed(54 values, 1 samples)
+        >>> round(seen["square"].high, 1)
+        15.1
+        >>> rewrite(network(), seen=seen).report.observed
+        0
     """
 
     def __init__(self, model: str, samples: int, values: Seen, where: str = "seen") -> None:
@@ -45,7 +56,13 @@ class Observed(Mapping[str, Extremes]):
         return f"Observed({len(self)} values, {self.samples} samples)"
 
     def merge(self, other: Observed) -> Observed:
-        """What both have seen, of different samples; OptionError when the other is of another model."""
+        """What both have seen, of different samples; OptionError when the other is of another model.
+
+        Examples:
+            >>> from amp_rewrite import Observed
+            >>> Observed("of one model", 64, {}).merge(Observed("of one model", 32, {})).samples
+            96
+        """
         arguments.instance("other", other, Observed)
         if self.model != other.model:
             raise OptionError(
@@ -58,17 +75,40 @@ class Observed(Mapping[str, Extremes]):
         return Observed(self.model, self.samples + other.samples, joined, self.where)
 
     def save(self, path: arguments.PathLike) -> None:
-        """Writes a JSON file, in one step, whose bytes depend on nothing but what was seen; OutputError."""
+        """Writes a JSON file, in one step, whose bytes depend on nothing but what was seen; OutputError.
+
+        Examples:
+            >>> import tempfile
+            >>> from amp_rewrite import Observed
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     Observed('of one model', 64, {}).save(f"{folder}/seen.json")
+            ...     print(Observed.load(f"{folder}/seen.json").samples)
+            64
+        """
         writing.write_json(self.to_json(), arguments.path("path", path))
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data."""
+        """This as JSON data.
+
+        Examples:
+            >>> from amp_rewrite import Observed
+            >>> Observed("of one model", 64, {}).to_json()
+            {'format': 1, 'model': 'of one model', 'samples': 64, 'values': {}}
+        """
         values = {name: _row(extremes) for name, extremes in self.items()}
         return {"format": FORMAT, "model": self.model, "samples": self.samples, "values": values}
 
     @classmethod
     def load(cls, path: arguments.PathLike) -> Observed:
-        """Reads what `save` wrote; OptionError when it is missing, damaged, or of another format."""
+        """Reads what `save` wrote; OptionError when it is missing, damaged, or of another format.
+
+        Examples:
+            >>> from amp_rewrite import Observed
+            >>> Observed.load("missing.json")
+            Traceback (most recent call last):
+                ...
+            amp_rewrite.errors.OptionError: missing.json: cannot be read (No such file or ...
+        """
         file = arguments.path("path", path)
         try:
             content = json.loads(reading.read(file).decode())
@@ -98,7 +138,15 @@ class Observed(Mapping[str, Extremes]):
         }
 
     def refuse_other(self, model: str) -> None:
-        """OptionError unless `model` is the fingerprint of the model that was observed."""
+        """OptionError unless `model` is the fingerprint of the model that was observed.
+
+        Examples:
+            >>> from amp_rewrite import Observed
+            >>> Observed("of one model", 64, {}).refuse_other("of another")
+            Traceback (most recent call last):
+                ...
+            amp_rewrite.errors.OptionError: seen: was observed of another model; observe the ...
+        """
         if self.model != model:
             raise OptionError(
                 "was observed of another model",

@@ -54,6 +54,15 @@ def emulate(
     Raises ModelError, also if an input or output cannot be cast: an optional of half below opset 16, or a
     sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean, or an `accumulate`
     that is not known.
+
+    Examples:
+        >>> import onnxruntime
+        >>> from amp_rewrite import emulate, rewrite
+        >>> from amp_rewrite.demo import feeds, network
+        >>> emulated = emulate(rewrite(network()).model)
+        >>> session = onnxruntime.InferenceSession(emulated.SerializeToString())
+        >>> session.run(None, feeds())[0].dtype
+        dtype('float32')
     """
     how = arguments.choice("accumulate", accumulate, Accumulation)
     return writing.to_proto(emulation(source, late=arguments.flag("late", late), accumulate=how))

@@ -68,6 +68,13 @@ def observe(
     model or a sample is invalid or holds NaN, FeedError if there is no sample, or if no float value is
     finite, OptionError for other invalid arguments, TimeLimitError after `timeout` seconds, and
     WorkerError where a worker ends before its work is done.
+
+    Examples:
+        >>> from amp_rewrite import observe
+        >>> from amp_rewrite.demo import feeds, network
+        >>> seen = observe(network(), [feeds(seed) for seed in range(3)])
+        >>> seen.samples, seen["probabilities"].high <= 1
+        (3, True)
     """
     runnable, runs = run_arguments.model("model", model), run_arguments.samples(samples)
     function("on_sample", on_sample)

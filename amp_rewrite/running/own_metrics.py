@@ -27,6 +27,16 @@ class Metric:
     original, those of the rewritten model, and the inputs, as arrays by name. While there is a metric, all of
     these are kept in memory. Without bounds the value is shown, and judges nothing.
     Raises OptionError for a function that is not callable, and for bounds that are no numbers or cross.
+
+    Examples:
+        >>> from amp_rewrite import Metric, verify
+        >>> from amp_rewrite.demo import feeds, network
+        >>> def same_class(original, rewritten, samples):
+        ...     before, after = (runs[0]['probabilities'].argmax(1) for runs in (original, rewritten))
+        ...     return (before == after).mean()
+        >>> verdict = verify(network(), network(), feeds(), metrics=Metric(same_class, least=0.99))
+        >>> verdict.metrics[0].value
+        1.0
     """
 
     function: MetricFunction

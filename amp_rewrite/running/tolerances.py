@@ -28,6 +28,16 @@ class Tolerances:
     applies to outputs that are not float, `top1` to the arg-max of float outputs. `atol` is no bound but the
     scale below which `error` counts an output as zero.
     Raises OptionError for a bound that is not a number, or outside of the metric's range.
+
+    Examples:
+        >>> from amp_rewrite import Tolerances, verify
+        >>> from amp_rewrite.demo import feeds, network
+        >>> verify(network(), network(seed=1), feeds(), Tolerances(cosine=0.999)).ok
+        False
+        >>> Tolerances(cosine=2)
+        Traceback (most recent call last):
+            ...
+        amp_rewrite.errors.OptionError: Tolerances.cosine: 2 is not from -1 to 1
     """
 
     error: float | None = _Default(1e-2)

@@ -82,6 +82,13 @@ class Verdict:
 
     Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may
     have no detections, and non-finite inputs are valid if the original computes finite outputs from them.
+
+    Examples:
+        >>> from amp_rewrite import rewrite, verify
+        >>> from amp_rewrite.demo import feeds, network
+        >>> verdict = verify(network(), rewrite(network()).model, feeds())
+        >>> verdict.ok, verdict.error < 1e-3, verdict.outputs[0].name
+        (True, True, 'probabilities')
     """
 
     outputs: tuple[Output, ...]
@@ -133,7 +140,14 @@ class Verdict:
         return tuple(max(sample, default=None) for sample in errors)
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data."""
+        """This as JSON data.
+
+        Examples:
+            >>> from amp_rewrite import verify
+            >>> from amp_rewrite.demo import feeds, network
+            >>> verify(network(), network(), feeds()).to_json()["verified"]
+            True
+        """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
         return _plain(asdict(self) | own | status)

@@ -55,6 +55,14 @@ def verify(
     comparison proves nothing (see Verdict). Raises MissingPackageError without onnxruntime, ModelError and
     FeedError if the original does not run, or a model or sample is invalid, OptionError for other invalid
     arguments, and TimeLimitError after `timeout` seconds.
+
+    Examples:
+        >>> from amp_rewrite import rewrite, verify
+        >>> from amp_rewrite.demo import feeds, network
+        >>> verify(network(), rewrite(network()).model, [feeds()]).ok
+        True
+        >>> verify(network(), network(seed=1), feeds()).faults[0]
+        'probabilities: error 0.524 is above 0.01'
     """
     bounds = Tolerances() if bounds is None else bounds
     arguments.instance("bounds", bounds, Tolerances, "write Tolerances(error=0.02)")

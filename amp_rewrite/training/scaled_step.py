@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,13 @@ _FIXED_OPSET, _DYNAMIC_OPSET = 7, 9
 class ScaleBorders:
     """The names of the inputs and outputs that a loss scale added: the pairs of its state, None where it has
     none, and the output that says whether all gradients were finite, None where nothing asks.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import insert_loss_scale
+        >>> borders = insert_loss_scale(train_step()).step.borders
+        >>> borders.scale, borders.finite
+        (Pair(input='loss_scale', output='loss_scale.new'), 'grads_finite')
     """
 
     scale: Pair | None = None
@@ -48,6 +55,13 @@ class ScaledStep:
     pairs of state that a skipped step cannot keep, and `without_gradient` those that depend on no gradient,
     as running statistics do. `guessed` names what of the spec only the dataflow says, and `seed` is the
     scaled seed. `products` counts the products of the backward pass.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import insert_loss_scale
+        >>> step = insert_loss_scale(train_step()).step
+        >>> step.frontier, step.products
+        (('w2_grad', 'w1_grad'), 3)
     """
 
     spec: TrainSpec
@@ -63,7 +77,14 @@ class ScaledStep:
     products: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The same as plain data.
+
+        Examples:
+            >>> from amp_rewrite.demo import train_step
+            >>> from amp_rewrite.training import insert_loss_scale
+            >>> insert_loss_scale(train_step()).step.to_json()["scale_state"]["good_steps"]
+            ['good_steps', 'good_steps.new']
+        """
         return {
             "spec": self.spec.to_json(),
             "guessed": list(self.guessed),
@@ -116,7 +137,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
         **dict(_held(step.parts.optimiser, step, Reason.OPTIMISER)),
         **dict(_held(build.nodes, step, Reason.SCALING)),
     }
-    _tell(step, asked, inserted.borders)
+    _tell(step, asked, inserted)
     scaled = ScaledStep(
         spec=step.spec,
         loss_scale=asked,
@@ -138,6 +159,8 @@ class _Inserted:
     borders: ScaleBorders
     unguarded: tuple[Pair, ...]
     seed: str
+    powers: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What the scale alone makes, by name: 1 for the scale itself, -1 for its reciprocal."""
 
 
 def _insert(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) -> _Inserted:
@@ -156,9 +179,9 @@ def _insert(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) ->
         one = build.scalar("loss_scale__one", 1.0, FLOAT)
         reciprocal = build.node("Div", (one, factor), "loss_scale__reciprocal", behind=factor)
     scaled = insertion.insert(step, factor, reciprocal, build)
-    seed = scaled.seed.name or ""
+    seed, powers = scaled.seed.name or "", _powers(build, factor, reciprocal)
     if not skips:
-        return _Inserted(ScaleBorders(), (), seed)
+        return _Inserted(ScaleBorders(), (), seed, powers)
     finite = skipping.all_finite(scaled.gradients, build)
     unguarded = skipping.guard(step, finite, build)
     scale_pair = steps_pair = None
@@ -168,7 +191,17 @@ def _insert(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) ->
         steps_pair = _output(build, state.good_steps, after.good_steps)
     flag = build.node("Identity", (finite,), "grads_finite__out", dtype=BOOL)
     build.output(flag, "grads_finite")
-    return _Inserted(ScaleBorders(scale_pair, steps_pair, flag.name), unguarded, seed)
+    borders = ScaleBorders(scale_pair, steps_pair, flag.name)
+    return _Inserted(borders, unguarded, seed, powers)
+
+
+def _powers(build: NodeBuilder, factor: ir.Value, reciprocal: ir.Value) -> dict[str, int]:
+    """The two, and what is cast from them, by name."""
+    found = {factor: 1, reciprocal: -1}
+    for node in build.nodes:
+        if node.op_type == "Cast" and node.inputs[0] in found:
+            found[node.outputs[0]] = found[node.inputs[0]]
+    return {value.name or "": degree for value, degree in found.items()}
 
 
 def _output(build: NodeBuilder, before: ir.Value, after: ir.Value) -> Pair:
@@ -206,12 +239,16 @@ def _names(nodes: Iterable[ir.Node], step: Step) -> tuple[str, ...]:
     return tuple(node.outputs[0].name or "" for node in step.flow.nodes if node in held)
 
 
-def _tell(step: Step, asked: LossScale | None, borders: ScaleBorders) -> None:
+def _tell(step: Step, asked: LossScale | None, inserted: _Inserted) -> None:
     """Leaves the spec, and the state of the scale with its start values, in the metadata of the model."""
     step.model.metadata_props.update(step.spec.to_metadata())
     if asked is None:
         return  # another may have inserted one
-    told: dict[str, Any] = {"scale": _scale_json(asked), "state": _borders_json(borders)}
+    told: dict[str, Any] = {
+        "scale": _scale_json(asked),
+        "state": _borders_json(inserted.borders),
+        "powers": inserted.powers,
+    }
     step.model.metadata_props[STATE_KEY] = json.dumps(told)
 
 

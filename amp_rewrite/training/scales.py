@@ -21,6 +21,11 @@ class FixedLossScale:
     """A scale that stays: at least 1, and finite in float32. OptionError for anything else.
 
     No step is skipped: gradients that are not finite are applied, as in TensorFlow.
+
+    Examples:
+        >>> from amp_rewrite.training import FixedLossScale
+        >>> FixedLossScale(128)
+        FixedLossScale(value=128.0)
     """
 
     value: float
@@ -37,6 +42,11 @@ class DynamicLossScale:
 
     `initial_scale` and `multiplier` are at least 1, the latter more; `increment_period` counts steps, and is
     at least 1. The defaults are TensorFlow's. OptionError for anything else.
+
+    Examples:
+        >>> from amp_rewrite.training import DynamicLossScale
+        >>> DynamicLossScale(increment_period=1000)
+        DynamicLossScale(initial_scale=32768.0, increment_period=1000, multiplier=2.0)
     """
 
     initial_scale: float

@@ -17,7 +17,13 @@ PREFIX = "amp_rewrite.train."
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor of state: the input that it is read from, and the output that holds it after the step."""
+    """A tensor of state: the input that it is read from, and the output that holds it after the step.
+
+    Examples:
+        >>> from amp_rewrite.training import Pair
+        >>> str(Pair("w", "w.new"))
+        'w -> w.new'
+    """
 
     input: str
     output: str
@@ -34,6 +40,11 @@ class TrainSpec:
     linear in it. `state` are the pairs of inputs and outputs that hold parameters, slots and counters.
     `gradients` are values that are gradients; where none is named, analysis finds them. Raises OptionError
     for arguments of other types; `state` may hold pairs of names.
+
+    Examples:
+        >>> from amp_rewrite.training import TrainSpec
+        >>> TrainSpec("loss", "loss_grad", state="w=w.new").state
+        (Pair(input='w', output='w.new'),)
     """
 
     loss: str
@@ -49,7 +60,13 @@ class TrainSpec:
         hold("gradients", arguments.texts("TrainSpec.gradients", gradients))
 
     def to_metadata(self) -> dict[str, str]:
-        """The spec as metadata of a model, from which `find_spec` reads it again."""
+        """The spec as metadata of a model, from which `find_spec` reads it again.
+
+        Examples:
+            >>> from amp_rewrite.training import TrainSpec
+            >>> TrainSpec("loss", "loss_grad").to_metadata()["amp_rewrite.train.seed"]
+            'loss_grad'
+        """
         state = [[pair.input, pair.output] for pair in self.state]
         return {
             f"{PREFIX}loss": self.loss,
@@ -59,7 +76,13 @@ class TrainSpec:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain data."""
+        """The fields as plain data.
+
+        Examples:
+            >>> from amp_rewrite.training import TrainSpec
+            >>> TrainSpec("loss", "loss_grad", state="w=w.new").to_json()["state"]
+            [['w', 'w.new']]
+        """
         state = [[pair.input, pair.output] for pair in self.state]
         return {"loss": self.loss, "seed": self.seed, "state": state, "gradients": list(self.gradients)}
 

@@ -33,6 +33,13 @@ def find_spec(
     `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` with that), else from the dataflow.
     Raises SpecError, which says what is missing or lists the candidates, where it is no train step or not
     clear as one, ModelError for what is no model, and OptionError for arguments of other types.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import find_spec
+        >>> spec = find_spec(train_step())
+        >>> spec.loss, spec.seed, [str(pair) for pair in spec.state]
+        ('loss', 'loss_grad', ['w1 -> w1_new', 'w2 -> w2_new'])
     """
     asked = Asked(
         None if loss is None else arguments.instance("loss", loss, str),
@@ -62,6 +69,12 @@ def initial_state(model: loading.ModelSource) -> dict[str, NDArray[np.generic]]:
     float32 scalar, and the number of good steps, an int64 scalar. Empty for a fixed scale.
 
     Raises SpecError for a model without a loss scale of ours, and ModelError for what is no model.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import initial_state, insert_loss_scale
+        >>> sorted(initial_state(insert_loss_scale(train_step()).model))
+        ['good_steps', 'loss_scale']
     """
     metadata = loading.load(model).model.metadata_props
     try:

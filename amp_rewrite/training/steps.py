@@ -40,6 +40,13 @@ class TrainResult(Generic[M]):
     """A train step in mixed precision, of the kind that was given, and what became of it.
 
     For a path, `model` is the path that was written. `report` is on the rewrite to half.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import rewrite_train_step
+        >>> result = rewrite_train_step(train_step())
+        >>> result.step.spec.loss, result.report.nodes.half
+        ('loss', 11)
     """
 
     model: M
@@ -53,6 +60,13 @@ class InsertResult(Generic[M]):
 
     For a path, `model` is the path that was written. `broken` are faults of the result (if there is one, the
     tool has failed).
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import insert_loss_scale
+        >>> inserted = insert_loss_scale(train_step(), loss_scale=128)
+        >>> inserted.broken, inserted.step.loss_scale
+        ((), FixedLossScale(value=128.0))
     """
 
     model: M
@@ -83,6 +97,13 @@ def insert_loss_scale(
     from 1 up, a FixedLossScale or a DynamicLossScale. With a dynamic scale, and with `skip_nonfinite`,
     state stays as it was in steps with gradients that are not finite.
     Raises SpecError as `find_spec`, ModelError, OptionError and OutputError.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import insert_loss_scale
+        >>> scaled = insert_loss_scale(train_step()).model
+        >>> [value.name for value in scaled.graph.input][-2:]
+        ['loss_scale', 'good_steps']
     """
     asked = scales.parse(loss_scale)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
@@ -133,6 +154,13 @@ def rewrite_train_step(
     becomes half. `options` say the rest; `to` counts for their `half`, and inputs and outputs keep their
     types. `seen` is as for `rewrite`.
     Raises as `rewrite`, SpecError as `find_spec`, and ModelError for artefacts of onnxruntime-training.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import initial_state, rewrite_train_step
+        >>> half = rewrite_train_step(train_step(), loss_scale="dynamic")
+        >>> {name: value.item() for name, value in initial_state(half.model).items()}
+        {'loss_scale': 32768.0, 'good_steps': 0}
     """
     job = _job(to, loss_scale, implementation, spec, options, skips=skip_nonfinite)
     done = pipeline.rewrite(

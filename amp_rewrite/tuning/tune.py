@@ -50,6 +50,13 @@ class Tuned:
     search, and `walked` has the plans that were measured, in their order, the default one first. `seconds` is
     the time that is predicted for the plan at large sizes, as those of `walked` are, and `half` the number of
     its units in half.
+
+    Examples:
+        >>> from amp_rewrite import tune
+        >>> from amp_rewrite.demo import feeds, network
+        >>> tuned = tune(network(), feeds(), max_error=1e-3)
+        >>> tuned.is_met, tuned.kept
+        (True, ())
     """
 
     plan: SavedPlan
@@ -75,7 +82,14 @@ class Tuned:
         return self.noise > self.target
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data, without the plan."""
+        """This as JSON data, without the plan.
+
+        Examples:
+            >>> from amp_rewrite import tune
+            >>> from amp_rewrite.demo import feeds, network
+            >>> tune(network(), feeds()).to_json()["target"]
+            0.01
+        """
         names = "is_met target noise kept sensitivity sites runs seconds half".split()
         plain = {name: getattr(self, name) for name in names}
         walked = [asdict(point) for point in self.walked]
@@ -110,6 +124,13 @@ def tune(
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
     work is done.
+
+    Examples:
+        >>> from amp_rewrite import rewrite, tune
+        >>> from amp_rewrite.demo import feeds, network
+        >>> tuned = tune(network(), feeds(), max_error=1e-3)
+        >>> rewrite(network(), replay=tuned.plan).report.nodes.half
+        44
     """
     judged = _bounds(bounds, max_error)
     runnable, own = run_arguments.model("model", model), own_metrics.several(metrics)

@@ -66,6 +66,16 @@ def rewrite_zoo(
 
     Raises ModelError and ListError for a source that is wrong, OptionError for invalid arguments, and
     OutputError.
+
+    Examples:
+        >>> import tempfile, onnx
+        >>> from amp_rewrite import rewrite_zoo
+        >>> from amp_rewrite.demo import network
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     onnx.save(network(), f'{folder}/demo.onnx')
+        ...     zoo = rewrite_zoo(folder, f'{folder}/half', ['--no-verify'])
+        >>> [(row.name, row.status.value) for row in zoo.rows]
+        [('demo', 'not compared')]
     """
     place, folder = arguments.path("source", source), arguments.path("results", results).absolute()
     if timeout is not None and (not arguments.is_number(timeout) or timeout <= 0):

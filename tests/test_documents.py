@@ -1,4 +1,4 @@
-"""The README's blocks, run as they are."""
+"""The blocks of the README and of the pages of the site, run as they are."""
 
 import re
 import subprocess
@@ -17,12 +17,19 @@ from amp_rewrite.policy import operator_lists
 pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+SHELL = (README, PAGES["rewriting.md"], PAGES["ranges.md"])
+"""The pages whose shell blocks run, one after another in one folder."""
 CI_BLOCK = re.compile(r"<!-- ci: \w+ -->\n```sh\n.*?```", re.DOTALL)
 
 
-def blocks(language):
-    """The fenced blocks of a language, except the two that CI runs itself."""
-    return re.findall(rf"```{language}\n(.*?)```", CI_BLOCK.sub("", README), re.DOTALL)
+def blocks(language, *pages):
+    """The fenced blocks of a language in pages, except the two that CI runs itself."""
+    return [
+        block
+        for page in pages
+        for block in re.findall(rf"```{language}\n(.*?)```", CI_BLOCK.sub("", page), re.DOTALL)
+    ]
 
 
 def run(*command, folder, check=True):
@@ -37,7 +44,7 @@ def run(*command, folder, check=True):
     )
 
 
-@pytest.mark.parametrize("block", blocks("python"))
+@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"]))
 def test_a_python_block_runs(block, tmp_path):
     """Every Python block runs as it is, with warnings as errors."""
     run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
@@ -47,7 +54,10 @@ def test_a_python_block_runs(block, tmp_path):
 def test_the_shell_blocks_run_in_order(tmp_path):
     """Every command of the shell blocks succeeds, one after another in one folder."""
     commands = [
-        line for block in blocks("sh") for line in block.splitlines() if line.startswith("amp-rewrite ")
+        line
+        for block in blocks("sh", *SHELL)
+        for line in block.splitlines()
+        if line.startswith("amp-rewrite ")
     ]
     assert len(commands) > 5
     for command in commands:
@@ -55,20 +65,20 @@ def test_the_shell_blocks_run_in_order(tmp_path):
         run(sys.executable, "-m", "amp_rewrite", *words[1:], folder=tmp_path)
 
 
-def test_explain_prints_what_the_readme_shows(tmp_path):
-    """The chain of causes in the README is what the command prints."""
+def test_explain_prints_what_its_page_shows(tmp_path):
+    """The chain of causes on the page is what the command prints."""
     run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
     shown = run(sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", "rms_sqrt", folder=tmp_path)
-    assert shown.stdout.strip() in README
+    assert shown.stdout.strip() in PAGES["explain.md"]
 
 
-def test_explain_lists_the_causes_that_the_readme_shows(tmp_path):
+def test_explain_lists_the_causes_that_its_page_shows(tmp_path):
     """The list of what keeps nodes in float32 is what the command prints."""
     run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
     shown = run(sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", folder=tmp_path)
     causes = shown.stdout.split("open dimensions")[0]
     assert causes.count("to allow:") == 2
-    assert causes in README
+    assert causes in PAGES["explain.md"]
 
 
 def test_the_demo_prints_the_numbers_that_the_readme_shows(tmp_path):
@@ -78,9 +88,9 @@ def test_the_demo_prints_the_numbers_that_the_readme_shows(tmp_path):
         assert line.strip() in README
 
 
-def test_a_verdict_that_fails_is_the_one_that_the_readme_shows(tmp_path):
-    """The README's command ends with exit code 1 and prints what is shown, apart from numbers."""
-    (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", README, re.MULTILINE)
+def test_a_verdict_that_fails_is_the_one_that_its_page_shows(tmp_path):
+    """The command ends with exit code 1 and prints what is shown, apart from numbers."""
+    (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", PAGES["verification.md"], re.MULTILINE)
     np.savez(tmp_path / "bright.npz", image=1000 * feeds()["image"])
     run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
     words = command.split()[1:]
@@ -89,7 +99,7 @@ def test_a_verdict_that_fails_is_the_one_that_the_readme_shows(tmp_path):
     lines = printed.stdout.splitlines()
     verdict = lines[next(i for i, line in enumerate(lines) if line.startswith("compared")) :]
     assert len(verdict) > 5
-    shown = [without_numbers(line) for line in README.splitlines()]
+    shown = [without_numbers(line) for line in PAGES["verification.md"].splitlines()]
     assert [line for line in verdict if without_numbers(line) not in shown] == []
 
 
@@ -105,23 +115,42 @@ def test_the_main_job_stands_near_the_top():
     assert README.index(first) < 1000
 
 
-def test_the_readme_names_every_flag():
-    """The README mentions each command and each of its flags."""
-    flags = {
-        max(p.opts, key=len)
-        for c in map(loaded, main.commands.values())
-        for p in c.params
-        if p.opts[0][0] == "-"
-    }
-    assert len(flags) > 20
-    short = {"--output": "-o", "--quiet": "-q"}
-    assert {flag for flag in flags if not re.search(rf"{short.get(flag, flag)}\b", README)} == set()
+def test_the_readme_names_every_command():
+    """Whoever reads it knows what there is."""
     assert {name for name in main.commands if f"amp-rewrite {name}" not in README} == {"rewrite"}
 
 
-@pytest.mark.parametrize("block", blocks("yaml"))
-def test_a_list_in_the_readme_loads(block, tmp_path):
-    """A list in the README loads, with the kinds that it shows."""
+def shown():
+    """Every command line in a code block of a page, with its page."""
+    for name, page in {"README.md": README, **PAGES}.items():
+        for line in re.findall(r"^(?:    |\$ )?(amp-rewrite .*)", page, re.MULTILINE):
+            yield pytest.param(line.split("  #")[0], id=f"{name}: {line[:60]}")
+
+
+@pytest.mark.parametrize("line", list(shown()))
+def test_a_command_that_is_shown_has_its_flags(line):
+    """A page names no flag that its command does not know; what follows `--` is for rewrite."""
+    _, *words = re.sub(r"'[^']*'", "TEXT", line).split()
+    name = words[0] if words[0] in main.commands else "rewrite"
+    own, _, others = " ".join(words).partition(" -- ")
+    assert flags(own) <= known(name), line
+    assert flags(others) <= known("rewrite"), line
+
+
+def flags(words):
+    """The flags among some words."""
+    return {word.split("=")[0] for word in words.split() if re.match(r"--?[a-zA-Z]", word)}
+
+
+def known(name):
+    """The flags of a command."""
+    command = loaded(main.commands[name])
+    return {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
+
+
+@pytest.mark.parametrize("block", blocks("yaml", PAGES["lists.md"]))
+def test_a_list_on_the_page_loads(block, tmp_path):
+    """A list on the page loads, with the kinds that it shows."""
     (tmp_path / "ours.yaml").write_text(block)
     loaded = operator_lists.load(tmp_path / "ours.yaml")
     for kind in operator_lists.Kind:

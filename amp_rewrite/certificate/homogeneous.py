@@ -1,0 +1,179 @@
+"""How values of a model grow with a factor: each is homogeneous in it, of some degree, or nothing is known.
+
+A value of degree d is the factor to the power d times what it is where the factor is 1. One of degree 0
+depends on it only in rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from amp_rewrite.certificate import attributes, tensors
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
+from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate.value_kinds import FLOAT
+
+DOUBLE = TensorProto.DOUBLE
+_Rule = Callable[["_Site"], int | None]
+
+
+class Degrees:
+    """The degrees of what some values of a model depend on; `known` has those of the factors."""
+
+    def __init__(self, model: Numbered, known: Mapping[int, int]) -> None:
+        self.model = model
+        self.of = dict(known)
+
+    def settle(self, wanted: Collection[int]) -> list[Node]:
+        """Finds them; returns the nodes on which the `wanted` values depend, producers first.
+
+        Raises DifferentError for a value of which nothing is known, and for one that is wanted, enters or
+        leaves a body, and is not of degree 0.
+        """
+        nodes = _before(self.model, wanted)
+        for node in nodes:
+            self._settle(node)
+        bodies = [body for node in nodes for body in node.bodies or ()]
+        roots = self.model.roots
+        for number in (*wanted, *(roots[value] for body in bodies for value in body.outputs)):
+            if self.of.get(number, 0):
+                raise _grown(number)
+        return nodes
+
+    def _settle(self, node: Node) -> None:
+        if node.first in self.of or not any(self.of.get(number, 0) for number in node.inputs):
+            return
+        rule = None if node.bodies else _RULES.get(node.operator)
+        degree = rule and rule(_Site(self, node))
+        if degree is None:
+            raise _grown(node.first)
+        outputs = 1 if node.operator == ("", "Dropout") else node.count
+        self.of.update(dict.fromkeys(range(node.first, node.first + outputs), degree))
+
+
+def _grown(number: int) -> DifferentError:
+    return DifferentError("it depends on the loss scale", (MISSING, number, ""))
+
+
+def _before(model: Numbered, wanted: Collection[int]) -> list[Node]:
+    """The nodes on which values depend, those in bodies included, producers first."""
+    found, seen = list[Node](), set[int]()
+    stack = [(number, False) for number in wanted]
+    while stack:
+        number, is_done = stack.pop()
+        node = model.makers[number]
+        if node is None or (node.first in seen and not is_done):
+            continue
+        if is_done:
+            found.append(node)
+            continue
+        seen.add(node.first)
+        stack.append((node.first, True))
+        stack.extend((value, False) for value in node.inputs)
+        stack.extend((model.roots[value], False) for body in node.bodies or () for value in body.outputs)
+    return found
+
+
+class _Site:
+    """A node, and the degrees of its inputs."""
+
+    def __init__(self, degrees: Degrees, node: Node) -> None:
+        self.model, self.node = degrees.model, node
+        self.degrees = [degrees.of.get(number, 0) for number in node.inputs]
+
+    def common(self, ports: Sequence[int]) -> int | None:
+        """The degree that these inputs share, and all others are of degree 0; zeros are of any."""
+        shared = {self.degrees[port] for port in ports if port < len(self.degrees) and not self.is_zero(port)}
+        others = (degree for port, degree in enumerate(self.degrees) if port not in ports)
+        return shared.pop() if len(shared) == 1 and not any(others) else None
+
+    def is_zero(self, port: int) -> bool:
+        """Whether an input is left out, or zero."""
+        return self.node.inputs[port] == MISSING or _is_zero(self.model, self.node.inputs[port])
+
+    def said(self, name: str, default: str) -> str:
+        """An attribute that is a text."""
+        held = attributes.of(self.node).get(name)
+        return default if held is None else held.attribute.s.decode(errors="replace")
+
+
+_MOVES_ZERO = frozenset("Expand Flatten Identity Neg Reshape Squeeze Tile Transpose Unsqueeze Cast".split())
+_LARGEST_ZERO = 1 << 24
+"""Elements up to which a stored value is read to see whether it is zero."""
+
+
+def _is_zero(model: Numbered, number: int) -> bool:
+    """Whether a value is stored, or filled, with zeros."""
+    node = model.makers[number]
+    while node is not None and node.operator[0] == "" and node.operator[1] in _MOVES_ZERO:
+        number = node.inputs[0]
+        node = model.makers[number]
+    if node is not None:
+        fill = attributes.of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
+        return node.operator == ("", "ConstantOfShape") and (fill is None or _zeros(model, fill.attribute.t))
+    return isinstance(model.stored.get(number), TensorProto) and _zeros(model, model.stored[number])
+
+
+def _zeros(model: Numbered, tensor: TensorProto) -> bool:
+    small = np.prod(tensor.dims, dtype=float) <= _LARGEST_ZERO
+    return bool(small) and not np.asarray(tensors.whole(tensor, model.folder)).any()
+
+
+def _together(*ports: int) -> _Rule:
+    return lambda site: site.common(ports or range(len(site.degrees)))
+
+
+def _pad(site: _Site) -> int | None:
+    constant = site.said("mode", "constant") == "constant"
+    return site.common((0, 2) if constant else (0,))
+
+
+def _resize(site: _Site) -> int | None:
+    crops = site.said("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    return None if crops else site.common((0,))
+
+
+def _scatter(site: _Site) -> int | None:
+    return site.common((0, 2)) if site.said("reduction", "none") in ("none", "add") else None
+
+
+def _cast(site: _Site) -> int | None:
+    return site.common((0,)) if site.model.kinds[site.node.first] in (FLOAT, DOUBLE) else None
+
+
+def _product(site: _Site) -> int | None:
+    """The degree of two factors; what is added to their product has the same."""
+    degree = sum(site.degrees[:2])
+    added = [port for port in range(2, len(site.degrees)) if not site.is_zero(port)]
+    return degree if all(site.degrees[port] == degree for port in added) else None
+
+
+_OF_THE_FIRST = """Identity Neg Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather
+    GatherElements GatherND DepthToSpace SpaceToDepth ReduceSum ReduceMean CumSum Trilu AveragePool
+    GlobalAveragePool ReverseSequence Compress MaxUnpool Col2Im Dropout GridSample DFT
+    Upsample Split""".split()
+_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad
+    InvertibleLayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 LogSoftmaxGrad LogSoftmaxGrad_13 GeluGrad
+    FastGeluGrad QuickGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX SigmoidGrad TanhGrad LeakyReluGrad
+    DropoutGrad BitmaskDropoutGrad MaxPoolGrad AveragePoolGrad BatchNormalizationGrad GatherElementsGrad
+    SliceGrad""".split()
+_RULES: Mapping[tuple[str, str], _Rule] = {
+    **{("", name): _together(0) for name in _OF_THE_FIRST},
+    **{("", name): _together() for name in ("Add", "Sub", "Sum", "Mean", "Concat")},
+    **{("", name): _product for name in ("Mul", "MatMul", "Gemm", "Conv", "ConvTranspose")},
+    **{("com.microsoft", name): _product for name in ("FusedMatMul", "TransposeMatMul")},
+    **{("", name): _scatter for name in ("Scatter", "ScatterElements", "ScatterND")},
+    **{("", name): lambda _: 0 for name in ("Shape", "Size")},
+    **{("", name): _cast for name in ("Cast", "CastLike")},
+    ("", "Div"): lambda site: site.degrees[0] - site.degrees[1],
+    ("", "Einsum"): lambda site: sum(site.degrees),
+    ("", "Where"): _together(1, 2),
+    ("", "Pad"): _pad,
+    ("", "Resize"): _resize,
+    **{("com.microsoft", name): _together(0) for name in _GRADIENTS},
+    **{("com.microsoft", name): _together(2) for name in ("GatherGrad", "GatherNDGrad")},
+}
+"""Operators by the definitions of ONNX; those of com.microsoft, onnxruntime's gradients, are linear in dY."""

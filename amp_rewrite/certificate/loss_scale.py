@@ -1,0 +1,136 @@
+"""Takes a loss scale that a result declares out of it, proved: its factors, skipped steps, and its state.
+
+All values are homogeneous in the scale, and the outputs of degree 0: they are what they are where it is 1.
+There, multiplying by it changes nothing. What keeps old state where gradients are not finite, and what the
+scale becomes, is compared with the rule (`skipped_steps`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from onnx import TensorProto
+
+from amp_rewrite.certificate import scale_update, skipped_steps, tensors
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.homogeneous import Degrees
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
+from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate.skipped_steps import Declared
+
+_PREFIX = "amp_rewrite.train."
+_KEY = f"{_PREFIX}loss_scale"
+
+
+def take_out(original: Numbered, rewritten: Numbered) -> tuple[Numbered, Counter[Licence]]:
+    """The result without the loss scale that it alone declares, and what was used for that.
+
+    Raises DifferentError for a result whose outputs depend on the scale, or that does otherwise than it says.
+    """
+    told = _metadata(rewritten)
+    if _KEY not in told or _KEY in _metadata(original):
+        return rewritten, Counter()
+    return _TakingOut(rewritten, _declared(told)).run()
+
+
+def _metadata(model: Numbered) -> dict[str, str]:
+    return {prop.key: prop.value for prop in model.proto.metadata_props}
+
+
+def _declared(metadata: Mapping[str, str]) -> Declared:
+    try:
+        told = json.loads(metadata[_KEY])
+        held = told["state"]
+        state = {name: tuple(held[name]) for name in ("scale", "good_steps") if name in held}
+        pairs = json.loads(metadata.get(f"{_PREFIX}state", "[]"))
+        return Declared(told["scale"], state, held["finite"], told["powers"], pairs)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DifferentError("what it declares of its loss scale cannot be read") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _TakingOut:
+    after: Numbered
+    declared: Declared
+
+    def run(self) -> tuple[Numbered, Counter[Licence]]:
+        after, declared = self.after, self.declared
+        outputs = [pair for pair in after.outputs if pair[0] not in declared.outputs]
+        factors = self._factors()
+        wanted = [after.roots[number] for _, number in outputs]
+        nodes = Degrees(after, factors).settle(wanted)
+        scaled, unscaled = _multiplied(nodes, _powers(after, nodes, factors))
+        kept = skipped_steps.take_out(after, declared, unscaled)
+        scale_update.refuse_other(after, declared)
+        _erase(after, nodes, {**scaled, **unscaled, **kept})
+        added = {pair[0] for pair in declared.state.values()}
+        inputs = {name: number for name, number in after.inputs.items() if name not in added}
+        uses = {Licence.LOSS_SCALE: len(scaled) + len(unscaled), Licence.SKIPPED: len(kept)}
+        return replace(after, inputs=inputs, outputs=outputs), Counter(uses)
+
+    def _factors(self) -> dict[int, int]:
+        """What the scale alone makes, with its degree: an input, or the stored powers of a fixed scale."""
+        after, declared = self.after, self.declared
+        if "scale" in declared.state:
+            return {skipped_steps.numbered(after.inputs, declared.state["scale"][0]): 1}
+        found = {self._stored(name): degree for name, degree in declared.powers.items()}
+        found.pop(MISSING, None)
+        for number, degree in found.items():
+            self._refuse_other(number, float(declared.scale["value"]) ** degree)
+        return found
+
+    def _stored(self, name: str) -> int:
+        """The number of a stored value; MISSING for a name that the result does not store."""
+        return next((number for number in self.after.stored if self.after.names[number] == name), MISSING)
+
+    def _refuse_other(self, number: int, expected: float) -> None:
+        held = tensors.whole(self.after.stored[number], self.after.folder)
+        if held.shape != () or held != np.asarray(expected).astype(held.dtype):
+            raise DifferentError("it is not the loss scale that is declared", (MISSING, number, ""))
+
+
+def _powers(model: Numbered, nodes: Sequence[Node], factors: Mapping[int, int]) -> dict[int, int]:
+    """The values that are powers of the scale, with their degrees: factors, and what these alone make."""
+    found = dict(factors)
+    for node in nodes:
+        if node.operator == ("", "Cast") and node.inputs[0] in found:
+            found[node.first] = found[node.inputs[0]]
+        elif node.operator == ("", "Div") and node.inputs[1] in found and _is_one(model, node.inputs[0]):
+            found[node.first] = -found[node.inputs[1]]
+    return found
+
+
+def _is_one(model: Numbered, number: int) -> bool:
+    tensor = model.stored.get(number)
+    return isinstance(tensor, TensorProto) and not tensor.dims and tensors.whole(tensor, model.folder) == 1
+
+
+def _multiplied(nodes: Sequence[Node], powers: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Products by the scale, and by its reciprocal, each with what is multiplied."""
+    by_degree: dict[int, dict[int, int]] = {1: {}, -1: {}}
+    for node in nodes:
+        if node.operator != ("", "Mul"):
+            continue
+        for port, other in ((1, 0), (0, 1)):
+            degree = powers.get(node.inputs[port], 0)
+            if degree in by_degree and node.inputs[other] not in powers:
+                by_degree[degree][node.first] = node.inputs[other]
+                break
+    return by_degree[1], by_degree[-1]
+
+
+def _erase(model: Numbered, nodes: Sequence[Node], standing: Mapping[int, int]) -> None:
+    """Puts other values in the places of some, wherever they are read."""
+
+    def final(number: int) -> int:
+        while number in standing:
+            number = model.roots[standing[number]]
+        return number
+
+    model.roots[:] = map(final, model.roots)
+    for node in nodes:
+        node.inputs = list(map(final, node.inputs))

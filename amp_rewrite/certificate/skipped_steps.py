@@ -1,0 +1,107 @@
+"""Steps that keep their old state where gradients are not finite, and what their loss scale then becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
+from amp_rewrite.certificate.pairs import DifferentError
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a result says of its loss scale: its kind and numbers, the inputs and outputs that hold its state,
+    the output that says whether gradients were finite, the stored `powers` of a fixed scale, and the inputs
+    and outputs of the state of the model.
+    """
+
+    scale: Mapping[str, Any]
+    state: Mapping[str, Sequence[str]]
+    finite: str | None
+    powers: Mapping[str, int]
+    pairs: Sequence[Sequence[str]]
+
+    @property
+    def outputs(self) -> set[str]:
+        """The outputs that the scale adds."""
+        return {pair[1] for pair in self.state.values()} | ({self.finite} if self.finite else set[str]())
+
+
+def numbered(values: Mapping[str, int], name: str) -> int:
+    """The number of an input or output; DifferentError where there is none of that name."""
+    if name not in values:
+        raise DifferentError(f"'{name}', which it declares of its loss scale, is not there")
+    return values[name]
+
+
+def flag_of(model: Numbered, declared: Declared) -> int:
+    """The value that says whether gradients are finite; DifferentError where there is none."""
+    number = numbered(dict(model.outputs), declared.finite or "")
+    return _of(model, model.roots[number], "Identity").inputs[0]
+
+
+def take_out(model: Numbered, declared: Declared, unscaled: Collection[int]) -> dict[int, int]:
+    """The outputs that are old state where a step is skipped, and what they are where it is not.
+
+    Raises DifferentError where steps are not skipped exactly where one of the `unscaled` gradients is not
+    finite, or the state of the scale does not follow its rule.
+    """
+    if declared.finite is None:
+        return {}
+    outputs = {name: model.roots[number] for name, number in model.outputs}
+    flag = flag_of(model, declared)
+    checked = set(_checked(model, flag))
+    if checked != set(unscaled):
+        raise DifferentError("it does not look at every gradient", (MISSING, flag, ""))
+    return dict(_kept(model, declared, outputs, flag))
+
+
+def _kept(
+    model: Numbered, declared: Declared, outputs: Mapping[str, int], flag: int
+) -> Iterator[tuple[int, int]]:
+    for before, after in declared.pairs:
+        number = outputs.get(after, MISSING)
+        node = model.makers[number]
+        if node is not None and node.operator == ("", "Where") and node.inputs[0] == flag:
+            if node.inputs[2] != model.inputs.get(before):
+                raise DifferentError("another state is kept where a step is skipped", (MISSING, number, ""))
+            yield number, node.inputs[1]
+
+
+def _of(model: Numbered, number: int, *operators: str) -> Node:
+    node = model.makers[number]
+    if node is None or node.operator not in {("", name) for name in operators}:
+        raise DifferentError("it does not say whether gradients are finite", (MISSING, number, ""))
+    return node
+
+
+def _checked(model: Numbered, flag: int) -> Iterator[int]:
+    """The values whose elements are all finite where a flag is true.
+
+    A sum of absolute values is finite if all elements are; they are made small, so that it does not overflow.
+    """
+    flags, sums = [flag], list[int]()
+    while flags:
+        node = _of(model, flags.pop(), "And", "Less")
+        if node.operator[1] == "And":
+            flags += node.inputs
+            continue
+        _refuse_other(model, node.inputs[1], np.isposinf)
+        total = _of(model, node.inputs[0], "Sum", "ReduceL1")
+        sums += total.inputs if total.operator[1] == "Sum" else [total.first]
+    for number in sums:
+        small = _of(model, _of(model, number, "ReduceL1").inputs[0], "Mul")
+        _refuse_other(model, small.inputs[1], lambda value: 0 < value <= 1)
+        yield small.inputs[0]
+
+
+def _refuse_other(model: Numbered, number: int, fits: Any) -> None:
+    tensor = model.stored.get(number)
+    if not isinstance(tensor, TensorProto) or tensor.dims or not fits(tensors.whole(tensor, model.folder)):
+        raise DifferentError("it does not say whether gradients are finite", (MISSING, number, ""))

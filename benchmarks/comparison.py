@@ -1,0 +1,184 @@
+"""Our results and those of other tools on real models: what converts, is valid, loads and is close.
+
+    python benchmarks/peers.py VENVS                     # once: a virtual environment for each tool
+    python benchmarks/comparison.py FOLDER --peers-venv VENVS --markdown docs/comparison-table.md
+
+FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
+says more). Each tool keeps inputs and outputs in float32 and is at its defaults otherwise. Conversions and
+comparisons are processes of their own: one that crashes costs one cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from model_folder import Model, models, named
+from peers import AUTOCAST, CONVERTER_COMMON, ORT, OURS, Converted, Peer, convert, python_of
+
+from amp_rewrite import measure_coverage, verify
+
+BY_COMMAND = Peer(
+    "amp-rewrite, the command",
+    "import pathlib, subprocess",
+    "data = pathlib.Path(source).with_suffix('.npz')\n"
+    "given = ['--data', str(data)] if data.exists() else []\n"
+    "subprocess.run([sys.executable, '-m', 'amp_rewrite', source, '-q', '-o', target, *given])",
+)
+"""`amp-rewrite MODEL --data MODEL.npz`, which compares, and mends what is too far."""
+
+PEERS = (OURS, BY_COMMAND, ORT, CONVERTER_COMMON, AUTOCAST)
+PACKAGES = ("onnx", "onnxruntime")
+HEADING = """# The other tools on real models
+
+{all} models of at most {largest:g} MB with inputs of their own, converted to float16 with inputs and
+outputs in float32, each tool at its defaults, for at most {limit:g} s. "amp-rewrite" is the rewrite alone,
+from Python; "the command" is `amp-rewrite MODEL --data MODEL.npz`, which compares and mends what is too
+far. "Valid" is by onnx's full check, "loads" by onnxruntime's CPU provider. Errors are the largest relative
+L2 error of an output with half emulated (every half value is rounded after the node that makes it),
+infinite where a value is not finite in the result only. "In half" counts the models within 1e-2 that have a
+node in half.
+
+Made on {date} by `{command}` with {versions}.
+FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
+this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
+
+| tool | converted | valid | loads | error <= 1e-2 | in half | error <= 1e-3 | seconds, median |
+|---|--:|--:|--:|--:|--:|--:|--:|
+"""
+
+
+def measure(model: Model, result: Path) -> dict[str, float]:
+    """The largest relative L2 error of a result and its nodes in half; exits where it does not run."""
+    verdict = verify(model.path, result, [model.sample()], device="cpu")
+    if not verdict.outputs:
+        raise SystemExit("; ".join(verdict.faults))
+    floats = [output.metrics for output in verdict.outputs]
+    lost = any(each.non_finite for each in floats)
+    worst = max((each.relative_l2 for each in floats), default=0.0)
+    nodes = measure_coverage(result).nodes
+    return {"error": float("inf") if lost else worst, "half": nodes.half + nodes.mixed}
+
+
+def row(peer: Peer, model: Model, folder: Path, venvs: Path | None, limit: float) -> dict[str, object]:
+    """One tool on one model: what its result is, or in `failed` why there is none."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "model.onnx"
+        for beside in model.path.parent.iterdir():  # external data too
+            if beside.is_file():
+                shutil.copyfile(beside, Path(scratch) / beside.name)
+        shutil.copyfile(model.path, source)
+        made = convert(peer, source, venvs, limit)
+        return _row(made, model, folder)
+
+
+def _row(made: Converted, model: Model, folder: Path) -> dict[str, object]:
+    if made.failure:
+        return {"failed": made.failure}
+    command = [sys.executable, "-W", "ignore", __file__, folder, "--one", model.name, made.path]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    found = {"seconds": made.seconds, "valid": not made.broken}
+    if done.returncode == 0:
+        return found | json.loads(done.stdout.strip().splitlines()[-1])
+    return found | {"refused": (done.stderr.strip().splitlines() or ["crashed"])[-1][:200]}
+
+
+def markdown(found: dict[str, dict[str, dict[str, object]]], above: str) -> str:
+    """The totals of each tool, and its error on each model."""
+    totals = "\n".join(_totals(peer, [rows[peer] for rows in found.values()]) for peer in _names(found))
+    names = " | ".join(_names(found))
+    lines = [f"| {model} | {' | '.join(map(_cell, rows.values()))} |" for model, rows in found.items()]
+    head = f"\n\n## Errors, model by model\n\n| model | {names} |\n|---|{'--:|' * len(_names(found))}\n"
+    return above + totals + head + "\n".join(lines) + "\n"
+
+
+def _names(found: dict[str, dict[str, dict[str, object]]]) -> list[str]:
+    return list(next(iter(found.values())))
+
+
+def _totals(name: str, rows: Sequence[dict[str, object]]) -> str:
+    made = [each for each in rows if "failed" not in each]
+    loaded = [each for each in made if "error" in each]
+    close = [each for each in loaded if float(each["error"]) <= 1e-2]
+    seconds = sorted(float(each["seconds"]) for each in made)
+    counts = [
+        len(made),
+        sum(bool(each["valid"]) for each in made),
+        len(loaded),
+        len(close),
+        sum(bool(each["half"]) for each in close),
+        sum(float(each["error"]) <= 1e-3 for each in loaded),
+    ]
+    median = f"{seconds[len(seconds) // 2]:.2f}" if seconds else ""
+    return f"| {name} | {' | '.join(map(str, counts))} | {median} |"
+
+
+def _cell(found: dict[str, object]) -> str:
+    if "failed" in found:
+        return "not converted"
+    if "refused" in found:
+        return "does not load"
+    text = f"{float(found['error']):.1e}"
+    return text if found["half"] else f"{text} (none in half)"
+
+
+def installed(venvs: Path | None) -> Iterator[Peer]:
+    """The tools that there are."""
+    for peer in PEERS:
+        if python_of(peer, venvs) is not None:
+            yield peer
+
+
+def main() -> None:
+    """Compares on every model and prints the table, or measures one result for a parent process."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--peers-venv", type=Path)
+    parser.add_argument("--largest", type=float, default=20.0, help="MB of a model")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds of a conversion")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "RESULT"))
+    asked = parser.parse_args()
+    if asked.one:
+        name, result = asked.one
+        print(json.dumps(measure(named(asked.folder, name), Path(result))))
+        return
+    chosen = [
+        each for each in models(asked.folder) if each.runs and each.path.stat().st_size <= asked.largest * 1e6
+    ]
+    if not chosen:
+        parser.error("no model has inputs beside it and is small enough")
+    peers, found = list(installed(asked.peers_venv)), dict[str, dict[str, dict[str, object]]]()
+    for model in chosen:
+        found[model.name] = {
+            peer.name: row(peer, model, asked.folder, asked.peers_venv, asked.limit) for peer in peers
+        }
+        print(f"| {model.name} | {' | '.join(map(_cell, found[model.name].values()))} |", flush=True)
+        if asked.markdown:  # as far as it is: this takes a minute for each model
+            asked.markdown.write_text(markdown(found, heading(len(found), asked.largest, asked.limit)))
+    print(markdown(found, heading(len(found), asked.largest, asked.limit)))
+
+
+def heading(count: int, largest: float, limit: float) -> str:
+    """What stands above the totals, with how they were made."""
+    return HEADING.format(
+        all=count,
+        largest=largest,
+        limit=limit,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        command=f"python benchmarks/comparison.py FOLDER --peers-venv VENVS --largest {largest:g} "
+        f"--limit {limit:g} --markdown FILE",
+        versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
+    )
+
+
+if __name__ == "__main__":
+    main()

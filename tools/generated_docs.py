@@ -1,0 +1,111 @@
+"""What the documentation site takes from the code, as Markdown: help of commands, operator lists, targets.
+
+Needs nothing that the site needs; `tools/site_pages.py` puts it into the pages.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import click
+
+from amp_rewrite.cli.commands import loaded, main
+from amp_rewrite.numerics.half import BY_NAME
+from amp_rewrite.policy import kernel_table, operator_lists, targets
+from amp_rewrite.policy.entries import Kind
+from amp_rewrite.policy.targets import Target
+
+_SPECIAL = re.compile(r"([\\`*_\[\]#])")
+_FLAG = re.compile(r"(?<![\w-])(--?[a-z][\w-]*)")
+
+
+class MarkdownFormatter(click.HelpFormatter):
+    """Click's help, as it would be printed, in Markdown: sections are headings, and their entries tables."""
+
+    def write_usage(self, prog: str, args: str = "", *_: object, **__: object) -> None:
+        """The usage line as a block of its own."""
+        self.write(f"```text\n{prog} {args}\n```\n\n")
+
+    def write_heading(self, heading: str) -> None:
+        """The name of a section in bold: the page's own headings are those of the commands."""
+        self.write(f"**{prose(heading)}**\n\n")
+
+    def write_text(self, text: str) -> None:
+        """Paragraphs, without click's mark for text that keeps its lines."""
+        self.write(prose(text.replace("\b\n", "")) + "\n\n")
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], *_: object, **__: object) -> None:
+        """The entries of a section: what is written, and what it does."""
+        self.write("| | |\n|---|---|\n")
+        for first, second in rows:
+            self.write(f"| <code>{_cell(html.escape(first))}</code> | {_cell(prose(second))} |\n")
+        self.write("\n")
+
+
+def prose(text: str) -> str:
+    """Plain text as Markdown, with flags as code."""
+    escaped = html.escape(_SPECIAL.sub(r"\\\1", text), quote=False)
+    return _FLAG.sub(r"<code>\1</code>", escaped)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "&#124;").split())
+
+
+def command_help(name: str) -> str:
+    """The help of a command of `amp-rewrite`; KeyError where there is none."""
+    command = loaded(main.commands[name])
+    top = click.Context(main, info_name="amp-rewrite", **main.context_settings)
+    formatter = MarkdownFormatter()
+    command.format_help(click.Context(command, info_name=name, parent=top), formatter)
+    return formatter.getvalue()
+
+
+def operator_list(name: str) -> str:
+    """A shipped operator list: for each kind, the operators and why they have it."""
+    found = operator_lists.load(name)
+    return f"{prose(found.description)}\n\n" + "\n".join(_kinds(found))
+
+
+def _kinds(found: operator_lists.OpLists) -> Iterator[str]:
+    for kind in Kind:
+        rows = sorted(
+            (f"{domain}:{operator}" if domain else operator, entry.evidence.text, entry.follow)
+            for (domain, operator), entry in found.entries.items()
+            if entry.kind is kind
+        )
+        if rows:
+            yield f"### {kind.value} {{ #{found.name}-{kind.value} }}\n\n| operator | why |\n|---|---|"
+            for operator, why, follow in rows:
+                more = " *(follow)*" if follow else ""
+                yield f"| `{operator}` | {_cell(prose(why))}{more} |"
+            yield ""
+
+
+def known_targets(_: str) -> str:
+    """The targets, with how many operators their tables of kernels have in each half type."""
+    lines = "\n".join(map(_target, targets.BY_NAME.values()))
+    head = " | ".join(half.name for half in BY_NAME.values())
+    return f"| `--target` | operators with kernels | {head} |\n|---|--:|{'--:|' * len(BY_NAME)}\n{lines}"
+
+
+def _target(target: Target) -> str:
+    if target.table is None:
+        return f"| `{target.name}` | whatever the schemas allow |{' |' * len(BY_NAME)}"
+    table = kernel_table.load(target.table)
+    taken = [
+        {kind for span in spans for takes in span.takes for kinds in takes.values() for kind in kinds}
+        for spans in table.values()
+    ]
+    counts = [str(sum(name in kinds for kinds in taken)) for name in BY_NAME]
+    return f"| `{target.name}` | {len(table)} | {' | '.join(counts)} |"
+
+
+MADE: dict[str, Callable[[str], str]] = {
+    "help": command_help,
+    "list": operator_list,
+    "targets": known_targets,
+}
+"""What a page asks for with `<!-- NAME: ARGUMENT -->` on a line of its own."""
