@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN
 from amp_rewrite.cli.input_flags import input_flags, naming_sizes, timeout_flag
@@ -17,6 +18,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import latency_chart, picture_files, terminal_bench
 from amp_rewrite.running import latency, run_arguments
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import TimingBudget
@@ -49,6 +51,7 @@ from amp_rewrite.running.sessions import Device
     show_default=True,
     help="The time after which no further round begins.",
 )
+@custom_ops_flag
 @json_flag("figures")
 @click.option(
     "--chart",
@@ -65,6 +68,7 @@ def bench(
     rounds: int,
     warmup: int,
     seconds: float,
+    custom_ops: Libraries,
     json_: Path | None,
     chart: Path | None,
 ) -> None:
@@ -78,7 +82,7 @@ def bench(
     if tf32 and device is not Device.CUDA:
         where = "the CPU" if device is Device.CPU else device.value
         raise OptionError(f"--tf32 is for CUDA, and this runs on {where}", remedy="leave it out")
-    subjects = [TimedModel(str(path), path, tf32) for path in models]
+    subjects = [TimedModel(str(path), path, tf32, custom_ops) for path in models]
     with shown_progress() as progress, limit.running():
         tell(progress, "measure")
         with naming_sizes(models[0], data):

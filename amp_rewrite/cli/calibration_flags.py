@@ -18,6 +18,7 @@ from amp_rewrite.policy.options import Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.observations import Observed
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.observation import observe
@@ -49,7 +50,12 @@ class CalibrationFlags:
     executor: str | None
 
     def seen(
-        self, model: Path, asked: DecisionFlags, limit: TimeLimit, progress: Progress | None
+        self,
+        model: Path,
+        asked: DecisionFlags,
+        limit: TimeLimit,
+        progress: Progress | None,
+        libraries: Libraries = (),
     ) -> Observed | None:
         """What was observed before, with what these samples show; None where neither was asked for.
 
@@ -58,20 +64,29 @@ class CalibrationFlags:
         self._refuse_ineffective(asked)
         known = asked.seen
         if self.paths:
-            found = self._calibrate(model, limit, progress)
+            found = self._calibrate(model, limit, progress, libraries)
             known = found if known is None else known.merge(found)
         if self.save is not None and known is not None:
             known.save(self.save)
         return known
 
-    def _calibrate(self, model: Path, limit: TimeLimit, progress: Progress | None) -> Observed:
+    def _calibrate(
+        self, model: Path, limit: TimeLimit, progress: Progress | None, libraries: Libraries
+    ) -> Observed:
         data = Data(self.paths)
         source = feeds.input_source(data)
         tell(progress, "calibrate")
         with opened(self.executor) as executor, limit.running():
             samples = feeds.feeds(model, data)
             on_sample = counting(progress, len(source.files))
-            return observe(model, samples, inputs=source, on_sample=on_sample, executor=executor)
+            return observe(
+                model,
+                samples,
+                inputs=source,
+                on_sample=on_sample,
+                executor=executor,
+                custom_ops=libraries,
+            )
 
     def _refuse_ineffective(self, asked: DecisionFlags) -> None:
         if self.save is not None and not self.paths and asked.seen is None:

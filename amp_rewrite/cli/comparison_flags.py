@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import click
 
 from amp_rewrite.cli import metric_flags
+from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import grouped, repeatable
 from amp_rewrite.cli.input_flags import naming_sizes
@@ -15,6 +16,7 @@ from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.running import run_arguments, verification
 from amp_rewrite.running.blame import blame
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.trials import of_source, trials
@@ -40,6 +42,7 @@ _FLAGS = (
         is_flag=True,
         help="Name the nodes whose rounding adds most to the outputs' error, even if the verdict is good.",
     ),
+    custom_ops_flag,
 )
 
 
@@ -47,13 +50,15 @@ _FLAGS = (
 class ComparisonFlags:
     """What judges a comparison, on what, and whether nodes are blamed even if the verdict is good.
 
-    `accumulate` says how sums of half are emulated: as those of the target.
+    `accumulate` says how sums of half are emulated: as those of the target. `libraries` are those of custom
+    operators.
     """
 
     judging: Judging
     provider: str | None
     per_node: bool
     accumulate: Accumulation = Accumulation.FLOAT
+    libraries: Libraries = ()
 
     def refuse_missing(self) -> None:
         """OptionError or MissingPackageError, before anything is done, for a provider that does not work."""
@@ -77,6 +82,7 @@ class ComparisonFlags:
                 io=io,
                 device=self.provider,
                 accumulate=self.accumulate,
+                libraries=self.libraries,
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -88,9 +94,16 @@ class ComparisonFlags:
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
         first = next(iter(feeds.feeds(original, of_source(data, verdict.inputs))))
-        blamed = blame(original, rewritten, first, device=verdict.witness, accumulate=self.accumulate)
+        blamed = blame(
+            original,
+            rewritten,
+            first,
+            device=verdict.witness,
+            accumulate=self.accumulate,
+            libraries=self.libraries,
+        )
         if self.per_node:
-            blamed = effects.ranked(blamed, effects.effects(original, rewritten, first))
+            blamed = effects.ranked(blamed, effects.effects(original, rewritten, first, self.libraries))
         return replace(verdict, blame=blamed)
 
 
@@ -98,7 +111,10 @@ comparison_flags = grouped(
     _FLAGS,
     "comparing",
     lambda flags: ComparisonFlags(
-        metric_flags.read(flags["metric"], flags["tolerance"]), flags["provider"], flags["per_node"]
+        metric_flags.read(flags["metric"], flags["tolerance"]),
+        flags["provider"],
+        flags["per_node"],
+        libraries=flags["custom_ops"],
     ),
 )
 """Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""

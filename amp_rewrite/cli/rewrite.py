@@ -104,7 +104,7 @@ def rewrite(
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
-        seen = calibration.seen(model, asked, limit, progress)
+        seen = calibration.seen(model, asked, limit, progress, comparing.libraries)
         placing = _placing(report_files, model, limit, in_place=in_place)
         reports = JobReports(model, data, save_plan, report_files, placing)
         job = RewriteJob(

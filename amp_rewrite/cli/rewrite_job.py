@@ -157,7 +157,8 @@ class RewriteJob:
     def _time(self, result: Result[Any]) -> Bench | None:
         """The latencies of both models as `bench` measures them by default; None where they cannot be run."""
         tell(self.progress, "measure")
-        subjects = [TimedModel(str(path), path) for path in (self.model, Path(result.model))]
+        libraries, pair = self.comparing.libraries, (self.model, Path(result.model))
+        subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
         try:
             with self.limit.running():
                 samples = list(feeds.feeds(self.model, self.data))
@@ -176,7 +177,8 @@ class RewriteJob:
         model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
         with naming_sizes(model, self.data), self.limit.running():
             data = self._seen_data()
-            found = observe(model, feeds.feeds(model, data), inputs=feeds.input_source(data))
+            source, libraries = feeds.input_source(data), self.comparing.libraries
+            found = observe(model, feeds.feeds(model, data), inputs=source, custom_ops=libraries)
         return found if self.seen is None else self.seen.merge(found)
 
     def _seen_data(self) -> Data:
@@ -199,7 +201,9 @@ class RewriteJob:
         samples = feeds.feeds(model, self._seen_data())
         try:
             with self.limit.running():
-                return tuning.run(model, samples, self.options, judging, seen, faint)
+                return tuning.run(
+                    model, samples, self.options, judging, seen, faint, self.comparing.libraries
+                )
         except _CANNOT_RUN:
             return None
 

@@ -12,6 +12,7 @@ from amp_rewrite.cli.metric_flags import Judging
 from amp_rewrite.cli.tried_flags import LARGE
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting.search_chart import Plan, Search
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Feeds, Runnable
 from amp_rewrite.tuning.search import Prefer, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
@@ -40,6 +41,7 @@ class Tuning:
         judging: Judging,
         seen: Seen,
         faint: Faint,
+        libraries: Libraries = (),
     ) -> Tuned:
         """The plan for these samples; raises as `tune`."""
         return tune(
@@ -54,6 +56,7 @@ class Tuning:
             faint=faint,
             watch=self.watch,
             executor=self.executor,
+            custom_ops=libraries,
         )
 
 

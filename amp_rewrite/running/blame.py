@@ -18,6 +18,7 @@ from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.preparing import idle_casts
 from amp_rewrite.running import metrics, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
 from amp_rewrite.running.intermediate_values import InstrumentedModel
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
@@ -85,16 +86,18 @@ def blame(
     *,
     device: Device | None = None,
     accumulate: Accumulation = Accumulation.FLOAT,
+    libraries: Libraries = (),
 ) -> Blame:
     """Runs both models and compares all values of the main graph that exist in both, in chunks.
 
-    Functions of the original are inlined, so that nodes have the names that pins refer to. Raises what
+    Functions of the original are inlined, so that nodes have the names that pins refer to. `libraries` are
+    those of custom operators. Raises what
     `InstrumentedModel` raises.
     """
     where = device or sessions.best_device()
-    before = InstrumentedModel(original, sessions.reference(where))
+    before = InstrumentedModel(original, sessions.reference(where), libraries)
     with emulated(rewritten, where, accumulate=accumulate) as runnable:
-        after = InstrumentedModel(runnable, where)
+        after = InstrumentedModel(runnable, where, libraries)
         shared = _shared(before, after)
         found = dict(_compare((name, value, value) for name, value in feeds.items()))
         for wanted in before.chunks(shared, feeds):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from amp_rewrite.errors import OutputError
 from amp_rewrite.model import external_data, inlining, loading, writing
 from amp_rewrite.running import sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 CHUNK = 64
@@ -42,9 +43,10 @@ class InstrumentedModel:
     external data is not writable.
     """
 
-    def __init__(self, model: Runnable, device: Device) -> None:
+    def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
         self._model = model
         self._device = device
+        self._libraries = libraries
         self._proto = _inlined_copy(model)
 
     @property
@@ -61,7 +63,7 @@ class InstrumentedModel:
         """The values called `names`, from one run; only those that are dense float tensors."""
         _set_outputs(self._proto.graph, names)
         with _runnable(self._model, self._proto) as runnable:
-            session = sessions.open_unoptimised_session(runnable, self._device)
+            session = sessions.open_unoptimised_session(runnable, self._device, self._libraries)
             floats = {output.name for output in session.get_outputs() if output.type in _FLOATS}
             found = sessions.run_session(session, feeds, floats) if floats else {}
             # a sparse value is not an array

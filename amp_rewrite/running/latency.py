@@ -95,6 +95,7 @@ class Bench:
 def _to_json(latency: Latency) -> dict[str, Any]:
     fields = asdict(latency)
     model, cost = fields.pop("model"), fields.pop("footprint")
+    model["libraries"] = [str(path) for path in model["libraries"]]
     profile = cost.pop("profile")
     profile["cpu_operators"] = dict(profile["cpu_operators"])
     return {**model, "path": str(model["path"]), **fields, **cost, **profile}

@@ -12,6 +12,7 @@ import numpy as np
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.running import array_extremes, metrics, reductions, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.light_model import LightModel
 from amp_rewrite.running.reductions import Slot, Treat, Treatment
 from amp_rewrite.running.sessions import Device, Feeds
@@ -43,9 +44,10 @@ class MeasuredModel:
     be counted within a run.
     """
 
-    def __init__(self, model: LightModel, device: Device) -> None:
+    def __init__(self, model: LightModel, device: Device, libraries: Libraries = ()) -> None:
         self._model = model
         self._device = device
+        self._libraries = libraries
         self._session: Any = None
         self._slots: Sequence[Slot] = ()
         self.can_count = model.opset >= SINCE_COUNTS
@@ -59,7 +61,7 @@ class MeasuredModel:
         model, proto = self._model, self._model.copy()
         self._slots = reductions.add(proto, model.types, model.opset, treat)
         self._session = sessions.open_measuring_session(
-            proto, self._device, model.folder, optimised=optimised
+            proto, self._device, model.folder, self._libraries, optimised=optimised
         )
 
     def run(self, feeds: Feeds, where: str, *, counts: bool) -> Measurement:

@@ -7,15 +7,17 @@ from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.running import comparison, metrics, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
 class Float32Noise:
     """The difference of a model's outputs from those of the same model, which runs unoptimised."""
 
-    def __init__(self, model: Runnable, device: Device) -> None:
+    def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
         self._model = model
         self._device = device
+        self._libraries = libraries
         self._session: Any = None
 
     def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, float]:
@@ -26,7 +28,7 @@ class Float32Noise:
         """
         try:
             if self._session is None:
-                self._session = sessions.open_unoptimised_session(self._model, self._device)
+                self._session = sessions.open_unoptimised_session(self._model, self._device, self._libraries)
             plain = dict(comparison.arrays(sessions.run_session(self._session, feeds)))
         except AmpRewriteError:
             return {}

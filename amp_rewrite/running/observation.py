@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from amp_rewrite.analysis.observed import NOTHING, Extremes
-from amp_rewrite.arguments import function, instance
+from amp_rewrite.arguments import PathLike, function, instance
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading, writing
 from amp_rewrite.model.loading import ModelSource
@@ -23,6 +23,7 @@ from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running import metrics, run_arguments
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.light_model import light
 from amp_rewrite.running.measured_model import MeasuredModel, Measurement
@@ -51,6 +52,7 @@ def observe(
     inputs: InputSource = FROM_CALLER,
     on_sample: Callable[[int], object] | None = None,
     executor: Executor | None = None,
+    custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Observed:
     """The extremes of all float32 values of a model over all samples, those in If, Loop and Scan bodies too.
 
@@ -62,7 +64,8 @@ def observe(
     values that have elements which are not finite, or beyond float16; within runs at opset 9 or later.
 
     The workers of an `executor` (concurrent.futures) observe PART samples at a time, and count elements in
-    the first two of each part; the extremes are the same. They have to see the same files.
+    the first two of each part; the extremes are the same. They have to see the same files. `custom_ops` are
+    the libraries of the model's custom operators, of whose values only inputs are seen.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or the
     model or a sample is invalid or holds NaN, FeedError if there is no sample, or if no float value is
@@ -80,12 +83,12 @@ def observe(
     function("on_sample", on_sample)
     if executor is not None:
         instance("executor", executor, Executor)
-    where = run_arguments.device(device)
+    where, libraries = run_arguments.device(device), run_arguments.libraries(custom_ops)
     with TimeLimit(timeout).running():
         named = ((inputs.sample(at) or f"sample {at + 1}", feeds) for at, feeds in enumerate(runs))
         if executor is None:
-            return _finite(_observe(runnable, named, where, on_sample))
-        return _finite(_in_parts(runnable, named, where, on_sample, executor))
+            return _finite(_observe(runnable, named, where, libraries, on_sample))
+        return _finite(_in_parts(runnable, named, where, libraries, on_sample, executor))
 
 
 _Named = tuple[str, Feeds]
@@ -107,12 +110,13 @@ def _observe(
     model: Runnable,
     samples: Iterable[_Named],
     device: Device,
+    libraries: Libraries,
     on_sample: Callable[[int], object] | None = None,
 ) -> Observed:
     """The extremes of all values in all samples, those that were never finite too."""
     found, count = dict[str, Extremes](), 0
     with light(model) as readable:
-        runs = _Runs(MeasuredModel(readable, device))
+        runs = _Runs(MeasuredModel(readable, device, libraries))
         for count, (where, feeds) in enumerate(samples, 1):
             _refuse_nan(feeds, where)
             for name, extremes in runs.measure(feeds, where).extremes.items():
@@ -126,6 +130,7 @@ def _in_parts(
     model: Runnable,
     samples: Iterator[_Named],
     device: Device,
+    libraries: Libraries,
     on_sample: Callable[[int], object] | None,
     executor: Executor,
 ) -> Observed:
@@ -133,7 +138,9 @@ def _in_parts(
     seen: Observed | None = None
     with _as_file(model) as file:
         parts = iter(lambda: list(itertools.islice(samples, PART)), [])
-        for found in executors.results(executor, _observe, ((file, part, device) for part in parts)):
+        for found in executors.results(
+            executor, _observe, ((file, part, device, libraries) for part in parts)
+        ):
             seen = found if seen is None else seen.merge(found)
             if on_sample is not None:
                 on_sample(seen.samples)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.running import ort_values, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds
 
 PreparedRun = Callable[[], Any]
@@ -17,11 +18,14 @@ PreparedRun = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class TimedModel:
-    """A model to time: `name` is for display, `tf32` lets CUDA round float32 products to TF32."""
+    """A model to time: `name` is for display, `tf32` lets CUDA round float32 products to TF32, and
+    `libraries` are those of custom operators.
+    """
 
     name: str
     path: Path
     tf32: bool = False
+    libraries: Libraries = ()
 
 
 def open_timed_session(model: TimedModel, device: Device, profile: Path | None = None) -> Any:
@@ -29,7 +33,7 @@ def open_timed_session(model: TimedModel, device: Device, profile: Path | None =
 
     Raises ModelError if onnxruntime rejects the model.
     """
-    options = sessions.onnxruntime().SessionOptions()
+    options = sessions.session_options(model.libraries)
     options.add_session_config_entry(*_STOP_SPINNING)
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)

@@ -11,9 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
 from amp_rewrite.model import loading, writing
 from amp_rewrite.running import sessions, webgpu_adapter
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 Samples = Feeds | Iterable[Feeds]
@@ -90,6 +92,22 @@ def _sample(at: int, given: object) -> Feeds:
 def _has_mask_or_fields(array: Any) -> bool:
     """Whether an array has more than plain numbers: a mask, or fields, which would be lost."""
     return isinstance(array, np.ma.MaskedArray) or bool(getattr(getattr(array, "dtype", None), "names", None))
+
+
+def libraries(given: PathLike | Iterable[PathLike]) -> Libraries:
+    """Libraries of custom operators, by absolute paths, which workers take as well; each was loaded once.
+
+    Raises OptionError for one that is missing or that onnxruntime refuses, and MissingPackageError without
+    onnxruntime.
+    """
+    found = tuple(path.absolute() for path in arguments.paths("custom_ops", given))
+    for path in found:
+        if not path.is_file():
+            problem = "is not a file" if path.exists() else "does not exist"
+            raise OptionError(f"the library {path} of custom operators {problem}", remedy="check the path")
+    if found:
+        sessions.session_options(found)
+    return found
 
 
 def device(given: Device | str | None) -> Device:

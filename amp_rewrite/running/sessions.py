@@ -16,7 +16,8 @@ from onnx import parser
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.model import loading
 from amp_rewrite.process import fork_safe, interruptible
-from amp_rewrite.running import ort_values, webgpu
+from amp_rewrite.running import custom_ops, ort_values, webgpu
+from amp_rewrite.running.custom_ops import Libraries
 
 T = TypeVar("T")
 
@@ -97,25 +98,39 @@ def best_device() -> Device:
 _PROBE = '<ir_version: 8, opset_import: ["": 17]> probe (float[1] x) => (float[1] y) { y = Relu (x) }'
 
 
-def open_session(model: Runnable, device: Device = Device.CPU) -> Any:
-    """A session on a device; ModelError if onnxruntime rejects the model."""
-    return _open(model, device, onnxruntime().SessionOptions())
+def open_session(model: Runnable, device: Device = Device.CPU, libraries: Libraries = ()) -> Any:
+    """A session on a device, with libraries of custom operators; ModelError if onnxruntime rejects the
+    model.
+    """
+    return _open(model, device, session_options(libraries))
 
 
-def open_unoptimised_session(model: Runnable, device: Device = Device.CPU) -> Any:
-    """A session that runs every node as it is, without fusion or constant folding; ModelError as above."""
+def session_options(libraries: Libraries) -> Any:
+    """SessionOptions with libraries of custom operators; OptionError for one that onnxruntime refuses."""
     options = onnxruntime().SessionOptions()
+    custom_ops.register(options, libraries)
+    return options
+
+
+def open_unoptimised_session(model: Runnable, device: Device = Device.CPU, libraries: Libraries = ()) -> Any:
+    """A session that runs every node as it is, without fusion or constant folding; ModelError as above."""
+    options = session_options(libraries)
     options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
     return _open(model, device, options)
 
 
 def open_measuring_session(
-    model: onnx.ModelProto, device: Device, folder: Path | None, *, optimised: bool
+    model: onnx.ModelProto,
+    device: Device,
+    folder: Path | None,
+    libraries: Libraries = (),
+    *,
+    optimised: bool,
 ) -> Any:
     """A session that computes values in the order of the nodes, so that what a node reduces does not wait for
     the end of the run; `folder` has the files with the model's data. ModelError as above.
     """
-    options = onnxruntime().SessionOptions()
+    options = session_options(libraries)
     if not optimised:
         options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from amp_rewrite import arguments
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.accumulation import Accumulation
@@ -17,6 +18,7 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import half_types, judging, own_metrics, run_arguments, sessions, signatures, webgpu
 from amp_rewrite.running.comparison import RewrittenRunError
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.inputs.trials import Trial
@@ -40,6 +42,7 @@ def verify(
     inputs: InputSource = FROM_CALLER,
     timeout: float | None = None,
     metrics: Metric | MetricFunction | Iterable[Metric | MetricFunction] = (),
+    custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Verdict:
     """Runs both models on all samples and compares their outputs.
 
@@ -49,7 +52,7 @@ def verify(
     CUDA if it works. On WebGPU the rewritten model runs in half arithmetic, against float32 on the CPU.
     Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half" (`emulate`).
     `metrics` are your own, functions or `Metric`s with bounds; one that raises or returns no number
-    fails the verdict, which says so.
+    fails the verdict, which says so. `custom_ops` are the libraries of the models' custom operators.
 
     The verdict fails if the rewritten model does not run, or has different inputs or outputs, and if the
     comparison proves nothing (see Verdict). Raises MissingPackageError without onnxruntime, ModelError and
@@ -69,11 +72,20 @@ def verify(
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
     own = own_metrics.several(metrics)
+    libraries = run_arguments.libraries(custom_ops)
     sums = arguments.choice("accumulate", accumulate, Accumulation)
     trial = Trial(run_arguments.samples(samples), inputs)
     with TimeLimit(timeout).running():
         return verify_trials(
-            original, rewritten, (trial,), bounds, own, io=io, device=device, accumulate=sums
+            original,
+            rewritten,
+            (trial,),
+            bounds,
+            own,
+            io=io,
+            device=device,
+            accumulate=sums,
+            libraries=libraries,
         )
 
 
@@ -87,35 +99,36 @@ def verify_trials(
     io: IOTypes = IOTypes.KEEP,
     device: Device | str | None = None,
     accumulate: Accumulation = Accumulation.FLOAT,
+    libraries: Libraries = (),
 ) -> Verdict:
     """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
     reference = sessions.reference(where)
     began = time.perf_counter()
-    before = sessions.open_session(models[0], reference)
+    before = sessions.open_session(models[0], reference, libraries)
     source = trials[0].source if before.get_inputs() else FROM_CALLER
     blank = Verdict(
         outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
     )
     try:
         with emulated(models[1], where, late=True, accumulate=accumulate) as runnable:
-            after = _open_rewritten(runnable, where)
+            after = _open_rewritten(runnable, where, libraries)
             if where is Device.WEBGPU:
                 blank = replace(blank, how=f"{blank.how}, {webgpu.placed(after)} there")
             wrong = signatures.wrongly_declared(models, before, after)
             differences = tuple(signatures.differences(before, after, io, wrong))
             blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
-            noise = Float32Noise(models[0], reference)
+            noise = Float32Noise(models[0], reference, libraries)
             pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)
             return blank if differences else judging.judge(blank, pair, trials)
     except RewrittenRunError as error:
         return replace(blank, signature=(f"the rewritten model does not run: {error}",))
 
 
-def _open_rewritten(model: Runnable, device: Device) -> Any:
+def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:
     try:
-        return sessions.open_session(model, device)
+        return sessions.open_session(model, device, libraries)
     except ModelError as error:
         raise RewrittenRunError(error) from error
 

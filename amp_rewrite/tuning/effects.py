@@ -17,6 +17,7 @@ from amp_rewrite.policy import node_patterns
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.running import emulation
 from amp_rewrite.running.blame import Blame, NodeError
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Feeds, Runnable
 from amp_rewrite.tuning import sensitivity
 from amp_rewrite.tuning.sensitivity import Group
@@ -34,7 +35,9 @@ LARGEST = 1 << 30
 """The bytes of a model above which effects are not measured: a session takes a copy of it."""
 
 
-def effects(original: Runnable, rewritten: Runnable, feeds: Feeds) -> Mapping[str, float] | None:
+def effects(
+    original: Runnable, rewritten: Runnable, feeds: Feeds, libraries: Libraries = ()
+) -> Mapping[str, float] | None:
     """The error of the outputs (Metrics.error) that rounding adds at nodes of the rewritten model, by their
     names; what bodies round counts for the node that has them. Infinite where an output is lost. What rounds
     stored values is not in it. It runs on the CPU, with half emulated; None for a model that is too large, or
@@ -45,7 +48,7 @@ def effects(original: Runnable, rewritten: Runnable, feeds: Feeds) -> Mapping[st
         return None
     model, values = switched_emulation(emulated)
     try:
-        with opened(original, model, (feeds,), 1.0) as session:
+        with opened(original, model, (feeds,), 1.0, libraries=libraries) as session:
             found = _by_value(session, len(values))
     except (ModelError, FeedError):
         return None

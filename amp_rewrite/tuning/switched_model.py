@@ -82,7 +82,8 @@ def _places(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Value]]:
             exact = _cast_from(half.producer()) if half is not None else None
             if exact is None or half is None or types[half].dtype not in HALF_TYPES:
                 continue
-            if types[exact].dtype == types[node.outputs[0]].dtype == ir.DataType.FLOAT:
+            before = types.get(exact)  # None behind an operator of no known schema
+            if before is not None and before.dtype == types[node.outputs[0]].dtype == ir.DataType.FLOAT:
                 yield exact, node.outputs[0]
 
 

@@ -17,6 +17,7 @@ import onnx
 
 from amp_rewrite.process import executors
 from amp_rewrite.running import emulation, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 from amp_rewrite.tuning.errors import Target
 from amp_rewrite.tuning.switched_model import SwitchedModel
@@ -44,12 +45,15 @@ class SwitchedSession:
 
 @dataclass(frozen=True, slots=True)
 class _Measuring:
-    """What a session runs: the name and length of its switches, the samples, and what to compare with."""
+    """What a session runs: the name and length of its switches, the samples, what to compare with, and
+    libraries of custom operators.
+    """
 
     switches: str
     count: int
     samples: Sequence[Feeds]
     target: Target
+    libraries: Libraries
 
     def squared(self, session: Any, at: int, sites: Sequence[int]) -> float:
         """The squared error of a sample."""
@@ -66,18 +70,19 @@ def opened(
     samples: Sequence[Feeds],
     bound: float,
     executor: Executor | None = None,
+    libraries: Libraries = (),
 ) -> Generator[SwitchedSession]:
     """A session on the CPU, or one for each worker of an executor, which run a sample each; closed with the
     context. The outputs of the original are computed here.
 
     Raises ModelError and RunError if the original does not run.
     """
-    before = sessions.open_session(original, Device.CPU)
+    before = sessions.open_session(original, Device.CPU, libraries)
     wanted = [sessions.run_session(before, feeds, where=f"sample {i}") for i, feeds in enumerate(samples)]
-    measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound))
+    measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound), libraries)
     with emulation.runnable(model.loaded) as made:
         if executor is None:
-            yield SwitchedSession(_here(sessions.open_session(made, Device.CPU), measuring))
+            yield SwitchedSession(_here(sessions.open_session(made, Device.CPU, libraries), measuring))
         else:
             with _shared(made, measuring) as folder:
                 yield SwitchedSession(_by_workers(executor, folder, len(samples)))
@@ -119,4 +124,4 @@ def _measured(folder: Path, at: int, sites: Sequence[int]) -> float:
 @functools.lru_cache(maxsize=1)
 def _loaded(folder: Path) -> tuple[Any, _Measuring]:
     model, measuring = pickle.loads((folder / _REST).read_bytes())
-    return sessions.open_session(model, Device.CPU), measuring
+    return sessions.open_session(model, Device.CPU, measuring.libraries), measuring

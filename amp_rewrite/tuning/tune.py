@@ -14,6 +14,7 @@ from typing import Any, cast
 from amp_rewrite import arguments, pipeline
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.loading import ModelSource
@@ -23,6 +24,7 @@ from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import own_metrics, run_arguments
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.own_metrics import Metric, MetricFunction
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Feeds
@@ -110,6 +112,7 @@ def tune(
     faint: Faint | None = None,
     watch: Watch | None = None,
     executor: Executor | None = None,
+    custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Tuned:
     """The plan with the least predicted time, or with `prefer` "flops" most arithmetic in half, that passes
     `verify` with these bounds and metrics on all samples; `max_error` is short for Tolerances(error=...).
@@ -119,7 +122,7 @@ def tune(
     default one. With the same samples, and time enough, the plan is the same. Carry it out with
     rewrite(model, replay=tuned.plan). `seen` and `faint` are those of `rewrite`; `watch` is called with every
     step. The workers of an `executor` (concurrent.futures) run a sample each, and have to see the same
-    files.
+    files. `custom_ops` are the libraries of the model's custom operators.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
@@ -139,6 +142,7 @@ def tune(
     arguments.function("watch", watch)
     if executor is not None:
         arguments.instance("executor", executor, Executor)
+    libraries = run_arguments.libraries(custom_ops)
     feeds = list(run_arguments.samples(samples))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
@@ -146,14 +150,14 @@ def tune(
     places = sites.find(analysis.graph, analysis.painting)
     switches = switched(twin, sites.find(twin.graph, twin.painting))  # which edits the twin
     bound = _target(judged)
-    with opened(runnable, switches, feeds[:MOST_SAMPLES], bound, executor) as session:
+    with opened(runnable, switches, feeds[:MOST_SAMPLES], bound, executor, libraries) as session:
         search = Search(analysis, places, session, bound, prefer)
 
         def confirm(found: Found) -> Tuned:
             plan = _saved(analysis, found)
             return Tuned(
                 plan=plan,
-                verdict=_verdict(model, plan, feeds, judged, own),
+                verdict=_verdict(model, plan, feeds, judged, own, libraries),
                 target=bound,
                 noise=math.sqrt(search.noise) * bound,
                 kept=_names(analysis, found.kept),
@@ -235,13 +239,15 @@ def _verdict(
     feeds: Sequence[Feeds],
     bounds: Tolerances,
     metrics: tuple[Metric, ...],
+    libraries: Libraries,
 ) -> Verdict:
     """What `verify` says of the model that a plan makes; written to a temporary file where it is one."""
     quick = Options(check=False, metadata=False)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
         result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
-        return verify(model, result.model, feeds, bounds, metrics=metrics, io=plan.over(Options()).io)
+        io = plan.over(Options()).io
+        return verify(model, result.model, feeds, bounds, metrics=metrics, io=io, custom_ops=libraries)
 
 
 def _names(analysis: Analysis, units: Iterable[int]) -> tuple[str, ...]:
