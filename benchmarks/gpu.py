@@ -30,7 +30,7 @@ from networks import Network
 from peers import Converted
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.running import footprint, latency, metrics, prepared_runs, sessions
+from amp_rewrite.running import footprint, latency, metrics, prepared_runs, run_arguments, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.latency import Round, TimingBudget
 from amp_rewrite.running.prepared_runs import TimedModel
@@ -267,7 +267,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> None:
     """Measures, prints the table, and writes JSON if requested."""
     asked = arguments(given)
-    device = latency.device_for(asked.provider)
+    device = run_arguments.device(asked.provider)
     small = asked.small or device is Device.CPU
     if device is Device.CPU:
         print("no CUDA: small networks on the CPU, which says nothing about speed on a GPU")

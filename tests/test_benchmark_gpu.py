@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import pipeline
-from amp_rewrite.running import latency, prepared_runs, sessions, verification
+from amp_rewrite.running import prepared_runs, run_arguments, sessions, verification
 from amp_rewrite.running.sessions import Device
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -175,7 +175,7 @@ def test_the_path_for_cuda_runs(modules, monkeypatch, tmp_path):
             binding.bind_output = lambda name, _: plain(name, "cpu")
             return binding
 
-    monkeypatch.setattr(latency, "device_for", lambda _: Device.CUDA)
+    monkeypatch.setattr(run_arguments, "device", lambda _: Device.CUDA)
     monkeypatch.setattr(sessions, "providers", lambda *_, **__: ["CPUExecutionProvider"])
     monkeypatch.setattr(prepared_runs, "bind", lambda session, values: bind(OnTheCpu(session), values))
     path = tmp_path / "g.json"

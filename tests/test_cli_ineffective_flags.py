@@ -36,6 +36,7 @@ VALUES = {
     "--metric": ["operator:add"],
     "--tolerance": ["relative_l2=0.5"],
     "--per-node": [],
+    "--provider": ["cpu"],
     "--require-verify": [],
     "--data": ["a.npz"],
     "--seed": ["0"],

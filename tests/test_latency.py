@@ -9,7 +9,16 @@ import pytest
 from onnx import parser
 
 from amp_rewrite.errors import FeedError, ModelError, OptionError
-from amp_rewrite.running import footprint, latency, memory, nvml, prepared_runs, profiles, sessions
+from amp_rewrite.running import (
+    footprint,
+    latency,
+    memory,
+    nvml,
+    prepared_runs,
+    profiles,
+    run_arguments,
+    sessions,
+)
 from amp_rewrite.running.latency import TimingBudget, interleave, speedup
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Device
@@ -222,16 +231,16 @@ def test_cuda_that_does_not_work_is_refused(monkeypatch):
     """Requesting CUDA on a machine without it is an error, not a run on the CPU."""
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
     with pytest.raises(OptionError, match="CUDA does not work here"):
-        latency.device_for("cuda")
-    assert latency.device_for("cpu") is Device.CPU
-    assert latency.device_for(None) is Device.CPU
+        run_arguments.device("cuda")
+    assert run_arguments.device("cpu") is Device.CPU
+    assert run_arguments.device(None) is Device.CPU
 
 
 def test_no_provider_means_the_best(monkeypatch):
     """CUDA is used if it works, unless the CPU is requested."""
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CUDA)
-    assert latency.device_for(None) is Device.CUDA
-    assert latency.device_for("cpu") is Device.CPU
+    assert run_arguments.device(None) is Device.CUDA
+    assert run_arguments.device("cpu") is Device.CPU
 
 
 def test_no_sample_is_an_error(model):

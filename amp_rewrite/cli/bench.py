@@ -16,7 +16,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import latency_chart, picture_files, terminal_bench
-from amp_rewrite.running import latency
+from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import TimingBudget
@@ -30,7 +30,7 @@ from amp_rewrite.running.sessions import Device
 @timeout_flag
 @click.option(
     "--provider",
-    type=click.Choice(["cuda", "cpu"], case_sensitive=False),
+    type=click.Choice(["cuda", "cpu", "webgpu"], case_sensitive=False),
     help="Where to run; if not given, CUDA where it works, else the CPU.",
 )
 @click.option("--tf32", is_flag=True, help="On CUDA, let float32 products use TF32.")
@@ -74,9 +74,10 @@ def bench(
     """
     if chart is not None:
         picture_files.drawing(chart)  # refuses what cannot be drawn, before minutes have passed
-    device = latency.device_for(provider)
+    device = run_arguments.device(provider)
     if tf32 and device is not Device.CUDA:
-        raise OptionError("--tf32 is for CUDA, and this runs on the CPU", remedy="leave it out")
+        where = "the CPU" if device is Device.CPU else device.value
+        raise OptionError(f"--tf32 is for CUDA, and this runs on {where}", remedy="leave it out")
     subjects = [TimedModel(str(path), path, tf32) for path in models]
     with shown_progress() as progress, limit.running():
         tell(progress, "measure")

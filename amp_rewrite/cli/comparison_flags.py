@@ -1,4 +1,4 @@
-"""The flags `--tolerance`, `--metric` and `--per-node`, and the comparison of two models under them."""
+"""The flags of a comparison (`--tolerance`, `--metric`, `--provider`, `--per-node`), and the comparison."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import grouped, repeatable
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.metric_flags import Judging, metric_flag
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.running import verification
+from amp_rewrite.running import run_arguments, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -29,6 +30,12 @@ _FLAGS = (
     ),
     metric_flag,
     click.option(
+        "--provider",
+        type=click.Choice(["cuda", "cpu", "webgpu"], case_sensitive=False),
+        help="What judges half: CUDA, the CPU (half is emulated), or WebGPU (half arithmetic, with Mesa also "
+        "without a GPU); if not given, CUDA where it works, else the CPU.",
+    ),
+    click.option(
         "--per-node",
         is_flag=True,
         help="Name the nodes whose rounding adds most to the outputs' error, even if the verdict is good.",
@@ -38,10 +45,20 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFlags:
-    """What judges a comparison, and whether nodes are blamed even if the verdict is good."""
+    """What judges a comparison, on what, and whether nodes are blamed even if the verdict is good.
+
+    `accumulate` says how sums of half are emulated: as those of the target.
+    """
 
     judging: Judging
+    provider: str | None
     per_node: bool
+    accumulate: Accumulation = Accumulation.FLOAT
+
+    def refuse_missing(self) -> None:
+        """OptionError or MissingPackageError, before anything is done, for a provider that does not work."""
+        if self.provider is not None:
+            run_arguments.device(self.provider)
 
     def verdict(
         self, original: Runnable, rewritten: Runnable, data: Data, io: IOTypes = IOTypes.KEEP
@@ -52,7 +69,14 @@ class ComparisonFlags:
         """
         with naming_sizes(original, data):
             verdict = verification.verify_trials(
-                original, rewritten, trials(original, data), self.judging.bounds, self.judging.metrics, io=io
+                original,
+                rewritten,
+                trials(original, data),
+                self.judging.bounds,
+                self.judging.metrics,
+                io=io,
+                device=self.provider,
+                accumulate=self.accumulate,
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
@@ -64,7 +88,7 @@ class ComparisonFlags:
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
         first = next(iter(feeds.feeds(original, of_source(data, verdict.inputs))))
-        blamed = blame(original, rewritten, first)
+        blamed = blame(original, rewritten, first, device=verdict.witness, accumulate=self.accumulate)
         if self.per_node:
             blamed = effects.ranked(blamed, effects.effects(original, rewritten, first))
         return replace(verdict, blame=blamed)
@@ -73,6 +97,8 @@ class ComparisonFlags:
 comparison_flags = grouped(
     _FLAGS,
     "comparing",
-    lambda flags: ComparisonFlags(metric_flags.read(flags["metric"], flags["tolerance"]), flags["per_node"]),
+    lambda flags: ComparisonFlags(
+        metric_flags.read(flags["metric"], flags["tolerance"]), flags["provider"], flags["per_node"]
+    ),
 )
 """Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""

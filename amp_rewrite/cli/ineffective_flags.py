@@ -39,7 +39,9 @@ _OBSERVE = "--observe always"
 
 INEFFECTIVE = (
     Ineffective(
-        "--no-verify", "compares nothing", ("--tolerance", "--metric", "--per-node", "--require-verify")
+        "--no-verify",
+        "compares nothing",
+        ("--tolerance", "--metric", "--provider", "--per-node", "--require-verify"),
     ),
     Ineffective(
         "--no-verify",

@@ -58,9 +58,10 @@ def restore(
     """Make MODEL, half by this tool or another, float32 again.
 
     That is for providers where half is slow or missing. Stored values are widened, and Casts that then do
-    nothing removed. The result is compared with MODEL, whose half is emulated. Exit code 1 when the result is
-    not valid, or too far from MODEL.
+    nothing removed. The result is compared with MODEL, whose half is emulated where --provider names no other
+    witness. Exit code 1 when the result is not valid, or too far from MODEL.
     """
+    comparing.refuse_missing()
     with shown_progress(quiet=quiet) as progress:
         tell(progress, "restore")
         found = restored(model, output=output, io=io, external_data=external_data)

@@ -101,6 +101,7 @@ def rewrite(
     """
     console = Console(quiet=quiet)
     policy = _policy(asked, observe)
+    comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         seen = calibration.seen(model, asked, limit, progress)

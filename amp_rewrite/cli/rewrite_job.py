@@ -38,7 +38,7 @@ from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.running import latency
+from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.trials import of_source
@@ -161,7 +161,7 @@ class RewriteJob:
         try:
             with self.limit.running():
                 samples = list(feeds.feeds(self.model, self.data))
-                return latency.measure(subjects, samples, latency.device_for(None))
+                return latency.measure(subjects, samples, run_arguments.device(None))
         except _CANNOT_RUN:
             return None
 

@@ -114,6 +114,7 @@ def tune(
     """
     _refuse_force_all(asked)
     console, comparing = Console(quiet=quiet), _within(comparing, max_error)
+    comparing.refuse_missing()
     with (
         result_checks.blaming(lambda: str(model)),
         shown_progress(quiet=quiet) as progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,7 +15,9 @@ from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.console import Console
+from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading, writing
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal_rewrite
@@ -34,6 +37,13 @@ from amp_rewrite.running.inputs.feeds import Data
     show_default=True,
     help="Whether float32 inputs and outputs may be half in REWRITTEN.",
 )
+@click.option(
+    "--accumulate",
+    type=click.Choice([sums.value for sums in Accumulation]),
+    default=Accumulation.FLOAT.value,
+    show_default=True,
+    help="How half nodes add up where half is emulated: in float32, or in half, as in browsers.",
+)
 @json_flag("verdict")
 def verify(
     original: Path,
@@ -42,13 +52,17 @@ def verify(
     comparing: ComparisonFlags,
     limit: TimeLimit,
     io: str,
+    accumulate: str,
     json_: Path | None,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
-    On CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it. Exit code 1
-    when a tolerance is broken, names, types or shapes differ, or there is nothing finite to compare.
+    On CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it, or with
+    --provider webgpu in half arithmetic. Exit code 1 when a tolerance is broken, names, types or shapes
+    differ, or there is nothing finite to compare.
     """
+    comparing.refuse_missing()
+    comparing = replace(comparing, accumulate=_sums(accumulate, comparing))
     for path in (original, rewritten):
         loading.load(path)  # for error messages of ours rather than onnxruntime's
     with shown_progress(), limit.running():
@@ -59,3 +73,14 @@ def verify(
         writing.write_json(verdict.to_json(), json_)
     metric_flags.refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok)
+
+
+def _sums(asked: str, comparing: ComparisonFlags) -> Accumulation:
+    """How sums are emulated; OptionError beside a provider that computes in half itself."""
+    sums = Accumulation(asked)
+    if sums is Accumulation.HALF and (comparing.provider or "cpu") != "cpu":
+        raise OptionError(
+            f"--accumulate half has no effect with --provider {comparing.provider}, which emulates nothing",
+            remedy="leave out one of the two",
+        )
+    return sums

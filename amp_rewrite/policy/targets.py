@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from amp_rewrite.errors import OptionError
 from amp_rewrite.onnx_types.schema import Signature
 from amp_rewrite.policy import kernel_table
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.kernel_table import Support
 from amp_rewrite.policy.refused_attributes import REFUSED_BY_CUDA, Refused
 
@@ -28,7 +29,7 @@ class Target:
     allow. `together` are, by domain and operator, variables that are to have one type though there are
     kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults
     (analysis.runtime_bugs) a result must not run into. `refusals` say, by operator, which nodes it refuses
-    though it has a kernel.
+    though it has a kernel. `accumulate` is how its half kernels add up, which is emulated in comparisons.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Target:
     together: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=_no_variables)
     has_faults: bool = False
     refusals: Mapping[str, Refused] = field(default_factory=_no_refusals)
+    accumulate: Accumulation = Accumulation.FLOAT
 
     def support(self, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
         """The runtime's kernels for an operator; None where nothing but its schema bounds it.

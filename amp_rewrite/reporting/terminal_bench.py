@@ -56,7 +56,7 @@ def _memory(_: Bench, latency: Latency) -> str:
 
 def _on_cpu(bench: Bench, latency: Latency) -> str:
     profile = latency.footprint.profile
-    return f"{profile.on_cpu:,} of {profile.nodes:,}" if bench.device is Device.CUDA else "n/a"
+    return f"{profile.on_cpu:,} of {profile.nodes:,}" if bench.device is not Device.CPU else "n/a"
 
 
 _ROWS: tuple[tuple[str, Cell], ...] = (

@@ -15,6 +15,7 @@ from amp_rewrite.model import inlining, loading
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.preparing import idle_casts
 from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
@@ -77,15 +78,22 @@ class Blame:
         return self.first_lost or next(iter(self.nodes), None)
 
 
-def blame(original: Runnable, rewritten: Runnable, feeds: Feeds, *, device: Device | None = None) -> Blame:
+def blame(
+    original: Runnable,
+    rewritten: Runnable,
+    feeds: Feeds,
+    *,
+    device: Device | None = None,
+    accumulate: Accumulation = Accumulation.FLOAT,
+) -> Blame:
     """Runs both models and compares all values of the main graph that exist in both, in chunks.
 
     Functions of the original are inlined, so that nodes have the names that pins refer to. Raises what
     `InstrumentedModel` raises.
     """
     where = device or sessions.best_device()
-    before = InstrumentedModel(original, where)
-    with emulated(rewritten, where) as runnable:
+    before = InstrumentedModel(original, sessions.reference(where))
+    with emulated(rewritten, where, accumulate=accumulate) as runnable:
         after = InstrumentedModel(runnable, where)
         shared = _shared(before, after)
         found = dict(_compare((name, value, value) for name, value in feeds.items()))

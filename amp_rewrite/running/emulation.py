@@ -24,9 +24,11 @@ from amp_rewrite.model.traversal import graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
+from amp_rewrite.policy.accumulation import Accumulation
+from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting import cast_insertion, editing, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
-from amp_rewrite.running import container_casts, sessions
+from amp_rewrite.running import container_casts, half_accumulation, sessions
 from amp_rewrite.running.sessions import Device
 
 KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
@@ -36,17 +38,22 @@ _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Tran
 """Operators that commute with rounding: they move values, or are monotonic on them."""
 
 
-def emulate(source: loading.ModelSource, *, late: bool = False) -> onnx.ModelProto:
+def emulate(
+    source: loading.ModelSource, *, late: bool = False, accumulate: Accumulation | str = Accumulation.FLOAT
+) -> onnx.ModelProto:
     """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
     Inputs and outputs keep their types: an initializer that is also an input or output stays half, a sequence
     is cast element by element, and an optional if it is not empty. With `late`, a value that is only used by
     nodes which commute with rounding is rounded behind them: the results are the same, and the runtime can
-    fuse a Conv with its Relu. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
+    fuse a Conv with its Relu. With `accumulate` "half", products and sums that half nodes add up are rounded
+    one by one as well, in the order of onnxruntime's WebGPU provider (half_accumulation.RULES); a run then
+    takes some 5 s for 10^9 products. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
     onnx_graphsurgeon.Graph with half values, from any tool; it is not modified.
 
     Raises ModelError, also if an input or output cannot be cast: an optional of half below opset 16, or a
-    sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean.
+    sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean, or an `accumulate`
+    that is not known.
 
     Examples:
         >>> import onnxruntime
@@ -57,24 +64,33 @@ def emulate(source: loading.ModelSource, *, late: bool = False) -> onnx.ModelPro
         >>> session.run(None, feeds())[0].dtype
         dtype('float32')
     """
-    return writing.to_proto(emulation(source, late=arguments.flag("late", late)))
+    how = arguments.choice("accumulate", accumulate, Accumulation)
+    return writing.to_proto(emulation(source, late=arguments.flag("late", late), accumulate=how))
 
 
-def emulation(source: loading.ModelSource, *, late: bool = False) -> loading.Loaded:
+def emulation(
+    source: loading.ModelSource, *, late: bool = False, accumulate: Accumulation = Accumulation.FLOAT
+) -> loading.Loaded:
     """The model of `emulate`, to be edited further."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
-    _Emulator(loaded.model, late=late).run()
+    _Emulator(loaded.model, late=late).run(accumulate)
     return loaded
 
 
 @contextlib.contextmanager
-def emulated(model: sessions.Runnable, device: Device, *, late: bool = False) -> Generator[sessions.Runnable]:
-    """The model to run in place of a half model: itself on CUDA, its emulation on the CPU."""
-    if device is Device.CUDA:
+def emulated(
+    model: sessions.Runnable,
+    device: Device,
+    *,
+    late: bool = False,
+    accumulate: Accumulation = Accumulation.FLOAT,
+) -> Generator[sessions.Runnable]:
+    """The model to run in place of a half model: its emulation on the CPU, itself where half is computed."""
+    if device is not Device.CPU:
         yield model
         return
-    with runnable(emulation(model, late=late)) as made:
+    with runnable(emulation(model, late=late, accumulate=accumulate)) as made:
         yield made
 
 
@@ -102,6 +118,7 @@ _HALF, _ROUNDED = "half", "rounded"
 
 class _Emulator:
     def __init__(self, model: ir.Model, *, late: bool) -> None:
+        self._model = model
         self._late = late
         self._unrounded: set[ir.Value] = set()
         self._root = model.graph
@@ -114,8 +131,9 @@ class _Emulator:
             for port, value in enumerate(graph.outputs):
                 self._graph_outputs.setdefault(value, []).append(Use(graph, port))
 
-    def run(self) -> None:
+    def run(self, accumulate: Accumulation) -> None:
         """Makes every half value a rounded float32 value; inputs and outputs of the model stay half."""
+        summing = self._summing() if accumulate is Accumulation.HALF else []
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for graph in list(graphs(self._root)):
             for node in graph:
@@ -123,6 +141,18 @@ class _Emulator:
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
+        half_accumulation.apply(summing, self._opset, self._names)
+
+    def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
+        """The nodes that add up half values, each with their type; values get shapes, which say how many."""
+        value_shapes.infer(self._model, self._types)
+        nodes = (node for graph in graphs(self._root) for node in graph if node.domain == "")
+        types = (
+            (node, self._types.get(node.outputs[0]))
+            for node in nodes
+            if node.op_type in half_accumulation.RULES
+        )
+        return [(node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES]
 
     def _emulate(self, value: ir.Value, dtype: ir.DataType) -> None:
         node = value.producer()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from amp_rewrite.errors import ModelError
 from amp_rewrite.process import interruptible
-from amp_rewrite.running import memory, prepared_runs, profiles, sessions
+from amp_rewrite.running import memory, prepared_runs, profiles, run_arguments
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.profiles import Profile
 from amp_rewrite.running.sessions import Device, Feeds
@@ -26,7 +26,7 @@ class Footprint:
     """The cost of a model besides run time.
 
     `session_seconds` is the time to open a session. `memory` is the increase in memory, in bytes, by opening
-    it and a few runs: of the peak of the process on the CPU, of what is in use on the device on CUDA; None if
+    it and a few runs: of the peak of the process, on CUDA of what is in use on the device; None if
     unknown. `profile` is that of one run.
     """
 
@@ -76,8 +76,7 @@ def _send(
 
 
 def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Footprint:
-    if device is Device.CUDA:
-        sessions.best_device()  # so that initialising CUDA counts for no model
+    run_arguments.device(device)  # so that initialising it counts for no model
     before, start = memory.in_use(device), time.perf_counter()
     session = prepared_runs.open_timed_session(model, device)
     seconds = time.perf_counter() - start

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_rewrite.errors import FeedError, OptionError
+from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading
 from amp_rewrite.running import footprint, prepared_runs, sessions
 from amp_rewrite.running.footprint import Footprint
@@ -98,19 +98,6 @@ def _to_json(latency: Latency) -> dict[str, Any]:
     profile = cost.pop("profile")
     profile["cpu_operators"] = dict(profile["cpu_operators"])
     return {**model, "path": str(model["path"]), **fields, **cost, **profile}
-
-
-def device_for(provider: str | None) -> Device:
-    """The device called `provider`, "cuda" or "cpu"; the best one for None. Raises OptionError."""
-    best = sessions.best_device()
-    if provider is None:
-        return best
-    wanted = Device(provider.upper())
-    if wanted is Device.CUDA and best is not Device.CUDA:
-        raise OptionError(
-            "CUDA does not work here", remedy="install 'amp-rewrite[gpu]' on a machine with CUDA, or say cpu"
-        )
-    return wanted
 
 
 def measure(

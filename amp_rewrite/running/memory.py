@@ -36,8 +36,8 @@ def _limits() -> Iterator[int]:
 
 
 def in_use(device: Device) -> int | None:
-    """On the CPU the peak of this process so far (Linux), on CUDA what is in use on the device, by any
-    process (with nvidia-ml-py); None if unknown.
+    """On CUDA what is in use on the device, by any process (with nvidia-ml-py); elsewhere the peak of this
+    process so far (Linux). None if unknown.
     """
     if device is Device.CUDA:
         return nvml.query(lambda module, handle: int(module.nvmlDeviceGetMemoryInfo(handle).used))

@@ -33,9 +33,7 @@ def open_timed_session(model: TimedModel, device: Device, profile: Path | None =
     options.add_session_config_entry(*_STOP_SPINNING)
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    return sessions.create(
-        str(model.path), options, sessions.providers(device, tf32=model.tf32), where=model.path
-    )
+    return sessions.create(str(model.path), options, device, where=model.path, tf32=model.tf32)
 
 
 _STOP_SPINNING = ("session.force_spinning_stop", "1")

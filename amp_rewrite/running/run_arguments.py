@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
+from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
 from amp_rewrite.model import loading, writing
-from amp_rewrite.running import sessions
+from amp_rewrite.running import sessions, webgpu_adapter
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 Samples = Feeds | Iterable[Feeds]
@@ -93,5 +93,19 @@ def _has_mask_or_fields(array: Any) -> bool:
 
 
 def device(given: Device | str | None) -> Device:
-    """The device, the best one for None. Raises OptionError, and what `sessions.best_device` raises."""
-    return sessions.best_device() if given is None else arguments.choice("device", given, Device)
+    """The device, the best one for None.
+
+    Raises OptionError for one that is not known or does not work here, and MissingPackageError without
+    onnxruntime, or for WebGPU without the package for that.
+    """
+    if given is None:
+        return sessions.best_device()
+    wanted = arguments.choice("device", given, Device)
+    if wanted is Device.WEBGPU:
+        webgpu_adapter.require()
+    if wanted is Device.CUDA and sessions.best_device() is not Device.CUDA:
+        raise OptionError("CUDA does not work here", remedy=_OTHER_DEVICE)
+    return wanted
+
+
+_OTHER_DEVICE = "install 'amp-rewrite[gpu]' on a machine with CUDA, or say cpu"

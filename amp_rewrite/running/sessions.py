@@ -16,7 +16,7 @@ from onnx import parser
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.model import loading
 from amp_rewrite.process import fork_safe, interruptible
-from amp_rewrite.running import ort_values
+from amp_rewrite.running import ort_values, webgpu
 
 T = TypeVar("T")
 
@@ -28,10 +28,22 @@ Runnable = onnx.ModelProto | str | Path
 
 
 class Device(enum.Enum):
-    """Where a model runs: a CUDA device with TF32 off, or the CPU."""
+    """Where a model runs: a CUDA device with TF32 off, the CPU, or a WebGPU adapter.
+
+    WebGPU computes in half where a model is half, in software too (Mesa's Vulkan driver for CPUs).
+    """
 
     CUDA = "CUDA"
     CPU = "CPU"
+    WEBGPU = "WebGPU"
+
+
+def reference(device: Device) -> Device:
+    """Where the float32 model runs for a comparison with half on a device.
+
+    Beside WebGPU that is the CPU: it has kernels for every operator, and is exact to float32.
+    """
+    return Device.CPU if device is Device.WEBGPU else device
 
 
 def providers(device: Device, *, tf32: bool = False) -> list[Any]:
@@ -118,14 +130,23 @@ _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 def _open(model: Runnable, device: Device, options: Any) -> Any:
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _path(model)
-    return run_interruptible(lambda _: create(source, options, providers(device)))
+    return run_interruptible(lambda _: create(source, options, device))
 
 
-def create(model: bytes | str, options: Any, providers: list[Any], where: str | Path = "") -> Any:
-    """An InferenceSession; ModelError, at `where`, if onnxruntime rejects the model."""
+def create(
+    model: bytes | str, options: Any, device: Device, where: str | Path = "", *, tf32: bool = False
+) -> Any:
+    """An InferenceSession; ModelError, at `where`, if onnxruntime rejects the model.
+
+    Raises MissingPackageError for WebGPU without its package.
+    """
     options.log_severity_level = FATAL_ONLY
+    asked: dict[str, Any] = {"providers": providers(device, tf32=tf32)}
+    if device is Device.WEBGPU:
+        webgpu.select(onnxruntime(), options)
+        asked = {"enable_fallback": 0}  # to the CPU, which would judge in WebGPU's name
     try:
-        return onnxruntime().InferenceSession(model, options, providers=providers)
+        return onnxruntime().InferenceSession(model, options, **asked)
     except Exception as error:  # onnxruntime's errors have no common base class
         raise ModelError(f"onnxruntime refuses the model ({_first_line(error)})", where=where) from error
 

@@ -10,6 +10,7 @@ from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.own_metrics import Measured
+from amp_rewrite.running.sessions import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,9 @@ class Verdict:
     error that keeps the rewritten model from running. `how` is where the two ran, `samples` the number of
     samples, `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that
     declare a wrong shape in both models; these are compared all the same. `metrics` are those of the user's
-    own. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
-    `tried` are options that might have mended a failed comparison, in the order in which they were tried.
+    own. `witness` is where the rewritten model ran: on the CPU half is emulated. `not_judged` are comparisons
+    on images of other ranges, on which float32 is less exact itself. `tried` are options that might have
+    mended a failed comparison, in the order in which they were tried.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -100,6 +102,7 @@ class Verdict:
     metrics: tuple[Measured, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     tried: tuple[Tried, ...] = ()
+    witness: Device = Device.CPU
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -146,7 +149,8 @@ class Verdict:
             True
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
-        return _plain(asdict(self) | {"inputs": self.inputs.to_json()} | status)
+        own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
+        return _plain(asdict(self) | own | status)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The numerical comparison of original and rewritten model: on CUDA, or on the CPU with half emulated."""
+"""The numerical comparison of original and rewritten model: on CUDA, on the CPU with half emulated, or with
+WebGPU as the witness, which computes in half.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from typing import Any
 from amp_rewrite import arguments
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import half_types, judging, own_metrics, run_arguments, sessions, signatures
+from amp_rewrite.running import half_types, judging, own_metrics, run_arguments, sessions, signatures, webgpu
 from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
@@ -33,6 +36,7 @@ def verify(
     *,
     io: IOTypes | str = IOTypes.KEEP,
     device: Device | str | None = None,
+    accumulate: Accumulation | str = Accumulation.FLOAT,
     inputs: InputSource = FROM_CALLER,
     timeout: float | None = None,
     metrics: Metric | MetricFunction | Iterable[Metric | MetricFunction] = (),
@@ -41,8 +45,10 @@ def verify(
 
     The models can be of any kind that `rewrite` takes. A sample is a mapping from input names to arrays;
     `samples` is one sample or an iterable of samples, and `inputs` is their source. With `io` "half", float32
-    inputs and outputs may be half in the rewritten model. `device` is "cuda" or "cpu"; by default CUDA if it
-    works. `metrics` are your own, functions or `Metric`s with bounds; one that raises or returns no number
+    inputs and outputs may be half in the rewritten model. `device` is "cuda", "cpu" or "webgpu"; by default
+    CUDA if it works. On WebGPU the rewritten model runs in half arithmetic, against float32 on the CPU.
+    Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half" (`emulate`).
+    `metrics` are your own, functions or `Metric`s with bounds; one that raises or returns no number
     fails the verdict, which says so.
 
     The verdict fails if the rewritten model does not run, or has different inputs or outputs, and if the
@@ -63,9 +69,12 @@ def verify(
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
     own = own_metrics.several(metrics)
+    sums = arguments.choice("accumulate", accumulate, Accumulation)
     trial = Trial(run_arguments.samples(samples), inputs)
     with TimeLimit(timeout).running():
-        return verify_trials(original, rewritten, (trial,), bounds, own, io=io, device=device)
+        return verify_trials(
+            original, rewritten, (trial,), bounds, own, io=io, device=device, accumulate=sums
+        )
 
 
 def verify_trials(
@@ -77,21 +86,27 @@ def verify_trials(
     *,
     io: IOTypes = IOTypes.KEEP,
     device: Device | str | None = None,
+    accumulate: Accumulation = Accumulation.FLOAT,
 ) -> Verdict:
     """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
+    reference = sessions.reference(where)
     began = time.perf_counter()
-    before = sessions.open_session(models[0], where)
+    before = sessions.open_session(models[0], reference)
     source = trials[0].source if before.get_inputs() else FROM_CALLER
-    blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source)
+    blank = Verdict(
+        outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
+    )
     try:
-        with emulated(models[1], where, late=True) as runnable:
+        with emulated(models[1], where, late=True, accumulate=accumulate) as runnable:
             after = _open_rewritten(runnable, where)
+            if where is Device.WEBGPU:
+                blank = replace(blank, how=f"{blank.how}, {webgpu.placed(after)} there")
             wrong = signatures.wrongly_declared(models, before, after)
             differences = tuple(signatures.differences(before, after, io, wrong))
             blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
-            noise = Float32Noise(models[0], where)
+            noise = Float32Noise(models[0], reference)
             pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)
             return blank if differences else judging.judge(blank, pair, trials)
     except RewrittenRunError as error:
@@ -105,7 +120,13 @@ def _open_rewritten(model: Runnable, device: Device) -> Any:
         raise RewrittenRunError(error) from error
 
 
+def _how(device: Device, accumulate: Accumulation) -> str:
+    sums = ", sums too" if device is Device.CPU and accumulate is Accumulation.HALF else ""
+    return f"{_HOW[device]}{sums}"
+
+
 _HOW = {
     Device.CUDA: "CUDA, float32 without TF32 against half",
     Device.CPU: "CPU, float32 against half emulated",
+    Device.WEBGPU: "float32 on the CPU against half on WebGPU",
 }

@@ -1,0 +1,53 @@
+"""Operators that sum in half on some runtimes -> nodes that round every partial sum, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.running import half_norms, half_products, half_reductions
+from amp_rewrite.running.half_steps import Steps
+
+Rule = Callable[[Steps], ir.Value | None]
+"""Makes the steps of a node; returns the value before it is rounded, None where the node stays as it is."""
+
+RULES: Mapping[str, Rule] = {
+    "AveragePool": half_reductions.average_pool,
+    "Conv": half_products.conv,
+    "ConvTranspose": half_products.conv_transpose,
+    "Gemm": half_products.gemm,
+    "GlobalAveragePool": half_reductions.global_average_pool,
+    "InstanceNormalization": half_norms.instance_norm,
+    "LayerNormalization": half_norms.layer_norm,
+    "MatMul": half_products.matmul,
+    "ReduceL2": half_reductions.reduced,
+    "ReduceMean": half_reductions.reduced,
+    "ReduceSum": half_reductions.reduced,
+    "ReduceSumSquare": half_reductions.reduced,
+    "SimplifiedLayerNormalization": half_norms.simplified_layer_norm,
+    "Softmax": half_reductions.softmax,
+}
+"""By operator of the default domain. All others compute an element from few others, which rounding the result
+is nearly all of, or stay with sums in float32.
+"""
+
+
+def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: UniqueNames) -> None:
+    """Makes nodes of an emulation, of which each was computed in that type, sum in it too."""
+    for node, half in halves:
+        steps = Steps(node, half, opset, names)
+        made = RULES[node.op_type](steps)
+        if made is not None:
+            _replace(node, steps, made)
+
+
+def _replace(node: ir.Node, steps: Steps, made: ir.Value) -> None:
+    """The node keeps its name and its output, and hands on what was made."""
+    assert node.graph is not None, "the nodes of a model belong to its graphs"
+    node.graph.insert_before(node, steps.made)
+    node.op_type = "Identity"
+    node.attributes.clear()
+    node.resize_inputs(1)
+    node.replace_input_with(0, made)

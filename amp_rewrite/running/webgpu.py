@@ -1,0 +1,67 @@
+"""onnxruntime's WebGPU provider: a library that is registered, and chosen by its devices.
+
+It computes in half where a model is half, on a GPU or, with Mesa's Vulkan driver for CPUs, without one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.process import fork_safe
+
+PROVIDER = "WebGpuExecutionProvider"
+"""Its name in sessions and profiles."""
+
+_PACKAGE = "onnxruntime_ep_webgpu"
+_LOCK = threading.Lock()
+
+
+def select(runtime: Any, options: Any) -> None:
+    """Chooses WebGPU in session options; what it has no kernel for runs on the CPU.
+
+    Raises MissingPackageError without the package onnxruntime-ep-webgpu.
+    """
+    options.add_session_config_entry(_RECORD_PLACES, "1")
+    options.add_provider_for_devices(devices(runtime), {})
+
+
+def placed(session: Any) -> str:
+    """How many nodes of a session run on WebGPU, of how many that remain when onnxruntime has fused them."""
+    parts = [(part.ep_name, len(part.get_nodes())) for part in session.get_provider_graph_assignment_info()]
+    there = sum(count for name, count in parts if name == PROVIDER)
+    return f"{there:,} of {sum(count for _, count in parts):,} nodes"
+
+
+_RECORD_PLACES = "session.record_ep_graph_assignment_info"
+
+
+def devices(runtime: Any) -> list[Any]:
+    """The provider's devices: one for each adapter, and one that may be software; raises as `select` does."""
+    with _LOCK:
+        if not (found := _registered(runtime)):
+            _register(runtime)
+            found = _registered(runtime)
+    return found
+
+
+def _registered(runtime: Any) -> list[Any]:
+    return [device for device in runtime.get_ep_devices() if device.ep_name == PROVIDER]
+
+
+def _register(runtime: Any) -> None:
+    try:
+        package = fork_safe.import_module(_PACKAGE)
+    except ImportError as error:
+        purpose = "running a model on WebGPU"
+        raise MissingPackageError("onnxruntime-ep-webgpu", extra="webgpu", purpose=purpose) from error
+    os.environ.setdefault(_SOFTWARE, "1")
+    runtime.set_default_logger_severity(_FATAL_ONLY)  # it warns that the adapter may be software
+    runtime.register_execution_provider_library(_PACKAGE, package.get_library_path())
+
+
+_SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
+"""The provider's environment variable; without it there is no device where there is no GPU."""
+_FATAL_ONLY = 4

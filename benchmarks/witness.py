@@ -1,0 +1,190 @@
+"""Emulation against real half arithmetic, as a table: every model of a folder that WebGPU runs.
+
+    python -m benchmarks.witness FOLDER TOOLS --markdown docs/witness-table.md
+
+FOLDER and TOOLS are those of `benchmarks/accuracy.py`. Each model is rewritten at the defaults and compared
+with itself in float32 three times: with half emulated, with sums in half too, and on WebGPU. Each runs in a
+separate process, within a time limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from amp_rewrite import Options, rewrite, verify
+from amp_rewrite.running.verdict import Verdict
+from benchmarks.accuracy import feeds_module
+
+PACKAGES = ("onnx", "onnxruntime", "onnxruntime-ep-webgpu")
+WITNESSES = {
+    "emulated": {"device": "cpu"},
+    "sums too": {"device": "cpu", "accumulate": "half"},
+    "WebGPU": {"device": "webgpu"},
+}
+LIMIT = 60
+"""Seconds for a model, rewritten and compared three times."""
+
+HEADING = """# Emulation against real half arithmetic
+
+Each model is rewritten to float16 {how} and runs on its own inputs; the error is the
+relative L2 of the worst output against float32, and in brackets the number of values that are not finite
+where float32's are. "emulated" rounds every half value, "sums too" rounds every product and partial sum as
+well, and "WebGPU" computes in half ([witness.md](witness.md)). The ratios are of the prediction to what
+WebGPU gives: {float_near} of {all} are within a factor of two with sums in float32, {half_near} with sums in
+half. Errors below {least} are left out of that count, since there half is all but exact, and so are models
+that WebGPU computes as badly in float32; that is shown where its error exceeds twice the prediction. "nodes"
+is how many run on WebGPU, of how many that remain when onnxruntime has fused them; the others run on the CPU.
+Seconds are those of the three.
+
+Made on {date} by `python -m benchmarks.witness FOLDER TOOLS{flags} --markdown {file}`
+with {versions}, on {adapter}.
+
+| model | nodes | emulated | sums too | WebGPU | emulated / WebGPU | sums too / WebGPU | seconds |
+|---|--:|--:|--:|--:|--:|--:|--:|
+"""
+LEAST = 1e-4
+"""An error below which a ratio says nothing: a few roundings make it."""
+
+
+def measure(folder: Path, tools: Path, entry: dict[str, Any], target: str) -> dict[str, Any]:
+    """The errors of one model by each witness."""
+    original = folder / entry["file"]
+    feeds = feeds_module(tools).feeds(entry, str(folder))
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        options = Options(target=target)
+        result = rewrite(original, options, output=Path(scratch) / "rewritten.onnx")
+        for name, where in WITNESSES.items() if result.report.changed else ():
+            began = time.perf_counter()
+            found[name] = _errors(verify(original, result.model, feeds, **where))
+            found[name]["seconds"] = time.perf_counter() - began
+    if found and found["WebGPU"]["relative_l2"] > 2 * found["sums too"]["relative_l2"]:
+        found["float32"] = _errors(verify(original, original, feeds, device="webgpu"))
+    return found
+
+
+def _errors(verdict: Verdict) -> dict[str, Any]:
+    if verdict.signature:
+        raise RuntimeError(verdict.signature[0])
+    floats = [output.metrics for output in verdict.outputs if output.error is not None]
+    return {
+        "relative_l2": max((m.relative_l2 for m in floats), default=0.0),
+        "non_finite": sum(m.non_finite for m in floats),
+        "how": verdict.how,
+    }
+
+
+def rows(folder: Path, tools: Path, target: str, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and errors of every model that runs, or why it does not."""
+    for entry in json.loads((folder / "index.json").read_text()):
+        name = entry["name"]
+        if not entry["runs"] or (only and name not in only):
+            continue
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.witness", folder, tools]
+        asked = [*command, "--target", target, "--one", name]
+        try:
+            done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            yield name, {"failed": f"more than {LIMIT} s"}
+            continue
+        yield name, _row(done)
+
+
+def _row(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return {"failed": last[:160]}
+
+
+def line(name: str, row: dict[str, Any]) -> str:
+    """A row of the table."""
+    if "failed" in row:
+        return f"| {name} | {row['failed'].replace('|', '/')} |  |  |  |  |  |  |"
+    placed = row["WebGPU"]["how"].partition("WebGPU, ")[2].removesuffix(" nodes there")
+    errors = " | ".join(_error(row[witness]) for witness in WITNESSES)
+    ratios = " | ".join(f"{ratio(row, witness):.2f}" for witness in ("emulated", "sums too"))
+    seconds = "/".join(f"{row[witness]['seconds']:.0f}" for witness in WITNESSES)
+    wrong = f" (float32 there: {row['float32']['relative_l2']:.1e})" if "float32" in row else ""
+    return f"| {name} | {placed} | {errors}{wrong} | {ratios} | {seconds} |"
+
+
+def _error(found: dict[str, Any]) -> str:
+    lost = f" ({found['non_finite']:,})" if found["non_finite"] else ""
+    return f"{found['relative_l2']:.1e}{lost}"
+
+
+def ratio(row: dict[str, Any], witness: str) -> float:
+    """The predicted error, in relation to WebGPU's; 1 where both are nothing."""
+    predicted, real = row[witness]["relative_l2"], row["WebGPU"]["relative_l2"]
+    return predicted / real if real else (math.inf if predicted else 1.0)
+
+
+def near(row: dict[str, Any], witness: str) -> bool:
+    """Whether a prediction is within a factor of two."""
+    return 0.5 <= ratio(row, witness) <= 2
+
+
+def is_counted(row: dict[str, Any]) -> bool:
+    """Whether the errors of a row say something of half: not where float32 is as wrong on WebGPU."""
+    if "WebGPU" not in row or row["WebGPU"]["relative_l2"] < LEAST:
+        return False
+    return "float32" not in row or row["float32"]["relative_l2"] < row["WebGPU"]["relative_l2"] / 2
+
+
+def main() -> None:
+    """Measures, prints as it goes, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("tools", type=Path)
+    parser.add_argument("--target", default="onnxruntime-cuda")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        entries = json.loads((asked.folder / "index.json").read_text())
+        entry = next(entry for entry in entries if entry["name"] == asked.one)
+        print(json.dumps(measure(asked.folder, asked.tools, entry, asked.target)))
+        return
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in rows(asked.folder, asked.tools, asked.target, asked.only):
+        if row:
+            found[name] = row
+            print(line(name, row), flush=True)
+    counted = [row for row in found.values() if is_counted(row)]
+    print(f"{sum(near(row, 'sums too') for row in counted)} of {len(counted)} within a factor of two")
+    if asked.markdown:
+        asked.markdown.write_text(_page(asked, found, counted))
+
+
+def _page(asked: argparse.Namespace, found: dict[str, Any], counted: list[dict[str, Any]]) -> str:
+    default = asked.target == "onnxruntime-cuda"
+    heading = HEADING.format(
+        how="at the defaults" if default else f"for the target {asked.target}",
+        flags="" if default else f" --target {asked.target}",
+        float_near=sum(near(row, "emulated") for row in counted),
+        half_near=sum(near(row, "sums too") for row in counted),
+        all=len(counted),
+        least=LEAST,
+        date=datetime.now(UTC).date().isoformat(),
+        file=asked.markdown,
+        versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
+        adapter="Mesa's Vulkan driver for CPUs",
+    )
+    return heading + "".join(f"{line(name, row)}\n" for name, row in found.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The second witness: WebGPU, where there is an adapter that computes in half."""
+
+import functools
+
+import pytest
+
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.running import webgpu_adapter
+
+
+@functools.cache
+def missing():
+    """Why there is no witness here; empty where there is one."""
+    try:
+        webgpu_adapter.require()
+    except AmpRewriteError as error:
+        return str(error)
+    return ""
+
+
+def needs_witness():
+    """Skips the test, saying why, where WebGPU does not work."""
+    if missing():
+        pytest.skip(missing())
