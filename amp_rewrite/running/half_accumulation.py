@@ -43,6 +43,23 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
             _replace(node, steps, made)
 
 
+def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -> ir.Value:
+    """A value beside a float32 one, not rounded at its end, that its node would make by sums in half.
+
+    The value itself where its node sums nothing.
+    """
+    node = value.producer()
+    if node is None or node.domain or node.op_type not in RULES or value is not node.outputs[0]:
+        return value
+    steps = Steps(node, half, opset, names)
+    made = RULES[node.op_type](steps)
+    if made is None:
+        return value
+    assert node.graph is not None, "the nodes of a model belong to its graphs"
+    node.graph.insert_after(node, steps.made)
+    return made
+
+
 def _replace(node: ir.Node, steps: Steps, made: ir.Value) -> None:
     """The node keeps its name and its output, and hands on what was made."""
     assert node.graph is not None, "the nodes of a model belong to its graphs"
