@@ -119,8 +119,8 @@ def test_the_action_rewrites_and_counts(runner, tmp_path, bound, status):
     values = {
         "inputs.model": "model.onnx",
         "inputs.output": "half.onnx",
-        "inputs.rewrite-args": "--no-verify --quiet",
-        "inputs.coverage-args": f"--min-flops {bound} --max-casts 8",
+        "inputs.rewrite-args": "--no-verify\n--quiet",
+        "inputs.coverage-args": f"--min-flops {bound}\n--max-casts 8",
         "inputs.report": "report",
     }
     done = step("Rewrite", tmp_path, runner, values)

@@ -44,7 +44,7 @@ def run(*command, folder, check=True):
     )
 
 
-@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"]))
+@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"], PAGES["benchmarks.md"]))
 def test_a_python_block_runs(block, tmp_path):
     """Every Python block runs as it is, with warnings as errors."""
     run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
@@ -65,17 +65,25 @@ def test_the_shell_blocks_run_in_order(tmp_path):
         run(sys.executable, "-m", "amp_rewrite", *words[1:], folder=tmp_path)
 
 
-def test_explain_prints_what_its_page_shows(tmp_path):
+@pytest.fixture(scope="module")
+def demo_folder(tmp_path_factory):
+    """A folder in which the demo has written its network, in `work`."""
+    folder = tmp_path_factory.mktemp("documents")
+    run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=folder)
+    return folder
+
+
+def test_explain_prints_what_its_page_shows(demo_folder):
     """The chain of causes on the page is what the command prints."""
-    run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
-    shown = run(sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", "rms_sqrt", folder=tmp_path)
+    shown = run(
+        sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", "rms_sqrt", folder=demo_folder
+    )
     assert shown.stdout.strip() in PAGES["explain.md"]
 
 
-def test_explain_lists_the_causes_that_its_page_shows(tmp_path):
+def test_explain_lists_the_causes_that_its_page_shows(demo_folder):
     """The list of what keeps nodes in float32 is what the command prints."""
-    run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
-    shown = run(sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", folder=tmp_path)
+    shown = run(sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", folder=demo_folder)
     causes = shown.stdout.split("open dimensions")[0]
     assert causes.count("to allow:") == 2
     assert causes in PAGES["explain.md"]
@@ -88,13 +96,12 @@ def test_the_demo_prints_the_numbers_that_the_readme_shows(tmp_path):
         assert line.strip() in README
 
 
-def test_a_verdict_that_fails_is_the_one_that_its_page_shows(tmp_path):
+def test_a_verdict_that_fails_is_the_one_that_its_page_shows(demo_folder):
     """The command ends with exit code 1 and prints what is shown, apart from numbers."""
     (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", PAGES["verification.md"], re.MULTILINE)
-    np.savez(tmp_path / "bright.npz", image=1000 * feeds()["image"])
-    run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=tmp_path)
+    np.savez(demo_folder / "bright.npz", image=1000 * feeds()["image"])
     words = command.split()[1:]
-    printed = run(sys.executable, "-m", "amp_rewrite", *words, folder=tmp_path, check=False)
+    printed = run(sys.executable, "-m", "amp_rewrite", *words, folder=demo_folder, check=False)
     assert printed.returncode == 1
     lines = printed.stdout.splitlines()
     verdict = lines[next(i for i, line in enumerate(lines) if line.startswith("compared")) :]

@@ -211,3 +211,17 @@ def test_there_and_back_is_proved(tmp_path):
     array.flat[3] = np.nextafter(array.flat[3], np.float32(9))
     weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
     assert not amp_rewrite.certify(onnx.load(source), changed).proved
+
+
+def test_wrong_declarations_of_another_tool_are_corrected():
+    """A model in which a float32 value is declared half does not load, and does when it is restored."""
+    given = model(
+        "g (float[2, 2] x) => (float[2, 2] y) <float16[2, 2] w> "
+        "{ a = Mul (x, x) v = Cast <to = 1> (w) y = MatMul (a, v) }"
+    )
+    given.graph.value_info.append(onnx.helper.make_tensor_value_info("a", TensorProto.FLOAT16, [2, 2]))
+    with pytest.raises(Exception, match=r"does not match expected type"):
+        sessions.open_session(given)
+    restored = amp_rewrite.restore(given).model
+    sessions.open_session(restored)
+    assert TensorProto.FLOAT16 not in [each.type.tensor_type.elem_type for each in restored.graph.value_info]

@@ -79,6 +79,13 @@ def test_every_target_is_in_the_table():
     assert "<!-- targets: -->" in PAGES["targets.md"]
 
 
+def test_every_benchmark_is_on_the_page():
+    """With the command that runs it; modules that others import have none."""
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        if "__main__" in path.read_text(encoding="utf-8"):
+            assert f"`python benchmarks/{path.name}" in PAGES["benchmarks.md"], path.name
+
+
 def test_every_page_has_its_place():
     """The site's navigation has every page, and no other."""
     assert sorted(pages_of(SITE["nav"])) == sorted(PAGES)

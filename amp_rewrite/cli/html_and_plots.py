@@ -27,19 +27,23 @@ from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import graph_drawing, html_file, html_report, picture_files, plots
+from amp_rewrite.reporting import graph_drawing, html_file, html_report, picture_files, plots, step_view
 from amp_rewrite.reporting.graph_drawing import PlannedChanges
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.report import Report
+from amp_rewrite.training import step_text
+from amp_rewrite.training.scaled_step import ScaledStep
+
+html_flag: Any = click.option(
+    "--html",
+    type=WRITTEN,
+    metavar="FILE",
+    help="Write an HTML report: the graph, why each node has its precision, coverage, errors.",
+)
 
 _FLAGS = (
-    click.option(
-        "--html",
-        type=WRITTEN,
-        metavar="FILE",
-        help="Write an HTML report: the graph, why each node has its precision, coverage, errors.",
-    ),
+    html_flag,
     click.option(
         "--plots",
         type=PATH,
@@ -122,6 +126,12 @@ class PageMaker:
         placed = self._placing.view(result, boxes) if self._placing else None
         return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)
 
+    def of_step(self, model: Path, report: Report, step: ScaledStep, result: Path) -> HtmlReport:
+        """The page of the last analysis of a train step, which is not compared."""
+        shown = self.page(model, report, Evidence(unverified=_NOT_COMPARED), result)
+        lines = list(step_text.lines(step))
+        return replace(shown, step=step_view.view(lines, step.parts, shown.decided.graph.boxes))
+
     def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
         """The page of an analysis that is not carried out; its result is a temporary one."""
         self.record(analysis)
@@ -134,6 +144,9 @@ class PageMaker:
         """The page of a model that was rewritten before, from the decisions that it carries."""
         self._decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
         return self.page(model, None, Evidence(), model)
+
+
+_NOT_COMPARED = "A train step is proved, not compared: train both to see what rounding does."
 
 
 def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:

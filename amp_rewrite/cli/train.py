@@ -14,6 +14,7 @@ from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.train_flags import ScaleFlags, scale_flags, spec_flags
@@ -52,6 +53,7 @@ from amp_rewrite.training.casting import Implementation
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @free_decision_flags
+@html_flag
 def train(
     model: Path,
     output: Path | None,
@@ -65,6 +67,7 @@ def train(
     external_data: ExternalData,
     quiet: bool,
     asked: DecisionFlags,
+    html: Path | None,
 ) -> None:
     """Rewrite a train step, MODEL, to mixed precision with a loss scale.
 
@@ -72,8 +75,12 @@ def train(
     Loss, seed and state are found by the flags, else by the metadata of the model, else by names, else by the
     dataflow; what is not clear is an error that lists the candidates.
     """
-    if explain and output is not None:
-        raise OptionError("-o has no effect with --explain, which writes no model", remedy="leave out one")
+    if explain and (output or html):
+        flag = "-o" if output else "--html"
+        raise OptionError(
+            f"{flag} has no effect with --explain, which writes no model", remedy="leave out one"
+        )
+    pages = PageMaker({})
     console, to = Console(quiet=quiet), asked.policy or asked.options.half
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
@@ -103,6 +110,7 @@ def train(
                 options=replace(asked.options, certify=not no_certify, external_data=external_data),
                 seen=asked.seen,
                 output=output,
+                on_plan=pages.record if html else None,
                 progress=progress,
             )
             report, step, written = result.report, result.step, result.model
@@ -111,6 +119,8 @@ def train(
     if json_ is not None:
         content = {"model": str(model), **report.to_json(), "training": step.to_json()}
         writing.write_json(content, json_)
+    if written is not None and html is not None:
+        ReportFiles(html, None, placement=False).write(pages.of_step(model, report, step, Path(written)))
     if written is not None:
         terminal_rewrite.print_summary(console, report, str(written))
     terminal_rewrite.print_lines(console, step_text.lines(step))

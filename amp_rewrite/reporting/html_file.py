@@ -19,7 +19,10 @@ from amp_rewrite.reporting.html_report import HtmlReport
 
 _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
-_OURS = ("dom", "layout", "drawing", "view", "details", "search", "pictures", "execution", "overview", "main")
+_OURS = (
+    *("dom", "layout", "drawing", "view", "step", "details"),
+    *("search", "pictures", "execution", "overview", "main"),
+)
 """The scripts; each uses only those before it."""
 
 

@@ -10,6 +10,7 @@ from amp_rewrite.reporting import pictures, verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
 from amp_rewrite.reporting.executed_graph import ExecutedGraph, PlacementView
 from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport, UnitReason
+from amp_rewrite.reporting.step_view import StepView
 from amp_rewrite.running.verdict import Output
 
 
@@ -28,6 +29,14 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "errors": list(map(_plain_error, report.errors)),
         "pictures": list(map(pictures.plain, report.pictures.values())),
         "placement": _plain_placement(report.placement) if report.placement else None,
+        "step": _plain_step(report.step) if report.step else None,
+    }
+
+
+def _plain_step(step: StepView) -> dict[str, Any]:
+    return {
+        "lines": [[line.name, line.text] for line in step.lines],
+        "parts": [part and part.value for part in step.parts],
     }
 
 

@@ -20,6 +20,7 @@ from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
 from amp_rewrite.reporting.search_chart import Search
+from amp_rewrite.reporting.step_view import StepView
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.report import Report
@@ -85,7 +86,7 @@ class BoxError:
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
     """The content of an HTML report; `report` is None for a model that was rewritten earlier, `placement`
-    where nobody asked for it.
+    where nobody asked for it, `step` for what is not a train step.
     """
 
     title: str
@@ -94,6 +95,7 @@ class HtmlReport:
     evidence: Evidence
     coverage: Coverage
     placement: PlacementView | None = None
+    step: StepView | None = None
 
     def summary_lines(self) -> Iterator[SummaryLine]:
         """The lines of the summary."""

@@ -52,7 +52,16 @@ def widen(model: ir.Model, *, io: bool) -> Edited:
     annotations.remove(model)
     idle_casts.bypass(model, element_types.infer(model))
     _take_over_outputs(model)
+    _declare(model)
     return Edited(widened, before + added - _casts(model), added, at_limit)
+
+
+def _declare(model: ir.Model) -> None:
+    """Corrects values that are declared half and are not: another tool may have left such declarations."""
+    for value, kind in element_types.infer(model).items():
+        declared = value.type
+        if declared is not None and declared.dtype in HALF_TYPES and kind.dtype not in HALF_TYPES:
+            value.type = editing.with_element(declared, kind.dtype)
 
 
 def _casts(model: ir.Model) -> int:

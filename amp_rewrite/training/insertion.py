@@ -19,11 +19,12 @@ DOUBLE = ir.DataType.DOUBLE
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """The values that a loss scale added: the scaled seed, and the unscaled gradients in float32 (float64
-    for those that were).
+    """The values that a loss scale added: the scaled seed, the product that it is cast from (or itself), and
+    the unscaled gradients in float32 (float64 for those that were).
     """
 
     seed: ir.Value
+    product: ir.Value
     gradients: tuple[ir.Value, ...]
 
 
@@ -31,11 +32,15 @@ def insert(step: Step, scale: ir.Value, reciprocal: ir.Value, build: NodeBuilder
     """Multiplies the seed by a scale, and each gradient by its reciprocal, in float32; changes the model."""
     found, types = step.linearity, step.types
     gradients = tuple(_unscaled(found, value, reciprocal, types, build) for value in found.frontier)
-    return Scaled(_scaled_seed(found, scale, types, build), gradients)
+    return Scaled(*_scaled_seed(found, scale, types, build), gradients)
 
 
-def _scaled_seed(found: Linearity, scale: ir.Value, types: Types, build: NodeBuilder) -> ir.Value:
-    """The seed times the scale, for the nodes that are linear in it; others read it as it is."""
+def _scaled_seed(
+    found: Linearity, scale: ir.Value, types: Types, build: NodeBuilder
+) -> tuple[ir.Value, ir.Value]:
+    """The seed times the scale, for the nodes that are linear in it, and the product that it is cast from;
+    others read the seed as it is.
+    """
     seed, dtype = found.seed, _dtype(types, found.seed)
     wide = DOUBLE if dtype == DOUBLE else FLOAT
     factor = build.cast(scale, FLOAT, wide, scale)
@@ -46,7 +51,7 @@ def _scaled_seed(found: Linearity, scale: ir.Value, types: Types, build: NodeBui
     )
     scaled = build.cast(made, wide, dtype, made)
     redirect(found.seed_uses, scaled)
-    return scaled
+    return scaled, made
 
 
 def _unscaled(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,38 +12,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.held import Held
-from amp_rewrite.errors import SpecError
 from amp_rewrite.model import traversal
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.training import insertion, loss_region, parts, skipping, state_machine
+from amp_rewrite.reporting.step_view import StepPart
+from amp_rewrite.training import inserted_scale, loss_region, parts, step_parts
 from amp_rewrite.training.finding import Step
-from amp_rewrite.training.node_building import BOOL, FLOAT, NodeBuilder
+from amp_rewrite.training.inserted_scale import STATE_KEY, InsertedScale, ScaleBorders
+from amp_rewrite.training.node_building import NodeBuilder
 from amp_rewrite.training.scales import DynamicLossScale, FixedLossScale, LossScale
-from amp_rewrite.training.spec import PREFIX, Pair, TrainSpec
-
-STATE_KEY = f"{PREFIX}loss_scale"
-"""The key of a model's metadata that holds the inputs and outputs of its loss scale, and the start values."""
-
-_FIXED_OPSET, _DYNAMIC_OPSET = 7, 9
-"""The first opsets that have the operators: broadcasting, and Where and Less of integers."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleBorders:
-    """The names of the inputs and outputs that a loss scale added: the pairs of its state, None where it has
-    none, and the output that says whether all gradients were finite, None where nothing asks.
-
-    Examples:
-        >>> from amp_rewrite.demo import train_step
-        >>> from amp_rewrite.training import insert_loss_scale
-        >>> borders = insert_loss_scale(train_step()).step.borders
-        >>> borders.scale, borders.finite
-        (Pair(input='loss_scale', output='loss_scale.new'), 'grads_finite')
-    """
-
-    scale: Pair | None = None
-    good_steps: Pair | None = None
-    finite: str | None = None
+from amp_rewrite.training.spec import Pair, TrainSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +31,8 @@ class ScaledStep:
     `optimiser` are the nodes that stay float32 around the loss and behind the gradients. `unguarded` are
     pairs of state that a skipped step cannot keep, and `without_gradient` those that depend on no gradient,
     as running statistics do. `guessed` names what of the spec only the dataflow says, and `seed` is the
-    scaled seed. `products` counts the products of the backward pass.
+    scaled seed. `products` counts the products of the backward pass. `parts` has the part of each node that
+    is not of the forward pass, by the names of its outputs.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -75,6 +53,7 @@ class ScaledStep:
     without_gradient: tuple[Pair, ...]
     guessed: tuple[str, ...]
     products: int
+    parts: Mapping[str, StepPart]
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data.
@@ -129,15 +108,18 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
     frontier = tuple(value.name or "" for value in step.linearity.frontier)
     region_names, optimiser_names = _names(region, step), _names(step.parts.optimiser, step)
     without = _without_gradient(step)
-    build, inserted = NodeBuilder(step.model), _Inserted(ScaleBorders(), (), step.spec.seed)
+    build, inserted = NodeBuilder(step.model), InsertedScale(ScaleBorders(), (), step.spec.seed)
     if asked is not None:
-        inserted = _insert(step, asked, build, skips=skip_nonfinite or isinstance(asked, DynamicLossScale))
+        inserted = inserted_scale.insert(
+            step, asked, build, skips=skip_nonfinite or isinstance(asked, DynamicLossScale)
+        )
     held = {  # by the names that values have now: outputs have changed theirs
         **dict(_held(region, step, Reason.LOSS_REGION)),
         **dict(_held(step.parts.optimiser, step, Reason.OPTIMISER)),
         **dict(_held(build.nodes, step, Reason.SCALING)),
     }
     _tell(step, asked, inserted)
+    scaled_seeds = (inserted.product, inserted.seed) if asked is not None else ()
     scaled = ScaledStep(
         spec=step.spec,
         loss_scale=asked,
@@ -150,63 +132,9 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
         without_gradient=without,
         guessed=step.guessed,
         products=step.linearity.products,
+        parts=step_parts.of_nodes(step, region, build.nodes, scaled_seeds),
     )
     return scaled, held
-
-
-@dataclass(frozen=True, slots=True)
-class _Inserted:
-    borders: ScaleBorders
-    unguarded: tuple[Pair, ...]
-    seed: str
-    powers: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What the scale alone makes, by name: 1 for the scale itself, -1 for its reciprocal."""
-
-
-def _insert(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) -> _Inserted:
-    if STATE_KEY in step.model.metadata_props:
-        raise SpecError(
-            "the step has a loss scale already", remedy="insert one into the original, or ask for none"
-        )
-    insertion.refuse_old(step.model, _DYNAMIC_OPSET if skips else _FIXED_OPSET)
-    state: state_machine.ScaleState | None = None
-    if isinstance(asked, FixedLossScale):
-        factor = build.scalar("loss_scale", asked.value, FLOAT)
-        reciprocal = build.scalar("loss_scale__reciprocal", 1 / asked.value, FLOAT)
-    else:
-        state = state_machine.inputs(build)
-        factor = state.scale
-        one = build.scalar("loss_scale__one", 1.0, FLOAT)
-        reciprocal = build.node("Div", (one, factor), "loss_scale__reciprocal", behind=factor)
-    scaled = insertion.insert(step, factor, reciprocal, build)
-    seed, powers = scaled.seed.name or "", _powers(build, factor, reciprocal)
-    if not skips:
-        return _Inserted(ScaleBorders(), (), seed, powers)
-    finite = skipping.all_finite(scaled.gradients, build)
-    unguarded = skipping.guard(step, finite, build)
-    scale_pair = steps_pair = None
-    if state is not None and isinstance(asked, DynamicLossScale):
-        after = state_machine.update(state, finite, asked, build)
-        scale_pair = _output(build, state.scale, after.scale)
-        steps_pair = _output(build, state.good_steps, after.good_steps)
-    flag = build.node("Identity", (finite,), "grads_finite__out", dtype=BOOL)
-    build.output(flag, "grads_finite")
-    borders = ScaleBorders(scale_pair, steps_pair, flag.name)
-    return _Inserted(borders, unguarded, seed, powers)
-
-
-def _powers(build: NodeBuilder, factor: ir.Value, reciprocal: ir.Value) -> dict[str, int]:
-    """The two, and what is cast from them, by name."""
-    found = {factor: 1, reciprocal: -1}
-    for node in build.nodes:
-        if node.op_type == "Cast" and node.inputs[0] in found:
-            found[node.outputs[0]] = found[node.inputs[0]]
-    return {value.name or "": degree for value, degree in found.items()}
-
-
-def _output(build: NodeBuilder, before: ir.Value, after: ir.Value) -> Pair:
-    build.output(after, f"{before.name}.new")
-    return Pair(before.name or "", after.name or "")
 
 
 def _without_gradient(step: Step) -> tuple[Pair, ...]:
@@ -239,7 +167,7 @@ def _names(nodes: Iterable[ir.Node], step: Step) -> tuple[str, ...]:
     return tuple(node.outputs[0].name or "" for node in step.flow.nodes if node in held)
 
 
-def _tell(step: Step, asked: LossScale | None, inserted: _Inserted) -> None:
+def _tell(step: Step, asked: LossScale | None, inserted: InsertedScale) -> None:
     """Leaves the spec, and the state of the scale with its start values, in the metadata of the model."""
     step.model.metadata_props.update(step.spec.to_metadata())
     if asked is None:

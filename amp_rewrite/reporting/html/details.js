@@ -26,6 +26,7 @@ const Details = (() => {
       el("h2", {}, box.operator),
       el("p", { class: "title" }, name(box.name)),
       el("p", {}, el("span", { class: `chip ${box.shade}` }, shadeOf(box, data))),
+      ...(box.executed === undefined ? data.stepChip(index) : []),
       ...sections.flatMap((section) => section(data, index, go, cross)),
     );
     panel.hidden = false;

@@ -22,6 +22,13 @@ const Drawing = (() => {
     "known-proven",
     "known-observed",
     "known-unknown",
+    "part-forward",
+    "part-loss",
+    "part-enters",
+    "part-backward",
+    "part-leaves",
+    "part-optimiser",
+    "part-scale",
   ];
   const KINDS = ["allow", "infer", "clear", "deny", "fixed", "fused", "inserted", "cpu"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";

@@ -5,6 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
   const kindsOf = (box) => [...new Set(box.units.map((unit) => data.reasons[unit].kind))];
+  data.stepChip = (index) => Step.chip(data, index);
   data.boxes.forEach((box) => Object.assign(box, { kinds: kindsOf(box) }));
 
   function verdictOn(ok) {
@@ -53,6 +54,7 @@
     document.body.dataset.graph = graph === data ? "planned" : "executed";
     byId("by-error").disabled = !graph.errors.length;
     byId("by-range").disabled = graph !== data || !hasRanges;
+    byId("by-step").disabled = graph !== data;
     if (document.querySelector("input[name=mode]:checked").disabled)
       document.querySelector("input[name=mode][value=precision]").click();
     view.use(sceneOf(graph));
@@ -131,10 +133,12 @@
 
   function setMode(mode) {
     document.body.dataset.mode = mode;
-    view.set({ weigh: mode === "error" ? errors() : mode === "range" ? ranges() : null });
+    const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
+    view.set({ weigh: weighs[mode]?.() ?? null });
   }
 
   byId("graphs").hidden = !executed;
+  byId("step-mode").hidden = !data.step;
   document.querySelectorAll("input[name=graph]").forEach((input) => {
     input.addEventListener("change", () => use(input.value === "planned" ? data : executed));
   });

@@ -9,13 +9,17 @@ const Overview = (() => {
   /** The sections that have content; `markExecuted` highlights boxes of the executed graph. */
   function sections(data, go, mark, markExecuted) {
     const placement = () => Execution.section(data, markExecuted);
-    return [summary, placement, coverage, causes, verification, errors, pictures].flatMap((section) =>
+    return [summary, step, placement, coverage, causes, verification, errors, pictures].flatMap((section) =>
       section(data, go, mark),
     );
   }
 
   function section(title, ...children) {
     return [el("section", {}, el("h2", {}, title), ...children)];
+  }
+
+  function step(data, go, mark) {
+    return data.step ? section("Train step", ...Step.section(data, mark)) : [];
   }
 
   function summary({ summary: lines, constants }) {

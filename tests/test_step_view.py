@@ -1,0 +1,93 @@
+"""The parts of a train step, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import onnx
+import pytest
+
+from amp_rewrite import training
+from amp_rewrite.reporting.step_view import StepPart
+from tests import train_steps
+from tests.commands import run
+from tests.test_training import TRAPS
+from tests.train_steps import step
+
+CLIPPED = "clipped by norm, L2, momentum and decay"
+
+
+def test_every_node_has_its_part():
+    """Of a step that clips: around the loss, backward, optimiser, and where the scale enters and leaves."""
+    parts = training.insert_loss_scale(step(TRAPS[CLIPPED])).step.parts
+    by_part = {part: {name for name, other in parts.items() if other is part} for part in StepPart}
+    assert by_part[StepPart.ENTERS] == {"loss_grad__scaled"}
+    assert by_part[StepPart.LEAVES] == {"dw1__unscaled", "dw2__unscaled"}
+    assert by_part[StepPart.BACKWARD] == {"dr", "dh", "dw1", "dw2"}
+    assert {"loss", "sq", "dm", "dp"} <= by_part[StepPart.LOSS]
+    assert {"norm", "clip", "w1_new__kept", "m2_new__kept"} <= by_part[StepPart.OPTIMISER]
+    assert {"w1_new", "loss_scale.new", "grads_finite"} <= by_part[StepPart.SCALE]
+    assert not by_part[StepPart.FORWARD]
+
+
+def test_without_a_scale_nothing_enters():
+    """In bfloat16 the parts are the same, without those of a scale."""
+    parts = training.rewrite_train_step(step(), "bfloat16").step.parts
+    assert set(parts.values()) == {StepPart.LOSS, StepPart.BACKWARD, StepPart.OPTIMISER}
+
+
+def data_of(page):
+    """What a page is given to show."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+@pytest.fixture
+def page(tmp_path):
+    """The page of a step that the command writes."""
+    onnx.save(step(TRAPS[CLIPPED]), tmp_path / "m.onnx")
+    done = run("train", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--html", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    return tmp_path / "page.html"
+
+
+def test_the_page_has_the_part_of_each_node(page):
+    """All boxes but inputs and outputs have one; Casts go with their values."""
+    data = data_of(page)
+    told, boxes = data["step"], data["boxes"]
+    assert [name for name, _ in told["lines"]] == ["step", "scale", "float32"]
+    assert all(
+        (part is None) == (box["shade"] == "border") for part, box in zip(told["parts"], boxes, strict=True)
+    )
+    counts = Counter(told["parts"])
+    assert (counts["enters"], counts["leaves"]) == (1, 2)
+    assert counts["forward"] >= 3
+    forward = {box["name"] for part, box in zip(told["parts"], boxes, strict=True) if part == "forward"}
+    assert not any("dw1" in name or "loss" in name for name in forward)
+
+
+def test_other_pages_have_none(tmp_path):
+    """A model that is rewritten is no train step."""
+    onnx.save(step(), tmp_path / "m.onnx")
+    run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--html", tmp_path / "page.html", "--no-verify")
+    assert data_of(tmp_path / "page.html")["step"] is None
+
+
+@pytest.mark.slow
+def test_the_page_opens_without_a_complaint(tmp_path):
+    """Parts have colours of their own, and are shown one by one; a node says to which it belongs."""
+    browser_tests = pytest.importorskip("tests.test_html_browser")
+    train_steps.real("transformer_adam")
+    source = train_steps.FOLDER / "transformer_adam.onnx"
+    run("train", source, "-o", tmp_path / "t.onnx", "--html", tmp_path / "page.html")
+    with browser_tests.playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=browser_tests.CHROMIUM, args=["--no-sandbox"])
+        with browser_tests.Shown(browser, tmp_path / "page.html") as shown:
+            shown.page.check("#by-step")
+            assert shown.page.is_visible(".legend.step")
+            shown.page.locator(".parts button", has_text="the scale enters").click()
+            shown.find("loss_grad__scaled")
+            assert "the scale enters" in shown.details()
+            assert shown.complaints == []
+        browser.close()
