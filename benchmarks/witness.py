@@ -3,9 +3,8 @@
     python benchmarks/witness.py FOLDER --markdown docs/witness-table.md
 
 FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
-says more). Each model is rewritten at the defaults and compared
-with itself in float32 three times: with half emulated, with sums in half too, and on WebGPU. Each runs in a
-separate process, within a time limit.
+says more). Each model is rewritten at the defaults and compared with itself in float32 three times: with half
+emulated, with sums in half too, and on WebGPU. Each runs in a separate process, within a time limit.
 """
 
 from __future__ import annotations
@@ -88,12 +87,10 @@ def _errors(verdict: Verdict) -> dict[str, Any]:
 
 def rows(folder: Path, target: str, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and errors of every model that has inputs, or why there are none."""
-    for model in models(folder):
-        name = model.name
-        if not model.runs or (only and name not in only):
+    for name in (model.name for model in models(folder) if model.runs):
+        if only and name not in only:
             continue
-        command = [sys.executable, "-W", "ignore", __file__, folder]
-        asked = [*command, "--target", target, "--one", name]
+        asked = [sys.executable, "-W", "ignore", __file__, folder, "--target", target, "--one", name]
         try:
             done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=LIMIT)
         except subprocess.TimeoutExpired:

@@ -241,7 +241,16 @@ def _verdict(
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
         result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
-        return verify(model, result.model, feeds, bounds, metrics=metrics, io=plan.over(Options()).io)
+        asked = plan.over(Options())
+        return verify(
+            model,
+            result.model,
+            feeds,
+            bounds,
+            metrics=metrics,
+            io=asked.io,
+            accumulate=asked.target.accumulate,
+        )
 
 
 def _names(analysis: Analysis, units: Iterable[int]) -> tuple[str, ...]:
