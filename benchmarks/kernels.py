@@ -2,8 +2,10 @@
 
     python benchmarks/kernels.py --json benchmarks/results/kernels.json
     python benchmarks/kernels.py --condense benchmarks/results/kernels.json --json cuda_kernels.json
+    python benchmarks/kernels.py --webgpu --json benchmarks/results/kernels_webgpu.json
 
-The second extracts from such a file what decides where half can run on CUDA. docs/gpu.md describes both.
+The last lists those of the WebGPU provider, which is a package of its own and needs no adapter for it. The
+second extracts from such a file what decides where half can run. docs/gpu.md describes the two.
 """
 
 from __future__ import annotations
@@ -35,14 +37,33 @@ print(json.dumps(rows))
 """
 """Runs in a child process: without the CUDA libraries a GPU build crashes here."""
 
+_WEBGPU = """
+import json
+import os
+os.environ["ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"] = "1"
+import onnxruntime
+import onnxruntime_ep_webgpu
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+onnxruntime.register_execution_provider_library("webgpu", onnxruntime_ep_webgpu.get_library_path())
+print()
+defined = state.get_registered_ep_kernel_defs("WebGpuExecutionProvider")
+rows = [[k.provider, k.domain, k.op_name, list(k.version_range), k.type_constraints] for k in defined]
+print(json.dumps(rows))
+"""
+"""The same for the provider that is registered."""
+
 _OPEN = (1 << 31) - 1
 """onnxruntime's last version of a kernel that serves all later versions."""
 
 
-def kernels() -> list[dict[str, object]]:
-    """All kernels, sorted; RuntimeError if onnxruntime crashes on listing them."""
+def kernels(*, webgpu: bool = False) -> list[dict[str, object]]:
+    """All kernels, sorted, or those for WebGPU; RuntimeError if onnxruntime crashes on listing them."""
     child = subprocess.run(
-        [sys.executable, "-c", _CHILD], env=_environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", _WEBGPU if webgpu else _CHILD],
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if child.returncode != 0:
         raise RuntimeError(f"onnxruntime cannot list its kernels (exit code {child.returncode})")
@@ -73,20 +94,20 @@ def _kernel(
     }
 
 
-def table() -> dict[str, object]:
+def table(*, webgpu: bool = False) -> dict[str, object]:
     """The kernels with their source and the date."""
-    found = kernels()
+    found = kernels(webgpu=webgpu)
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "onnxruntime": runtime_version(),
+        "onnxruntime": runtime_version("onnxruntime-ep-webgpu") if webgpu else runtime_version(),
         "providers": sorted({str(kernel["provider"]) for kernel in found}),
         "kernels": found,
     }
 
 
-def runtime_version() -> str:
-    """The package that provides onnxruntime, and its version."""
-    for package in ("onnxruntime-gpu", "onnxruntime"):
+def runtime_version(*packages: str) -> str:
+    """The package that provides onnxruntime, or the first of these, and its version."""
+    for package in packages or ("onnxruntime-gpu", "onnxruntime"):
         try:
             return f"{package} {version(package)}"
         except PackageNotFoundError:
@@ -94,9 +115,9 @@ def runtime_version() -> str:
     return "unknown"
 
 
-def write(path: Path) -> int:
+def write(path: Path, *, webgpu: bool = False) -> int:
     """Writes the table, one kernel per line, and returns their number."""
-    made = table()
+    made = table(webgpu=webgpu)
     rows = ",\n".join(json.dumps(kernel) for kernel in made.pop("kernels"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{json.dumps(made)[:-1]}, "kernels": [\n{rows}\n]}}\n')
@@ -110,11 +131,13 @@ FLOATS = ("float", "float16", "bfloat16")
 """The types that a target is queried for, in tensors and sequences; other types are irrelevant."""
 
 
-def condensed(made: dict[str, object], provider: str = CUDA) -> dict[str, object]:
+def condensed(made: dict[str, object], provider: str | None = None) -> dict[str, object]:
     """The kernels of one provider that decide where half can run, by operator as named in lists.
 
-    Operators without a kernel for any of the three types are omitted.
+    The provider is CUDA's where there are several. Operators without a kernel for any of the three types are
+    omitted.
     """
+    provider = provider or (made["providers"][0] if len(made["providers"]) == 1 else CUDA)
     operators: dict[str, dict[tuple[int, int | None], list[Types]]] = {}
     for kernel in made["kernels"]:
         types = _float_types(kernel["types"])
@@ -163,11 +186,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--condense", type=Path, metavar="TABLE")
+    parser.add_argument("--webgpu", action="store_true", help="list the kernels of onnxruntime-ep-webgpu")
     asked = parser.parse_args()
     if asked.condense:
         print(f"{write_condensed(asked.condense, asked.json):,} operators -> {asked.json}")
     else:
-        print(f"{write(asked.json):,} kernels of {runtime_version()} -> {asked.json}")
+        print(f"{write(asked.json, webgpu=asked.webgpu):,} kernels -> {asked.json}")
 
 
 if __name__ == "__main__":

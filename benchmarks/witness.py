@@ -1,10 +1,10 @@
 """Emulation against real half arithmetic, as a table: every model of a folder that WebGPU runs.
 
-    python -m benchmarks.witness FOLDER TOOLS --markdown docs/witness-table.md
+    python benchmarks/witness.py FOLDER --markdown docs/witness-table.md
 
-FOLDER and TOOLS are those of `benchmarks/accuracy.py`. Each model is rewritten at the defaults and compared
-with itself in float32 three times: with half emulated, with sums in half too, and on WebGPU. Each runs in a
-separate process, within a time limit.
+FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
+says more). Each model is rewritten at the defaults and compared with itself in float32 three times: with half
+emulated, with sums in half too, and on WebGPU. Each runs in a separate process, within a time limit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from model_folder import Model, models, named
+
 from amp_rewrite import Options, rewrite, verify
 from amp_rewrite.running.verdict import Verdict
-from benchmarks.accuracy import feeds_module
 
 PACKAGES = ("onnx", "onnxruntime", "onnxruntime-ep-webgpu")
 WITNESSES = {
@@ -47,7 +48,7 @@ that WebGPU computes as badly in float32; that is shown where its error exceeds 
 is how many run on WebGPU, of how many that remain when onnxruntime has fused them; the others run on the CPU.
 Seconds are those of the three.
 
-Made on {date} by `python -m benchmarks.witness FOLDER TOOLS{flags} --markdown {file}`
+Made on {date} by `python benchmarks/witness.py FOLDER{flags} --markdown {file}`
 with {versions}, on {adapter}.
 
 | model | nodes | emulated | sums too | WebGPU | emulated / WebGPU | sums too / WebGPU | seconds |
@@ -57,10 +58,9 @@ LEAST = 1e-4
 """An error below which a ratio says nothing: a few roundings make it."""
 
 
-def measure(folder: Path, tools: Path, entry: dict[str, Any], target: str) -> dict[str, Any]:
+def measure(model: Model, target: str) -> dict[str, Any]:
     """The errors of one model by each witness."""
-    original = folder / entry["file"]
-    feeds = feeds_module(tools).feeds(entry, str(folder))
+    original, feeds = model.path, model.sample()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         options = Options(target=target)
@@ -85,14 +85,12 @@ def _errors(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def rows(folder: Path, tools: Path, target: str, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and errors of every model that runs, or why it does not."""
-    for entry in json.loads((folder / "index.json").read_text()):
-        name = entry["name"]
-        if not entry["runs"] or (only and name not in only):
+def rows(folder: Path, target: str, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and errors of every model that has inputs, or why there are none."""
+    for name in (model.name for model in models(folder) if model.runs):
+        if only and name not in only:
             continue
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.witness", folder, tools]
-        asked = [*command, "--target", target, "--one", name]
+        asked = [sys.executable, "-W", "ignore", __file__, folder, "--target", target, "--one", name]
         try:
             done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=LIMIT)
         except subprocess.TimeoutExpired:
@@ -147,19 +145,16 @@ def main() -> None:
     """Measures, prints as it goes, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tools", type=Path)
     parser.add_argument("--target", default="onnxruntime-cuda")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        entries = json.loads((asked.folder / "index.json").read_text())
-        entry = next(entry for entry in entries if entry["name"] == asked.one)
-        print(json.dumps(measure(asked.folder, asked.tools, entry, asked.target)))
+        print(json.dumps(measure(named(asked.folder, asked.one), asked.target)))
         return
     found: dict[str, dict[str, Any]] = {}
-    for name, row in rows(asked.folder, asked.tools, asked.target, asked.only):
+    for name, row in rows(asked.folder, asked.target, asked.only):
         if row:
             found[name] = row
             print(line(name, row), flush=True)

@@ -91,7 +91,7 @@ OPTIONS = [
     ({"io": "x"}, "Options.io: 'x' is not one of keep, half"),
     ({"io": True}, "Options.io: True is not one of keep, half"),
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
-    ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, any"),
+    ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, onnxruntime-webgpu, any"),
     ({"lists": ["MatMul"]}, "Options.lists: list is not an operator list; give an OpLists, one of"),
     ({"lists": ""}, "Options.lists: '' is not an operator list"),
     ({"lists": "tensorflo"}, "tensorflo: there is no such list; did you mean tensorflow?"),

@@ -378,7 +378,6 @@ PLACES_OF_MODELS = [
     ("--no-verify", "{}", "-o", "out.onnx"),
     ("--observe", "always", "{}"),
     ("explain", "{}"),
-    ("coverage", "{}"),
     ("bench", "{}"),
     ("verify", "{}", "{}"),
 ]
@@ -392,7 +391,8 @@ def test_a_folder_is_no_model(tmp_path, monkeypatch, folder, arguments):
     monkeypatch.chdir(tmp_path)
     result = run(*(word.format(folder) for word in arguments))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"amp-rewrite: {folder}: is a folder; name the model in it\n"
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"amp-rewrite: {folder}: is a folder; name the model in it")
     assert [path.name for path in tmp_path.iterdir()] == ["sub.onnx"]
 
 

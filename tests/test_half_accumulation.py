@@ -42,7 +42,7 @@ def node_model(operator, inputs, opset=17, fed=1, **attributes):
         [helper.make_tensor_value_info("y", 10, None)],
         [numpy_helper.from_array(v, n) for n, v in zip(names[fed:], inputs[fed:], strict=True)],
     )
-    opsets = [helper.make_opsetid("", opset)]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds
 
 
@@ -136,6 +136,16 @@ CASES = {
     "conv, apart": ("Conv", [normal(1, 3, 12, 12), normal(4, 3, 3, 3)], {"dilations": [2, 2]}),
     "conv, a line": ("Conv", [normal(1, 4, 30), normal(6, 4, 5)], {"auto_pad": "SAME_UPPER"}),
     "conv, patches": ("Conv", [normal(1, 3, 16, 16), normal(8, 3, 8, 8)], {"strides": [8, 8]}),
+    "conv and relu": (
+        "FusedConv",
+        [normal(1, 3, 9, 9), normal(4, 3, 3, 3), normal(4)],
+        {"activation": "Relu", "domain": "com.microsoft"},
+    ),
+    "conv and slope": (
+        "FusedConv",
+        [normal(1, 3, 9, 9), normal(4, 3, 3, 3)],
+        {"activation": "LeakyRelu", "activation_params": [0.25], "domain": "com.microsoft"},
+    ),
     "transposed": (
         "ConvTranspose",
         [normal(1, 8, 7, 7), normal(8, 3, 4, 4), normal(3)],
@@ -190,9 +200,8 @@ def test_the_result_stays_near_and_keeps_its_shape(name):
 
 def test_every_rule_has_a_case():
     """RULES and the cases name the same operators, but for onnxruntime's own."""
-    assert {operator for operator, *_ in ALL.values()} | {"ReduceSum", "SimplifiedLayerNormalization"} == set(
-        RULES
-    )
+    operators = {operator for operator, *_ in ALL.values()} | {"ReduceSum", "SimplifiedLayerNormalization"}
+    assert operators == {name.rpartition(":")[2] for name in RULES}
 
 
 def test_bodies_sum_in_half_too():

@@ -165,7 +165,7 @@ def test_values_follow_the_queries_beside_another_mask(opset, mask):
 
 def test_an_unknown_target_is_an_error():
     """A target that nobody knows says which there are."""
-    with pytest.raises(OptionError, match="choose one of onnxruntime-cuda, any"):
+    with pytest.raises(OptionError, match="choose one of onnxruntime-cuda, onnxruntime-webgpu, any"):
         targets.named("tpu")
 
 

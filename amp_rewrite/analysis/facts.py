@@ -13,6 +13,7 @@ from amp_rewrite.analysis import (
     final_softmax,
     held,
     integer_values,
+    long_sums,
     observed,
     quantised,
     ranges,
@@ -104,6 +105,7 @@ def _findings(
         observed.check(graph, seen, found, options.half),
         faint_outputs.check(graph, faint, options),
         refused.check(graph, options.target),
+        long_sums.check(graph, options),
         final_softmax.check(graph) if options.keep_softmax else {},
     ):
         for unit, evidence in findings.items():

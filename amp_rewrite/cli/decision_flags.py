@@ -24,6 +24,11 @@ from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 
 _KINDS = ("allow", "infer", "clear", "deny")
+_LEVELS = (
+    "How much becomes half: what the lists and rules say (default); only what they allow for itself "
+    "(tensor-cores-only); nothing that only neighbours justify (treat-infer-as-deny); or all that the types "
+    "allow, whatever becomes of the numbers (unsafe-force-all)."
+)
 _REGEX = "Node names, or regular expressions that match a whole name."
 
 
@@ -52,7 +57,7 @@ _FLAGS = (
     *(repeatable(f"--{kind}", "OP", f"Put an operator on the {kind} list.") for kind in _KINDS),
     repeatable("--keep-full", "REGEX", f"Keep these nodes in float32. {_REGEX}"),
     repeatable("--force-half", "REGEX", f"Put these nodes in half. {_REGEX}"),
-    _choice("--level", (level.value for level in Level), "default", "How aggressive the rewrite is."),
+    _choice("--level", (level.value for level in Level), "default", _LEVELS),
     click.option(
         "--no-follow",
         is_flag=True,

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.flag_builders import WRITTEN
+from amp_rewrite.cli.help_sections import SectionedCommand
 from amp_rewrite.cli.ineffective_flags import refuse_ineffective_flags
 from amp_rewrite.coverage import rule_files
 from amp_rewrite.errors import AmpRewriteError, OptionError
@@ -27,7 +28,7 @@ _OUTPUT = "--output"
 _MODEL = "MODEL"
 
 
-class WritingCommand(click.Command):
+class WritingCommand(SectionedCommand):
     """A command that refuses WRITTEN files which cannot be written, or are each other or what it reads.
 
     It refuses ineffective flags as well.

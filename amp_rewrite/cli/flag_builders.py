@@ -14,7 +14,16 @@ from amp_rewrite.errors import OptionError
 Command = Callable[..., Any]
 Flag = Callable[[Command], Command]
 
-PATH = click.Path(path_type=Path)
+
+class _ReadPath(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; raises OptionError for a text that can be none."""
+        if "\0" in str(value):
+            raise OptionError(f"{value} is not a path: it has a null character", remedy="check the path")
+        return super().convert(value, param, ctx)
+
+
+PATH = _ReadPath(path_type=Path)
 """The type of arguments and flags that name a file or folder to read."""
 
 

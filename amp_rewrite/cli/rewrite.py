@@ -9,20 +9,19 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.cli import device_hint, rewrite_output
+from amp_rewrite.cli import device_hint, rewrite_output, tuning_step
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
-from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
+from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, original
-from amp_rewrite.cli.tuning_step import Tuning
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -33,9 +32,15 @@ from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs.feeds import Data
 
 
-@click.command(cls=WritingCommand)
-@click.argument("model", type=PATH)
+@click.command(cls=ManyModelsCommand)
+@models_argument
 @output_flag("MODEL_fp16.onnx (or _bf16)")
+@click.option(
+    "--out-dir",
+    type=PATH,
+    metavar="FOLDER",
+    help="Where to write the results of several models, by their names, which a folder's models keep.",
+)
 @click.option("--in-place", is_flag=True, help="Overwrite the model itself.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write no model.")
 @click.option(
@@ -96,6 +101,9 @@ def rewrite(
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the result with it.
 
+    Several models, a folder of them, or a pattern take --out-dir: amp-rewrite models/*.onnx --out-dir half.
+    Each is rewritten on its own, and one that fails does not stop the others.
+
     Exit code 1 when the result is not valid, or when the comparison fails or proves nothing; the result is
     written all the same.
     """
@@ -127,18 +135,19 @@ def rewrite(
             limit=limit,
             on_plan=partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,
-            tuning=Tuning(),
+            tuning=tuning_step.repair(asked.options),
         )
         done = job.plan(policy) if dry_run else job.run(policy)
         placed = reports.write(job, done, latency=latency)
+    beside = (save_plan, report_files.html, report_files.plots, calibration.save)
     if isinstance(done, Analysis):
         device_hint.show(console, asked.policy, lambda: explanation_sources.advise_planned(done))
-        rewrite_output.print_plan(console, done, json_, placed, seen)
+        rewrite_output.print_plan(console, done, json_, placed, seen, beside)
     else:
         result = done.result
         advise = partial(explanation_sources.advise, result.model, result.report.half)
         device_hint.show(console, asked.policy, advise)
-        rewrite_output.print_result(console, job, done, json_, placed)
+        rewrite_output.print_result(console, job, done, json_, placed, beside)
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:

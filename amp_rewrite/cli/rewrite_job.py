@@ -249,11 +249,17 @@ class RewriteJob:
         tell(self.progress, "verify")
         try:
             with self.limit.running():
-                verdict = self.comparing.verdict(self.original, result.model, self.data, self.options.io)
+                verdict = self._as_target(self.comparing).verdict(
+                    self.original, result.model, self.data, self.options.io
+                )
         except _CANNOT_RUN as error:
             return error
         self.judged.append(verdict)
         return verdict
+
+    def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
+        """A comparison that emulates sums as the target does them."""
+        return replace(comparing, accumulate=self.options.target.accumulate)
 
     def _with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
         verdict = outcome.verification
@@ -261,7 +267,9 @@ class RewriteJob:
             return outcome
         try:
             with self.limit.running():
-                blamed = comparing.with_blame(verdict, self.original, outcome.result.model, self.data)
+                blamed = self._as_target(comparing).with_blame(
+                    verdict, self.original, outcome.result.model, self.data
+                )
         except _CANNOT_RUN:
             return outcome
         return replace(outcome, verification=blamed)

@@ -71,7 +71,7 @@ def _spec(flags: Mapping[str, Any]) -> Asked:
         state = spec.pairs("--state", flags["state"]) if flags["state"] else None
     except OptionError as error:
         raise OptionError(f"--state: {error.problem}", remedy="write it as in --state w=w.new") from error
-    return Asked(flags["loss"], flags["seed"], state, tuple(flags["gradient"]) or None)
+    return Asked(flags["loss"], flags["seed_value"], state, tuple(flags["gradient"]) or None)
 
 
 _START = DynamicLossScale()
@@ -124,7 +124,9 @@ scale_flags = grouped(
 spec_flags = grouped(
     (
         click.option("--loss", metavar="NAME", help="The output that is the loss."),
-        click.option("--seed", metavar="NAME", help="The value that every gradient is linear in."),
+        click.option(
+            "--seed", "seed_value", metavar="NAME", help="The value that every gradient is linear in."
+        ),
         repeatable("--state", "IN=OUT", "An input, and the output that is its new value."),
         repeatable("--gradient", "NAME", "A value that is a gradient."),
     ),

@@ -10,6 +10,7 @@ from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.cli.metric_flags import Judging
 from amp_rewrite.cli.tried_flags import LARGE
+from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.running.custom_ops import Libraries
@@ -19,6 +20,8 @@ from amp_rewrite.tuning.tune import Tuned, tune
 
 REPAIR = 6.0
 """The seconds for which the main job tunes where its comparison fails."""
+SLOW_REPAIR = 60.0
+"""The same for a target that adds up in half, of which a run takes about ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,12 @@ class Tuning:
             executor=self.executor,
             custom_ops=libraries,
         )
+
+
+def repair(options: Options) -> Tuning:
+    """The search where a comparison fails; it may take longer where sums in half are emulated one by one."""
+    sums_in_half = options.target.accumulate is Accumulation.HALF
+    return Tuning(budget=SLOW_REPAIR if sums_in_half else REPAIR)
 
 
 def measured(tuned: Tuned | None) -> Search:

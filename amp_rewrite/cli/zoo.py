@@ -97,5 +97,7 @@ def _check_flags(flags: Sequence[str], model: Path) -> None:
             raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
 
 
-_NAMED_HERE = ("output", "in_place", "dry_run", "save_plan", "save_observed", "json_", "html", "plots")
+_NAMED_HERE = (
+    *("output", "out_dir", "in_place", "dry_run", "save_plan", "save_observed", "json_", "html", "plots"),
+)
 """Flags of the command that name what it writes, or have it write nothing or elsewhere."""

@@ -108,6 +108,7 @@ class Reason(enum.Enum):
     NO_KERNEL = "no kernel"
     WRITTEN_OUT = "written out"
     REFUSED_ATTRIBUTE = "refused attribute"
+    LONG_SUM = "long sum"
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"

@@ -146,12 +146,8 @@ class _Emulator:
     def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
         """The nodes that add up half values, each with their type; values get shapes, which say how many."""
         value_shapes.infer(self._model, self._types)
-        nodes = (node for graph in graphs(self._root) for node in graph if node.domain == "")
-        types = (
-            (node, self._types.get(node.outputs[0]))
-            for node in nodes
-            if node.op_type in half_accumulation.RULES
-        )
+        nodes = (node for graph in graphs(self._root) for node in graph if half_accumulation.sums(node))
+        types = ((node, self._types.get(node.outputs[0])) for node in nodes)
         return [(node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES]
 
     def _emulate(self, value: ir.Value, dtype: ir.DataType) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import onnx_ir as ir
 
 from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.running import half_norms, half_products, half_reductions
 from amp_rewrite.running.half_steps import Steps
 
@@ -26,10 +27,11 @@ RULES: Mapping[str, Rule] = {
     "ReduceMean": half_reductions.reduced,
     "ReduceSum": half_reductions.reduced,
     "ReduceSumSquare": half_reductions.reduced,
+    "com.microsoft:FusedConv": half_products.fused_conv,
     "SimplifiedLayerNormalization": half_norms.simplified_layer_norm,
     "Softmax": half_reductions.softmax,
 }
-"""By operator of the default domain. All others compute an element from few others, which rounding the result
+"""By operator, as lists write it. All others compute an element from few others, which rounding the result
 is nearly all of, or stay with sums in float32.
 """
 
@@ -38,16 +40,42 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
     """Makes nodes of an emulation, of which each was computed in that type, sum in it too."""
     for node, half in halves:
         steps = Steps(node, half, opset, names)
-        made = RULES[node.op_type](steps)
+        made = _made(steps)
         if made is not None:
             _replace(node, steps, made)
+
+
+def sums(node: ir.Node) -> bool:
+    """Whether there is a rule for a node."""
+    return schema.written(node.domain, node.op_type) in RULES
+
+
+def _made(steps: Steps) -> ir.Value | None:
+    return RULES[schema.written(steps.node.domain, steps.node.op_type)](steps)
+
+
+def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -> ir.Value:
+    """A value beside a float32 one, not rounded at its end, that its node would make by sums in half.
+
+    The value itself where its node sums nothing.
+    """
+    node = value.producer()
+    if node is None or not sums(node) or value is not node.outputs[0]:
+        return value
+    steps = Steps(node, half, opset, names)
+    made = _made(steps)
+    if made is None:
+        return value
+    assert node.graph is not None, "the nodes of a model belong to its graphs"
+    node.graph.insert_after(node, steps.made)
+    return made
 
 
 def _replace(node: ir.Node, steps: Steps, made: ir.Value) -> None:
     """The node keeps its name and its output, and hands on what was made."""
     assert node.graph is not None, "the nodes of a model belong to its graphs"
     node.graph.insert_before(node, steps.made)
-    node.op_type = "Identity"
+    node.domain, node.op_type = "", "Identity"
     node.attributes.clear()
     node.resize_inputs(1)
     node.replace_input_with(0, made)

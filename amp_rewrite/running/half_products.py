@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -116,6 +117,26 @@ def conv(steps: Steps) -> ir.Value | None:
     return _convolved(steps, patches, filters, [group, dims[0] // group, dims[1] * spots], places)
 
 
+def fused_conv(steps: Steps) -> ir.Value | None:
+    """onnxruntime's FusedConv; None as for Conv, for a further summand, and for an unknown activation."""
+    names = _ACTIVATIONS.get(steps.number("activation", ""))
+    made = conv(steps) if names is not None and len(steps.inputs) < 4 else None
+    if made is None or names is None:
+        return None
+    given: dict[str, Any] = dict(zip(names, map(float, steps.number("activation_params", ())), strict=False))
+    return steps.op(steps.number("activation", ""), steps.rounded(made), **given)
+
+
+_ACTIVATIONS = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+}
+"""What onnxruntime fuses into a convolution, with the attributes that its parameters are."""
+
+
 def conv_transpose(steps: Steps) -> ir.Value | None:
     """ConvTranspose, whose kernel goes through the filter backwards; None as for Conv."""
     dims = fixed(steps.inputs[1])
@@ -141,9 +162,13 @@ def _patches(steps: Steps, dims: Sequence[int], channels: int) -> ir.Value:
     """What the filter meets, a channel for each of its elements: a convolution with filters of a single 1."""
     spots = math.prod(dims[2:])
     ones = np.tile(np.eye(spots, dtype=np.float32), (channels, 1)).reshape(dims)
-    attributes = {name: value.value for name, value in steps.node.attributes.items() if name != "group"}
-    operator = steps.node.op_type
+    given = steps.node.attributes.items()
+    attributes = {name: value.value for name, value in given if name not in _OTHERS}
+    operator = "ConvTranspose" if steps.node.op_type == "ConvTranspose" else "Conv"
     return steps.op(operator, _given(steps, 0), steps.floats(ones), **attributes, group=channels)
+
+
+_OTHERS = ("group", "activation", "activation_params")
 
 
 def _convolved(

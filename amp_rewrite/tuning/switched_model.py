@@ -17,7 +17,10 @@ from amp_rewrite.model.loading import Loaded
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics.half import HALF_TYPES, Half
 from amp_rewrite.onnx_types import element_types
+from amp_rewrite.policy.accumulation import Accumulation
+from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.cast_insertion import cast
+from amp_rewrite.running import half_accumulation
 from amp_rewrite.tuning.sites import Site
 from amp_rewrite.tuning.switches import Switches
 
@@ -38,17 +41,26 @@ def switched(analysis: Analysis, sites: Sequence[Site]) -> SwitchedModel:
     switches = Switches(analysis.graph.root, len(sites))
     for at, site in enumerate(sites):
         uses = switches.uses(site.value)
-        rounded = _rounded(switches, site.value, analysis.options.half, clamped)
+        rounded = _rounded(switches, site.value, analysis.options, clamped)
         switches.choose(at, uses, rounded, site.value)
     return SwitchedModel(analysis.loaded, switches.name, len(sites))
 
 
-def _rounded(switches: Switches, value: ir.Value, half: Half, clamped: Collection[ir.Value]) -> ir.Value:
-    """The value, cast to half and back; stored ones that the plan clamps are clamped before."""
+def _rounded(
+    switches: Switches, value: ir.Value, options: Options, clamped: Collection[ir.Value]
+) -> ir.Value:
+    """The value, cast to half and back; stored ones that the plan clamps are clamped before.
+
+    Where the target adds up in half, it is what that comes to.
+    """
+    half = options.half
     nodes = _clamp(switches, value, half) if value in clamped else []
+    exact = value
+    if options.target.accumulate is Accumulation.HALF:
+        value = half_accumulation.summed(value, half.dtype, switches.opset, switches.names)
     for dtype in (half.dtype, ir.DataType.FLOAT):
         made = cast(nodes[-1].outputs[0] if nodes else value, dtype, switches.names.of_node("Cast"))
-        made.outputs[0].name = switches.names.of_value(value, "rounded")
+        made.outputs[0].name = switches.names.of_value(exact, "rounded")
         nodes.append(made)
     switches.placer.behind(nodes, value)
     return nodes[-1].outputs[0]

@@ -21,7 +21,8 @@ class Switches:
 
     def __init__(self, root: ir.Graph, count: int) -> None:
         self._root = root
-        self._has_where = element_types.default_opset(root.opset_imports) >= _FIRST_WITH_WHERE
+        self.opset = element_types.default_opset(root.opset_imports)
+        self._has_where = self.opset >= _FIRST_WITH_WHERE
         self.names, self.placer = UniqueNames(graphs(root)), Placer()
         self._ends: dict[ir.Value, list[Use]] = {}
         for inner in graphs(root):
@@ -41,6 +42,7 @@ class Switches:
         """
         uses = list(uses)
         chosen = self._chosen(self._switch(at), rounded, exact)
+        chosen.type, chosen.shape = element_types.tensor(ir.DataType.FLOAT), exact.shape
         outputs = {self._root.outputs[use.port] for use in uses if use.holder is self._root}
         redirect(uses, chosen)
         for value in outputs:

@@ -246,8 +246,17 @@ def _verdict(
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
         result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
-        io = plan.over(Options()).io
-        return verify(model, result.model, feeds, bounds, metrics=metrics, io=io, custom_ops=libraries)
+        asked = plan.over(Options())
+        return verify(
+            model,
+            result.model,
+            feeds,
+            bounds,
+            metrics=metrics,
+            io=asked.io,
+            accumulate=asked.target.accumulate,
+            custom_ops=libraries,
+        )
 
 
 def _names(analysis: Analysis, units: Iterable[int]) -> tuple[str, ...]:

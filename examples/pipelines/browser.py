@@ -44,7 +44,7 @@ def main() -> None:
     program.save(model)
     np.savez(inputs, image=image.numpy())
     command = ["amp_rewrite", str(model), "-o", str(half), "--data", str(inputs)]
-    asked = ["--target", "any", "--io", "keep", "--external-data", "never"]
+    asked = ["--target", "onnxruntime-webgpu", "--io", "keep", "--external-data", "never"]
     subprocess.run([sys.executable, "-m", *command, *asked], check=True)
     session = onnxruntime.InferenceSession(str(half), providers=["CPUExecutionProvider"])
     for value in (*session.get_inputs(), *session.get_outputs()):

@@ -1,0 +1,147 @@
+"""Several models for one command: paths, folders and patterns such as models/*.onnx."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from amp_rewrite.cli.exit_codes import errors_as_one_line
+from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.flag_builders import PATH, written
+from amp_rewrite.console import Console
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.files import destination
+
+models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
+"""One or more models, as `model`: a tuple of paths."""
+
+_OF_ONE = ("output", "save_plan", "json_", "html", "plots", "save_observed")
+"""Flags that name a file of one model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model, and where it stands below the folder that was named, or its own name."""
+
+    model: Path
+    place: Path
+
+
+def find(given: Iterable[Path], results: Path | None = None) -> list[Found]:
+    """The models at these paths: in a folder all .onnx files, as deep as they lie, but not in `results`.
+
+    Raises ModelError for a folder, or a pattern, without any.
+    """
+    return list(dict.fromkeys(found for path in given for found in _at(path, results)))
+
+
+def _at(path: Path, results: Path | None) -> Iterator[Found]:
+    if _is_folder(path):
+        yield from _in_folder(path, results)
+    elif _is_pattern(path):
+        matching = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - may be absolute
+        if not matching:
+            raise ModelError("matches no file", where=path, remedy="check the pattern")
+        yield from (found for match in matching for found in _at(match, results))
+    else:
+        yield Found(path, Path(path.name))
+
+
+def _in_folder(folder: Path, results: Path | None) -> Iterator[Found]:
+    models = [path for path in sorted(folder.rglob("*.onnx")) if path.is_file()]
+    if results is not None:
+        models = [path for path in models if results.resolve() not in path.resolve().parents]
+    if not models:
+        raise ModelError("is a folder", where=folder, remedy="name the model in it: it has no .onnx file")
+    yield from (Found(path, path.relative_to(folder)) for path in models)
+
+
+class ManyModelsCommand(WritingCommand):
+    """A command that takes one model, and is carried out for each where several are named.
+
+    The results of several go to the folder `out_dir`. One that fails does not stop the others; the exit code
+    is the highest of all.
+    """
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Runs the command for each model; raises OptionError where flags are for one of them."""
+        folder: Path | None = ctx.params.pop("out_dir")
+        given: tuple[Path, ...] = ctx.params["model"]
+        if folder is None and (directory := next(filter(_is_folder, given), None)):
+            remedy = "name the model in it, or a folder for the results with --out-dir"
+            raise ModelError("is a folder", where=directory, remedy=remedy)
+        if len(given) == 1 and folder is None and not _is_pattern(given[0]):
+            ctx.params["model"] = given[0]
+            super().invoke(ctx)
+            return
+        found = find(given, folder)
+        _refuse(ctx, found, folder)
+        codes = [self._one(ctx, dict(ctx.params), each, folder) for each in found]
+        _tell(Console(quiet=ctx.params["quiet"]), found, codes)
+        ctx.exit(max(codes))
+
+    def _one(self, ctx: click.Context, params: dict[str, Any], found: Found, folder: Path | None) -> int:
+        ctx.params = {**params, "model": found.model}
+        try:
+            with errors_as_one_line():
+                if folder is not None:
+                    ctx.params["output"] = folder / found.place
+                    destination.make_folder(ctx.params["output"].parent)
+                super().invoke(ctx)
+        except click.exceptions.Exit as end:
+            return end.exit_code
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        finally:
+            ctx.params = params
+        return 0
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - False for what is not a valid path
+
+
+def _is_pattern(path: Path) -> bool:
+    return glob.has_magic(str(path)) and "\0" not in str(path) and not path.exists()
+
+
+def _refuse(ctx: click.Context, found: Sequence[Found], folder: Path | None) -> None:
+    flags = written(ctx, _OF_ONE)
+    if len(found) == 1 and folder is not None:
+        flags = {name: flag for name, flag in flags.items() if name == "output"}
+    if flags:
+        remedy = "leave it out, or use amp-rewrite zoo, which writes reports of every model"
+        if len(found) == 1:
+            remedy = "leave out one of them"
+        beside = "beside --out-dir" if len(found) == 1 else "for one model"
+        raise OptionError(f"{next(iter(flags.values()))} is {beside}", remedy=remedy)
+    if folder is not None and (ctx.params["in_place"] or ctx.params["dry_run"]):
+        flag = "--in-place" if ctx.params["in_place"] else "--dry-run"
+        raise OptionError(f"--out-dir has no effect with {flag}", remedy="leave out one of them")
+    if folder is None and not (ctx.params["in_place"] or ctx.params["dry_run"]):
+        first = " and ".join(str(each.model) for each in found[:2])
+        raise OptionError(f"{first} need a folder for their results", remedy="name it with --out-dir")
+    _refuse_one_place(found)
+
+
+def _refuse_one_place(found: Sequence[Found]) -> None:
+    places: dict[str, Path] = {}
+    for each in found:
+        other = places.setdefault(str(each.place).casefold(), each.model)
+        if other != each.model:
+            problem = f"{other} and {each.model} would both become {each.place}"
+            raise OptionError(problem, remedy="name the folder that both are in, which keeps them apart")
+
+
+def _tell(console: Console, found: Sequence[Found], codes: Sequence[int]) -> None:
+    failed = [str(each.model) for each, code in zip(found, codes, strict=True) if code]
+    console.print()
+    done = f"{len(found) - len(failed):,} of {len(found):,} models"
+    console.print(f"{done}{': failed ' if failed else ''}{', '.join(failed)}")

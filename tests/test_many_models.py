@@ -1,0 +1,148 @@
+"""Several models in one command."""
+
+import json
+import shutil
+from xml.etree import ElementTree as ET
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from amp_rewrite.cli import many_models
+from tests import text
+from tests.commands import failure, run
+
+PRODUCT = "g (float[4,4] x, float[4,4] w) => (float[4,4] y) { y = MatMul(x, w) }"
+FAST = ("--no-verify", "--no-check")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two models, and a file that is none, in two folders."""
+    (tmp_path / "models" / "deep").mkdir(parents=True)
+    for name in ("a", "deep/b"):
+        onnx.save(text.model(PRODUCT), tmp_path / "models" / f"{name}.onnx")
+    (tmp_path / "models" / "broken.onnx").write_text("no model")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder):
+    """All files below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def is_half(path):
+    """Whether a model has a product in half."""
+    model = onnx.load(path)
+    casts = [node for node in model.graph.node if node.op_type == "Cast"]
+    return any(node.attribute[0].i == TensorProto.FLOAT16 for node in casts)
+
+
+def test_a_folder_keeps_its_shape(folder):
+    """Each result stands where its model stood; a broken model stops no other, and gives the exit code."""
+    done = run("models", "--out-dir", "half", *FAST)
+    assert done.exit_code == 2
+    assert files(folder / "half") == ["a.onnx", "deep/b.onnx"]
+    assert all(is_half(folder / "half" / name) for name in files(folder / "half"))
+    assert "models/broken.onnx: is not an ONNX model" in done.stderr
+    assert done.stdout.splitlines()[-1] == "2 of 3 models: failed models/broken.onnx"
+
+
+@pytest.mark.parametrize(
+    "given", [("models/a.onnx", "models/deep/b.onnx"), ("models/[ad]*",), ("models/**/[ab].onnx",)]
+)
+def test_models_and_patterns(folder, given):
+    """Paths and patterns, which a shell has not expanded, are the same."""
+    done = run(*given, "--out-dir", "half", *FAST)
+    assert done.exit_code == 0, done.output
+    assert files(folder / "half") == ["a.onnx", "b.onnx"]
+    assert done.stdout.splitlines()[-1] == "2 of 2 models"
+
+
+def test_flags_count_for_every_model(folder):
+    """As on the command line of one."""
+    run("models/a.onnx", "models/deep/b.onnx", "--out-dir", "half", "--deny", "MatMul", *FAST)
+    assert not any(is_half(folder / "half" / name) for name in files(folder / "half"))
+
+
+def test_one_model_in_a_folder(folder):
+    """With files of its own beside."""
+    assert run("models/a.onnx", "--out-dir", "half", "--json", "r.json", *FAST).exit_code == 0
+    assert files(folder / "half") == ["a.onnx"]
+    assert (folder / "r.json").is_file()
+
+
+def test_results_are_no_models(folder):
+    """Results in the folder itself are not rewritten when it is rewritten again."""
+    (folder / "models" / "broken.onnx").unlink()
+    for _ in range(2):
+        assert run("models", "--out-dir", "models/half", *FAST).exit_code == 0
+    assert files(folder / "models" / "half") == ["a.onnx", "deep/b.onnx"]
+
+
+def test_in_place_and_dry_runs_need_no_folder(folder):
+    """They write no results elsewhere."""
+    pair = ("models/a.onnx", "models/deep/b.onnx")
+    assert run(*pair, "--dry-run").exit_code == 0
+    assert not is_half(folder / "models" / "a.onnx")
+    assert run(*pair, "--in-place", *FAST).exit_code == 0
+    assert is_half(folder / "models" / "a.onnx")
+    assert is_half(folder / "models" / "deep" / "b.onnx")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ("models/a.onnx", "models/deep/b.onnx"),
+            "models/a.onnx and models/deep/b.onnx need a folder for their results",
+        ),
+        (("models",), "models: is a folder; name the model in it"),
+        (("models", "--in-place"), "models: is a folder"),
+        (("nothing/*.onnx", "--out-dir", "half"), "nothing/*.onnx: matches no file"),
+        (
+            ("models/a.onnx", "empty", "--out-dir", "half"),
+            "name the model in it: it has no .onnx file",
+        ),
+        (("models", "--out-dir", "half", "--json", "r.json"), "--json is for one model"),
+        (("models", "--out-dir", "half", "-o", "r.onnx"), "--output is for one model"),
+        (("models/a.onnx", "--out-dir", "half", "-o", "r.onnx"), "--output is beside --out-dir"),
+        (("models/a.onnx", "--out-dir", "half", "--in-place"), "--out-dir has no effect with --in-place"),
+        (("models/a.onnx", "copy/a.onnx", "--out-dir", "half"), "would both become a.onnx"),
+    ],
+)
+def test_what_is_refused(folder, arguments, problem):
+    """One line, before anything is written."""
+    (folder / "empty").mkdir()
+    shutil.copytree(folder / "models", folder / "copy")
+    before = files(folder)
+    assert problem in failure(*arguments)
+    assert files(folder) == before
+
+
+def test_the_coverage_of_several(folder):
+    """One file of each kind has them all: a suite a model, and the exit code of the worst."""
+    (folder / "models" / "broken.onnx").unlink()
+    run("models/a.onnx", "-o", "models/deep/b.onnx", *FAST)
+    files_ = ("--json", "c.json", "--junit", "c.xml", "--markdown", "c.md")
+    done = run("coverage", "models", "--min-flops", "1", *files_)
+    assert done.exit_code == 1
+    told = json.loads((folder / "c.json").read_text())
+    assert [(one["model"], one["ok"]) for one in told["models"]] == [
+        ("models/a.onnx", False),
+        ("models/deep/b.onnx", True),
+    ]
+    assert not told["ok"]
+    suites = ET.parse(folder / "c.xml").getroot()
+    names = [suite.find("testcase").get("classname") for suite in suites]
+    assert names == ["models/a.onnx", "models/deep/b.onnx"]
+    assert (suites.get("tests"), suites.get("failures")) == ("2", "1")
+    assert (folder / "c.md").read_text().count("## Precision coverage of") == 2
+    assert "--baseline is for one model" in failure("coverage", "models", "--baseline", "b.json", "--update")
+
+
+def test_a_model_is_found_once(folder):
+    """Though a folder and a pattern have it."""
+    found = many_models.find([folder / "models" / "a.onnx", folder / "models" / "*.onnx"])
+    assert [each.model.name for each in found] == ["a.onnx", "broken.onnx"]

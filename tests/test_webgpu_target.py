@@ -1,0 +1,190 @@
+"""The target `onnxruntime-webgpu`: its kernels, its sums, and a comparison that emulates them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper, parser
+
+import amp_rewrite
+from amp_rewrite import Options, emulate
+from amp_rewrite.cli import main
+from amp_rewrite.model import writing
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.pipeline import analyze
+from amp_rewrite.policy import kernel_table, targets
+from amp_rewrite.running import sessions
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.tuning import sites
+from amp_rewrite.tuning.switched_model import switched
+from tests.witness import needs_witness
+
+WEBGPU = Options(target="onnxruntime-webgpu")
+
+
+def model(text, **stored):
+    """A model from its text at opset 17, with stored values."""
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
+    return proto
+
+
+def halves(source, options=WEBGPU):
+    """The nodes that are half."""
+    found = analyze(source, options)
+    pairs = zip(found.graph.units, found.painting.paints, strict=True)
+    return {unit.node.name or unit.node.op_type for unit, paint in pairs if paint.colour.name == "HALF"}
+
+
+def test_the_table_is_what_the_dump_condenses_to(tmp_path):
+    """The table in the package is made of the committed dump, and of nothing else."""
+    root, made = Path(__file__).parents[1], tmp_path / "table.json"
+    command = [
+        "benchmarks/kernels.py",
+        "--condense",
+        "benchmarks/results/kernels_webgpu.json",
+        "--json",
+        made,
+    ]
+    subprocess.run([sys.executable, *command], cwd=root, check=True, capture_output=True)
+    shipped = root / "amp_rewrite" / "policy" / "kernel_tables" / "onnxruntime_webgpu.json"
+    assert made.read_bytes() == shipped.read_bytes()
+
+
+def test_every_operator_of_the_table_exists():
+    """The names in the table are those by which onnx and onnxruntime know the operators."""
+    pytest.importorskip("onnxruntime")
+    names = {tuple(name.rpartition(":")[::2]) for name in kernel_table.load("onnxruntime_webgpu")}
+    assert len(names) > 100
+    assert {(domain, name) for domain, name in names if name not in schema.known_operators(domain)} == set()
+
+
+@pytest.mark.parametrize(
+    ("operator", "half", "has"),
+    [
+        ("MatMul", "float16", True),
+        ("MatMul", "bfloat16", False),
+        ("LSTM", "float16", False),
+        ("Conv", "float16", True),
+    ],
+)
+def test_kernels_are_those_of_the_provider(operator, half, has):
+    """There are none in bfloat16, and none for recurrent layers."""
+    support = targets.ONNXRUNTIME_WEBGPU.support("", operator, schema.find("", operator, 17), half)
+    assert support.has("T", half) is has
+
+
+SUMS = {
+    "MatMul": ("(float[2, {}] x) => (float[2, 3] y) {{ y = MatMul (x, w) }}", lambda k: (k, 3)),
+    "Gemm": ("(float[2, {}] x) => (float[2, 3] y) {{ y = Gemm <transB = 1> (x, w) }}", lambda k: (3, k)),
+    "Conv": ("(float[1, {}, 4, 4] x) => (float[1, 3, 4, 4] y) {{ y = Conv (x, w) }}", lambda k: (3, k, 1, 1)),
+    "ConvTranspose": (
+        "(float[1, {}, 4, 4] x) => (float[1, 3, 8, 8] y) {{ y = ConvTranspose <strides = [2, 2]> (x, w) }}",
+        lambda k: (k, 3, 2, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", SUMS)
+def test_long_sums_stay_float32(operator):
+    """Up to 1024 terms are half, more are not; on another target they are."""
+    text, shape = SUMS[operator]
+    for terms, expected in ((1024, {operator}), (1028, set())):
+        source = model(text.format(terms), w=np.full(shape(terms), 0.01, np.float32))
+        assert halves(source) == expected
+    assert halves(source, Options()) == {operator}
+
+
+def test_unknown_sizes_are_no_long_sums():
+    """Where the number of terms is open, nothing is known of it."""
+    open_ends = model("(float[2, n] x, float[n, 3] w) => (float[2, 3] y) { y = MatMul (x, w) }")
+    assert halves(open_ends) == {"MatMul"}
+
+
+def test_explain_says_how_many_terms(tmp_path):
+    """The reason has the target, the number and the limit."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model(SUMS["MatMul"][0].format(4096), w=np.full((4096, 3), 0.01, np.float32)), path)
+    said = CliRunner().invoke(main, ["explain", str(path), "--target", "onnxruntime-webgpu"]).output
+    assert "onnxruntime-webgpu adds up its 4096 terms in float16, which 1024 at most bear" in " ".join(
+        said.split()
+    )
+
+
+DEEP = model(
+    "(float[4, 512] x) => (float[4, 512] y) { a = MatMul (x, w) b = MatMul (a, w) y = MatMul (b, w) }",
+    w=np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32) / 23,
+)
+FEEDS = {"x": np.random.default_rng(1).standard_normal((4, 512)).astype(np.float32)}
+
+
+class TestRunning:
+    @pytest.fixture(autouse=True)
+    def _needs_onnxruntime(self):
+        pytest.importorskip("onnxruntime")
+
+    def test_the_comparison_emulates_sums_in_half(self, tmp_path):
+        """The report says so, and the error is that of half sums."""
+        path, half = tmp_path / "m.onnx", tmp_path / "half.onnx"
+        onnx.save(DEEP, path)
+        said = CliRunner().invoke(main, [str(path), "-o", str(half), "--target", "onnxruntime-webgpu"])
+        assert said.exit_code == 0, said.output
+        assert "CPU, float32 against half emulated, sums too" in said.output
+        errors = [
+            amp_rewrite.verify(path, half, FEEDS, device="cpu", accumulate=sums).error
+            for sums in ("float", "half")
+        ]
+        assert errors[1] > 4 * errors[0]
+
+    def test_a_search_sees_what_the_emulation_does(self):
+        """With all switches on, a searched model has the bits of the emulation with sums in half."""
+        analysis = analyze(DEEP, WEBGPU)
+        switches = switched(analysis, sites.find(analysis.graph, analysis.painting))
+        session = sessions.open_session(writing.to_proto(switches.loaded))
+        all_on = {switches.switches: np.ones(switches.count, bool)}
+        (found,) = sessions.run_session(session, FEEDS | all_on).values()
+        emulated = emulate(amp_rewrite.rewrite(DEEP, WEBGPU).model, accumulate="half")
+        (expected,) = sessions.run_session(sessions.open_session(emulated), FEEDS).values()
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+class TestWitness:
+    @pytest.fixture(autouse=True)
+    def _needs_witness(self):
+        needs_witness()
+
+    def test_the_prediction_is_that_of_the_witness(self):
+        """On a stack of products, the emulated error is the real one."""
+        half = amp_rewrite.rewrite(DEEP, WEBGPU).model
+        emulated = amp_rewrite.verify(DEEP, half, FEEDS, device="cpu", accumulate="half")
+        real = amp_rewrite.verify(DEEP, half, FEEDS, device="webgpu")
+        assert emulated.error == pytest.approx(real.error, rel=0.05)
+
+    @pytest.mark.parametrize("name", ["mnist_cntk", "bert_tiny_qa.legacy", "llama_tiny.legacy"])
+    def test_real_models_are_within_a_factor_of_two(self, name, tmp_path):
+        """The emulation predicts the witness's error, where sums in float32 are further off."""
+        folder = Path(__file__).parents[2] / "shared" / "models" / name
+        path = next(iter(sorted(folder.glob("*.onnx"))), None)
+        if path is None:
+            pytest.skip("the shared models are not here")
+        half = amp_rewrite.rewrite(path, output=tmp_path / "half.onnx").model
+        sample = _sample(folder, path)
+        errors = [
+            amp_rewrite.verify(path, half, sample, **where).error
+            for where in ({"device": "cpu", "accumulate": "half"}, {"device": "webgpu"}, {"device": "cpu"})
+        ]
+        assert errors[1] / 2 < errors[0] < errors[1] * 2
+        assert errors[2] < errors[1] / 2
+
+
+def _sample(folder, path):
+    """The inputs beside a model, or synthetic ones."""
+    if (folder / "inputs.npz").is_file():
+        return dict(np.load(folder / "inputs.npz"))
+    return next(iter(feeds.feeds(path, Data())))
