@@ -30,6 +30,7 @@ def refusal(model, *flags):
 
 
 VALUES = {
+    "--custom-ops": ["none.so"],
     "--output": ["out.onnx"],
     "--in-place": [],
     "--external-data": ["auto"],

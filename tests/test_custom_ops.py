@@ -56,7 +56,7 @@ def test_the_comparison_runs_around_an_unknown_operator(model):
     assert "float16" in nodes["second"].input[0]
     with pytest.raises(ModelError, match="onnxruntime refuses the model"):
         verify(model, half, FEEDS)
-    verdict = verify(model, half, FEEDS, custom_ops=LIBRARY)
+    verdict = verify(model, half, FEEDS, custom_ops=[LIBRARY, LIBRARY])  # which registers once
     assert verdict.ok
     assert 0 < verdict.error < 1e-2
     other = rewrite(parser.parse_model(TEXT.replace("0.", "1."))).model
@@ -108,15 +108,18 @@ def test_a_command_runs_the_model(command, files, monkeypatch):
 def _bad(folder):
     text, extra = folder / "text.so", onnxruntime.capi.onnxruntime_pybind11_state.__file__
     text.write_text("no library")
+    cut = folder / "cut.so"
+    cut.write_bytes(Path(LIBRARY).read_bytes()[:200_000])
     return {
         "missing": (folder / "none.so", "does not exist"),
         "folder": (folder, "is not a file"),
         "text": (text, "onnxruntime refuses the library"),
+        "damaged": (cut, "crashes: it may be damaged"),
         "other": (extra, "onnxruntime refuses the library"),
     }
 
 
-@pytest.mark.parametrize("kind", ["missing", "folder", "text", "other"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "text", "damaged", "other"])
 @pytest.mark.parametrize("command", ["rewrite", "verify", "bench"])
 def test_a_bad_library_is_one_line(kind, command, files, monkeypatch):
     """Exit code 2, a line that names it, and nothing is written."""

@@ -78,6 +78,7 @@ def bench(
     """
     if chart is not None:
         picture_files.drawing(chart)  # refuses what cannot be drawn, before minutes have passed
+    run_arguments.libraries(custom_ops)
     device = run_arguments.device(provider)
     if tf32 and device is not Device.CUDA:
         where = "the CPU" if device is Device.CPU else device.value

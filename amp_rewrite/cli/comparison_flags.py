@@ -61,9 +61,12 @@ class ComparisonFlags:
     libraries: Libraries = ()
 
     def refuse_missing(self) -> None:
-        """OptionError or MissingPackageError, before anything is done, for a provider that does not work."""
+        """OptionError or MissingPackageError, before anything is done, for a provider or a library that does
+        not work.
+        """
         if self.provider is not None:
             run_arguments.device(self.provider)
+        run_arguments.libraries(self.libraries)
 
     def verdict(
         self, original: Runnable, rewritten: Runnable, data: Data, io: IOTypes = IOTypes.KEEP

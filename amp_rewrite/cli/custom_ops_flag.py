@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.flag_builders import PATH, repeatable
-from amp_rewrite.running import run_arguments
 from amp_rewrite.running.custom_ops import Libraries
 
 
-def _checked(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> Libraries:
-    return run_arguments.libraries(paths)
+def _distinct(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> Libraries:
+    return tuple(dict.fromkeys(path.absolute() for path in paths))
 
 
 custom_ops_flag = repeatable(
@@ -20,6 +19,6 @@ custom_ops_flag = repeatable(
     "LIBRARY",
     "A shared library with the model's custom operators, for onnxruntime wherever it runs the model.",
     type=PATH,
-    callback=_checked,
+    callback=_distinct,
 )
-"""Adds the flag to a command, which gets the libraries as `custom_ops`."""
+"""Adds the flag to a command, which gets the libraries as `custom_ops`, not checked yet."""

@@ -49,6 +49,7 @@ INEFFECTIVE = (
         ("--data", "--seed", "--samples"),
         (_OBSERVE, "--latency"),
     ),
+    Ineffective("--no-verify", "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate", "--latency")),
     Ineffective(
         "--no-verify", "runs no model", ("--timeout",), (_OBSERVE, "--calibrate", "--latency", "--placement")
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,16 @@ def register(options: Any, libraries: Libraries) -> None:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
             problem = f"onnxruntime refuses the library {path} of custom operators ({first})"
             raise OptionError(problem, remedy=_REMEDY) from error
+
+
+def refuse_crashing(path: Path) -> None:
+    """OptionError for a library whose loading ends the process, as of a file that is cut off; it is loaded
+    in one of its own. What fails otherwise is onnxruntime's to say.
+    """
+    load = [sys.executable, "-I", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(path)]
+    if subprocess.run(load, check=False, capture_output=True).returncode < 0:
+        problem = f"loading the library {path} of custom operators crashes: it may be damaged"
+        raise OptionError(problem, remedy=_REMEDY)
 
 
 _REMEDY = "give the shared library that exports RegisterCustomOps, built for this machine"

@@ -14,7 +14,7 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
 from amp_rewrite.model import loading, writing
-from amp_rewrite.running import sessions, webgpu_adapter
+from amp_rewrite.running import custom_ops, sessions, webgpu_adapter
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
@@ -100,11 +100,12 @@ def libraries(given: PathLike | Iterable[PathLike]) -> Libraries:
     Raises OptionError for one that is missing or that onnxruntime refuses, and MissingPackageError without
     onnxruntime.
     """
-    found = tuple(path.absolute() for path in arguments.paths("custom_ops", given))
+    found = tuple(dict.fromkeys(path.absolute() for path in arguments.paths("custom_ops", given)))
     for path in found:
         if not path.is_file():
             problem = "is not a file" if path.exists() else "does not exist"
             raise OptionError(f"the library {path} of custom operators {problem}", remedy="check the path")
+        custom_ops.refuse_crashing(path)
     if found:
         sessions.session_options(found)
     return found
