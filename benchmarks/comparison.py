@@ -5,7 +5,8 @@
 
 FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
 says more). Each tool keeps inputs and outputs in float32 and is at its defaults otherwise. Conversions and
-comparisons are processes of their own: one that crashes costs one cell.
+comparisons are processes of their own: one that crashes costs one cell. It takes half a minute for a model;
+with `--json FILE` a run that was ended goes on.
 """
 
 from __future__ import annotations
@@ -35,17 +36,27 @@ BY_COMMAND = Peer(
 )
 """`amp-rewrite MODEL --data MODEL.npz`, which compares, and mends what is too far."""
 
-PEERS = (OURS, BY_COMMAND, ORT, CONVERTER_COMMON, AUTOCAST)
+AUTOCAST_WITH_DATA = Peer(
+    AUTOCAST.name,
+    AUTOCAST.imports + "\nimport pathlib",
+    "data = pathlib.Path(source).with_suffix('.npz')\n"
+    "given = str(data) if data.exists() else None\n"
+    + AUTOCAST.convert.replace("keep_io_types", "calibration_data=given, keep_io_types"),
+    package=AUTOCAST.package,
+)
+"""With the same inputs; on random ones, its default, its reference run fails for many models."""
+
+PEERS = (OURS, BY_COMMAND, ORT, CONVERTER_COMMON, AUTOCAST_WITH_DATA)
 PACKAGES = ("onnx", "onnxruntime")
 HEADING = """# The other tools on real models
 
 {all} models of at most {largest:g} MB with inputs of their own, converted to float16 with inputs and
 outputs in float32, each tool at its defaults, for at most {limit:g} s. "amp-rewrite" is the rewrite alone,
 from Python; "the command" is `amp-rewrite MODEL --data MODEL.npz`, which compares and mends what is too
-far. "Valid" is by onnx's full check, "loads" by onnxruntime's CPU provider. Errors are the largest relative
-L2 error of an output with half emulated (every half value is rounded after the node that makes it),
-infinite where a value is not finite in the result only. "In half" counts the models within 1e-2 that have a
-node in half.
+far; AutoCast gets the same inputs as calibration data. "Valid" is by onnx's full check, "loads" by
+onnxruntime's CPU provider. Errors are the largest relative L2 error of an output with half emulated (every
+half value is rounded after the node that makes it), infinite where a value is not finite in the result
+only. "In half" counts the models within 1e-2 that have a node in half.
 
 Made on {date} by `{command}` with {versions}.
 FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
@@ -145,6 +156,7 @@ def main() -> None:
     parser.add_argument("--largest", type=float, default=20.0, help="MB of a model")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of a conversion")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--json", type=Path, help="results; those that are there are not measured again")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "RESULT"))
     asked = parser.parse_args()
     if asked.one:
@@ -157,14 +169,20 @@ def main() -> None:
     if not chosen:
         parser.error("no model has inputs beside it and is small enough")
     peers, found = list(installed(asked.peers_venv)), dict[str, dict[str, dict[str, object]]]()
+    done = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
     for model in chosen:
+        known = done.get(model.name, {})
         found[model.name] = {
-            peer.name: row(peer, model, asked.folder, asked.peers_venv, asked.limit) for peer in peers
+            peer.name: known.get(peer.name) or row(peer, model, asked.folder, asked.peers_venv, asked.limit)
+            for peer in peers
         }
         print(f"| {model.name} | {' | '.join(map(_cell, found[model.name].values()))} |", flush=True)
-        if asked.markdown:  # as far as it is: this takes a minute for each model
-            asked.markdown.write_text(markdown(found, heading(len(found), asked.largest, asked.limit)))
-    print(markdown(found, heading(len(found), asked.largest, asked.limit)))
+        if asked.json:
+            asked.json.write_text(json.dumps(found, indent=1) + "\n")
+    text = markdown(found, heading(len(found), asked.largest, asked.limit))
+    print(text)
+    if asked.markdown:
+        asked.markdown.write_text(text)
 
 
 def heading(count: int, largest: float, limit: float) -> str:

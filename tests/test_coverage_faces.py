@@ -11,6 +11,7 @@ from amp_rewrite.coverage.ci_rules import CoverageRules
 from amp_rewrite.coverage.github_annotations import commands
 from amp_rewrite.coverage.junit_xml import junit
 from amp_rewrite.coverage.markdown import markdown
+from amp_rewrite.coverage.measured_model import MeasuredModel
 from amp_rewrite.coverage.measuring import measure
 from amp_rewrite.coverage.rule_checks import check
 from amp_rewrite.coverage.table_cells import flops
@@ -68,7 +69,7 @@ def test_all_faces_have_the_same_numbers(coverage):
     """All outputs have the same numbers."""
     checks = check(coverage, RULES)
     page = markdown(coverage, checks, "m.onnx")
-    suite = ET.fromstring(junit(coverage, checks, "m.onnx"))
+    suite = ET.fromstring(junit([MeasuredModel("m.onnx", coverage, checks)]))
     numbers = {p.get("name"): p.get("value") for p in suite.iter("property")}
     assert "| FLOPs | 66.6 % | 512 | 256 | 0 | 0 |" in page
     assert (numbers["flops.half"], numbers["flops.full"]) == ("512", "256")
@@ -84,7 +85,9 @@ def test_all_faces_have_the_same_numbers(coverage):
 
 def test_junit_has_a_case_for_each_rule(coverage):
     """Two of three fail, each with the nodes that break it."""
-    suite = ET.fromstring(junit(coverage, check(coverage, RULES), "m.onnx")).find("testsuite")
+    suite = ET.fromstring(junit([MeasuredModel("m.onnx", coverage, check(coverage, RULES))])).find(
+        "testsuite"
+    )
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
     failures = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
     assert list(failures) == ["min-flops 0.9", "forbid-half MatMul", "max-casts 3"]
@@ -114,7 +117,7 @@ def test_names_from_a_model_are_only_names(evil):
     page = markdown(evil, checks, "<b>|m")
     assert "<script>" not in page
     assert "<b>" not in page
-    failures = ET.fromstring(junit(evil, checks, EVIL)).iter("failure")
+    failures = ET.fromstring(junit([MeasuredModel(EVIL, evil, checks)])).iter("failure")
     assert any("<script>" in failure.text for failure in failures)
 
 
@@ -130,5 +133,5 @@ def test_of_many_nodes_the_first_are_named():
     found = measure(text.model(f"g (float[2] v0) => (float[2] v30) {{\n{lines}\n}}"))
     checks = check(found, CoverageRules(min_nodes=1.0))
     assert "           and 20 more" in terminal(found, checks)
-    (failure,) = ET.fromstring(junit(found, checks, "m")).iter("failure")
+    (failure,) = ET.fromstring(junit([MeasuredModel("m", found, checks)])).iter("failure")
     assert failure.text.splitlines()[1:] == [f"n{i}" for i in range(1, 31)]

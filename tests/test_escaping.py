@@ -378,7 +378,6 @@ PLACES_OF_MODELS = [
     ("--no-verify", "{}", "-o", "out.onnx"),
     ("--observe", "always", "{}"),
     ("explain", "{}"),
-    ("coverage", "{}"),
     ("bench", "{}"),
     ("verify", "{}", "{}"),
 ]

@@ -1,6 +1,8 @@
 """Several models in one command."""
 
+import json
 import shutil
+from xml.etree import ElementTree as ET
 
 import onnx
 import pytest
@@ -99,7 +101,10 @@ def test_in_place_and_dry_runs_need_no_folder(folder):
         (("models",), "models: is a folder; name the model in it"),
         (("models", "--in-place"), "models: is a folder"),
         (("nothing/*.onnx", "--out-dir", "half"), "nothing/*.onnx: matches no file"),
-        (("models/a.onnx", "empty", "--out-dir", "half"), "empty: has no .onnx file"),
+        (
+            ("models/a.onnx", "empty", "--out-dir", "half"),
+            "name the model in it: it has no .onnx file",
+        ),
         (("models", "--out-dir", "half", "--json", "r.json"), "--json is for one model"),
         (("models", "--out-dir", "half", "-o", "r.onnx"), "--output is for one model"),
         (("models/a.onnx", "--out-dir", "half", "-o", "r.onnx"), "--output is beside --out-dir"),
@@ -114,6 +119,27 @@ def test_what_is_refused(folder, arguments, problem):
     before = files(folder)
     assert problem in failure(*arguments)
     assert files(folder) == before
+
+
+def test_the_coverage_of_several(folder):
+    """One file of each kind has them all: a suite a model, and the exit code of the worst."""
+    (folder / "models" / "broken.onnx").unlink()
+    run("models/a.onnx", "-o", "models/deep/b.onnx", *FAST)
+    files_ = ("--json", "c.json", "--junit", "c.xml", "--markdown", "c.md")
+    done = run("coverage", "models", "--min-flops", "1", *files_)
+    assert done.exit_code == 1
+    told = json.loads((folder / "c.json").read_text())
+    assert [(one["model"], one["ok"]) for one in told["models"]] == [
+        ("models/a.onnx", False),
+        ("models/deep/b.onnx", True),
+    ]
+    assert not told["ok"]
+    suites = ET.parse(folder / "c.xml").getroot()
+    names = [suite.find("testcase").get("classname") for suite in suites]
+    assert names == ["models/a.onnx", "models/deep/b.onnx"]
+    assert (suites.get("tests"), suites.get("failures")) == ("2", "1")
+    assert (folder / "c.md").read_text().count("## Precision coverage of") == 2
+    assert "--baseline is for one model" in failure("coverage", "models", "--baseline", "b.json", "--update")
 
 
 def test_a_model_is_found_once(folder):

@@ -250,3 +250,31 @@ def test_only_modules_that_are_there_wait(monkeypatch):
     monkeypatch.setattr(startup, "SELDOM", frozenset({"no_such_module"}))
     with startup.lazy_imports(), pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("",), {"plain,verify", "plain,zoo", "plain,own.onnx"}),
+        (("ow",), {"plain,own.onnx"}),
+        (("none",), {"file,none"}),
+        (("own.onnx", "--keep-f"), {"plain,--keep-full", "plain,--keep-functions"}),
+        (("coverage", "--min-"), {"plain,--min-flops", "plain,--min-nodes", "plain,--min-weights"}),
+    ],
+    ids=["nothing", "a model", "no name", "a flag", "another command"],
+)
+def test_a_shell_completes_commands_flags_and_models(tmp_path, words, offered):
+    """The first argument may be a command or a model; a model's flags are those of rewrite."""
+    (tmp_path / "own.onnx").touch()
+    command = [sys.executable, "-c", "from amp_rewrite.cli import main; main(prog_name='amp-rewrite')"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "COMP_WORDS": " ".join(("amp-rewrite", *words)),
+        "COMP_CWORD": str(len(words)),
+        "_AMP_REWRITE_COMPLETE": "bash_complete",
+    }
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    found = set(done.stdout.split())
+    assert offered <= found
+    assert words == ("",) or found == offered

@@ -6,6 +6,7 @@ A first argument that is not a subcommand means `rewrite`.
 from __future__ import annotations
 
 import difflib
+import glob
 import io
 import logging
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from amp_rewrite import version
 from amp_rewrite.cli.exit_codes import OneLineError, errors_as_one_line, sigterm_as_exit
@@ -35,6 +37,16 @@ class _DefaultGroup(click.Group):
             args = [_DEFAULT, *args]
         with errors_as_one_line():  # --help is printed here
             return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands and flags, and models: the first argument may be one."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            return found
+        models = sorted(Path().glob(f"{glob.escape(incomplete)}*.onnx"))
+        return [*found, *(CompletionItem(str(path)) for path in models)] or [
+            CompletionItem(incomplete, "file")
+        ]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

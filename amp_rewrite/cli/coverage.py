@@ -6,25 +6,28 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.coverage_flags import CoverageFlags, coverage_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.flag_builders import WRITTEN
+from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.cli.output_flags import json_flag
-from amp_rewrite.console import Console
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import baselines
 from amp_rewrite.coverage.github_annotations import commands
 from amp_rewrite.coverage.junit_xml import junit
 from amp_rewrite.coverage.markdown import markdown
+from amp_rewrite.coverage.measured_model import MeasuredModel
 from amp_rewrite.coverage.measuring import measure
 from amp_rewrite.coverage.rule_checks import check
 from amp_rewrite.coverage.terminal_table import print_checks, print_coverage
+from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 
 
 @click.command(cls=WritingCommand)
-@click.argument("model", type=PATH)
+@models_argument
 @coverage_flags
 @json_flag("coverage")
 @click.option(
@@ -44,7 +47,7 @@ from amp_rewrite.model import writing
 @click.option("--github", is_flag=True, help="Print annotations for GitHub Actions as well.")
 @click.option("-q", "--quiet", is_flag=True, help="Print broken rules only.")
 def coverage(
-    model: Path,
+    model: tuple[Path, ...],
     asked: CoverageFlags,
     json_: Path | None,
     markdown_: Path | None,
@@ -54,25 +57,41 @@ def coverage(
 ) -> None:
     """Count what of MODEL runs in half: nodes, FLOPs, weights, Casts. Any ONNX model will do.
 
-    Exit code 1 when a rule is broken; the files are written all the same.
+    Several models, folders of them and patterns are counted one by one; a baseline is for one. Exit code 1
+    when a rule is broken; the files are written all the same.
     """
-    name, found = str(model), measure(model, asked.dims)
-    checks = check(found, asked.rules)
-    ok = all(rule.ok for rule in checks)
+    found = many_models.find(model)
+    if len(found) > 1 and (asked.update or asked.rules.baseline):
+        raise OptionError("--baseline is for one model", remedy="leave it out, or name one model")
+    measured = [_measured(each.model, asked) for each in found]
+    ok = all(one.ok for one in measured)
     if json_ is not None:
-        rules = [rule.to_json() for rule in checks]
-        writing.write_json({"model": name, **found.to_json(), "rules": rules, "ok": ok}, json_)
+        all_ = [one.to_json() for one in measured]
+        writing.write_json(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok}, json_)
     if markdown_ is not None:
-        staging.write(markdown(found, checks, name).encode(), markdown_)
+        pages = (markdown(one.coverage, one.checks, one.title) for one in measured)
+        staging.write("\n".join(pages).encode(), markdown_)
     if junit_ is not None:
-        staging.write(junit(found, checks, name), junit_)
+        staging.write(junit(measured), junit_)
     if asked.update is not None:
-        baselines.save(found, asked.update)
-    console = Console()
-    if not quiet:
-        print_coverage(console, found)
-        console.print()
-    print_checks(console, [rule for rule in checks if not (quiet and rule.ok)])
-    for line in commands(found, checks, name) if github else ():
-        console.command(line)
+        baselines.save(measured[0].coverage, asked.update)
+    for one in measured:
+        _print(one, quiet=quiet, github=github, titled=len(measured) > 1)
     exit_codes.fail_unless(ok)
+
+
+def _measured(model: Path, asked: CoverageFlags) -> MeasuredModel:
+    found = measure(model, asked.dims)
+    return MeasuredModel(str(model), found, check(found, asked.rules))
+
+
+def _print(one: MeasuredModel, *, quiet: bool, github: bool, titled: bool) -> None:
+    console = Console()
+    if titled and not (quiet and one.ok):
+        console.print(Styled(one.title, "bold"))
+    if not quiet:
+        print_coverage(console, one.coverage)
+        console.print()
+    print_checks(console, [rule for rule in one.checks if not (quiet and rule.ok)])
+    for line in commands(one.coverage, one.checks, one.title) if github else ():
+        console.command(line)

@@ -58,7 +58,7 @@ def _in_folder(folder: Path, results: Path | None) -> Iterator[Found]:
     if results is not None:
         models = [path for path in models if results.resolve() not in path.resolve().parents]
     if not models:
-        raise ModelError("has no .onnx file", where=folder, remedy="name a model, or a folder of models")
+        raise ModelError("is a folder", where=folder, remedy="name the model in it: it has no .onnx file")
     yield from (Found(path, path.relative_to(folder)) for path in models)
 
 

@@ -139,14 +139,15 @@ def rewrite(
         )
         done = job.plan(policy) if dry_run else job.run(policy)
         placed = reports.write(job, done, latency=latency)
+    beside = (save_plan, report_files.html, report_files.plots, calibration.save)
     if isinstance(done, Analysis):
         device_hint.show(console, asked.policy, lambda: explanation_sources.advise_planned(done))
-        rewrite_output.print_plan(console, done, json_, placed, seen)
+        rewrite_output.print_plan(console, done, json_, placed, seen, beside)
     else:
         result = done.result
         advise = partial(explanation_sources.advise, result.model, result.report.half)
         device_hint.show(console, asked.policy, advise)
-        rewrite_output.print_result(console, job, done, json_, placed)
+        rewrite_output.print_result(console, job, done, json_, placed, beside)
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:

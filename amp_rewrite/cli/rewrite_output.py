@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.reporting import summary, terminal_rewrite
+from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
@@ -26,9 +27,16 @@ from amp_rewrite.tuning import outcome_text
 
 
 def print_result(
-    console: Console, job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Comparison | None
+    console: Console,
+    job: RewriteJob,
+    outcome: Outcome,
+    json_: Path | None,
+    placed: Comparison | None,
+    beside: Iterable[Path | None] = (),
 ) -> None:
-    """Reports on a result, and sets the exit code; `placed` is for JSON alone."""
+    """Reports on a result, and sets the exit code; `placed` is for JSON alone, `beside` are other files that
+    were written.
+    """
     report, verdict = outcome.result.report, outcome.verification
     reason = job.not_verified(verdict)
     if json_ is not None:
@@ -42,6 +50,7 @@ def print_result(
         console.print(_nothing_changed(report))
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
+    _print_files(console, (json_, *beside))
     if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
         terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
     elif outcome.is_far and outcome.tuned and not outcome.tuned.is_below_noise:
@@ -50,6 +59,12 @@ def print_result(
     metric_flags.refuse_failed(verdict)
     passed = verdict.ok if isinstance(verdict, Verdict) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
+
+
+def _print_files(console: Console, files: Iterable[Path | None]) -> None:
+    """Names the files that were written beside the result."""
+    if named := ", ".join(str(file) for file in files if file is not None):
+        terminal_rewrite.print_lines(console, [SummaryLine("wrote", named)])
 
 
 def _nothing_changed(report: Report) -> str:
@@ -85,9 +100,14 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
 
 
 def print_plan(
-    console: Console, analysis: Analysis, json_: Path | None, placed: Comparison | None, seen: Observed | None
+    console: Console,
+    analysis: Analysis,
+    json_: Path | None,
+    placed: Comparison | None,
+    seen: Observed | None,
+    beside: Iterable[Path | None] = (),
 ) -> None:
-    """Reports on a plan that is not carried out; `placed` is for JSON alone."""
+    """Reports on a plan that is not carried out; `placed` and `beside` as for a result."""
     if json_ is not None:
         advice = explanation_sources.advise_planned(analysis)
         _write_json(json_, analysis.report(), None, "--dry-run was given", _told(advice, placed, seen))
@@ -102,6 +122,7 @@ def print_plan(
         f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
         f"{len(analysis.plan.casts):,} Casts; no model was written"
     )
+    _print_files(console, (json_, *beside))
 
 
 def _hints(model: Path, result: Result[Any]) -> Iterator[str]:

@@ -140,7 +140,9 @@ def tune(
         )
         done = job.run(ObservePolicy.ON_FAILURE)
         placed = reports.write(job, done, latency=False)
-    rewrite_output.print_result(console, job, done, json_, placed)
+    rewrite_output.print_result(
+        console, job, done, json_, placed, (save_plan, report_files.html, report_files.plots)
+    )
 
 
 def _refuse_force_all(asked: DecisionFlags) -> None:
