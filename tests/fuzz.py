@@ -162,7 +162,7 @@ def _fault(done, source: Path, target: Path) -> str:
     found = {path.name for path in source.parent.iterdir()} - {source.name}
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return f"raised {done.exception!r}"
-    if "fault of amp-rewrite's own" in done.stderr:
+    if "fault of amp-rewrite" in done.stderr:
         return done.stderr.strip()
     if done.exit_code == 2:
         lines = done.stderr.strip().splitlines()

@@ -120,6 +120,7 @@ class _Numbering:
         kinds = [made.kinds[value] for value in inputs]
         if None in kinds:
             deduced_kinds.deduce(made, operator, version, inputs)
+            kinds = [made.kinds[value] for value in inputs]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
         for number, rule in enumerate(value_kinds.rules(*operator, version, count), start=first):
             made.makers[number] = node

@@ -161,7 +161,8 @@ def create(
         webgpu.select(onnxruntime(), options)
         asked = {"enable_fallback": 0}  # to the CPU, which would judge in WebGPU's name
     try:
-        return onnxruntime().InferenceSession(model, options, **asked)
+        with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
+            return onnxruntime().InferenceSession(model, options, **asked)
     except Exception as error:  # onnxruntime's errors have no common base class
         raise ModelError(f"onnxruntime refuses the model ({_first_line(error)})", where=where) from error
 

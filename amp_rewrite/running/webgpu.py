@@ -5,8 +5,11 @@ It computes in half where a model is half, on a GPU or, with Mesa's Vulkan drive
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
+from collections.abc import Generator
 from typing import Any
 
 from amp_rewrite.errors import MissingPackageError
@@ -65,3 +68,17 @@ def _register(runtime: Any) -> None:
 _SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
 """The provider's environment variable; without it there is no device where there is no GPU."""
 _FATAL_ONLY = 4
+
+
+@contextlib.contextmanager
+def without_notes() -> Generator[None]:
+    """Dawn writes two lines on limits to standard error when it opens an adapter, whatever its log level."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import sys
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -26,19 +22,16 @@ probe (float16[1] x, float16[1] small) => (float16[1] y) {
 
 
 @functools.cache
-def require() -> Any:
-    """A session on an adapter that computes in half, kept so that the adapter is opened once.
+def require() -> None:
+    """Tries an adapter; it is not kept open, since what a session leaves there changes what later ones give.
 
     Raises MissingPackageError without onnxruntime or its package for WebGPU, and OptionError where there is
     no adapter, or none with half (WGSL's `f16`, Vulkan's shaderFloat16).
     """
-    with _without_notes():
-        session = _open()
-        if not np.isinf(_square(session)):
-            raise OptionError(
-                "the WebGPU adapter here computes half in a wider type, and proves nothing", remedy=_MESA
-            )
-    return session
+    if not np.isinf(_square(_open())):
+        raise OptionError(
+            "the WebGPU adapter here computes half in a wider type, and proves nothing", remedy=_MESA
+        )
 
 
 def _open() -> Any:
@@ -63,17 +56,3 @@ _MESA = (
     "install Mesa 25 or newer, whose Vulkan driver for CPUs has half "
     "(Debian 12: apt-get install -t bookworm-backports mesa-vulkan-drivers)"
 )
-
-
-@contextlib.contextmanager
-def _without_notes() -> Generator[None]:
-    """Dawn writes two lines on limits to standard error when it opens an adapter, whatever its log level."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -27,6 +27,7 @@ class Outcome(enum.Enum):
     FAR = "not close"
     REFUSED = "refused"
     INVALID = "invalid"
+    UNPROVED = "not proved to be the original but for precision"
     UNSTABLE = "changed again by a second rewrite"
     UNLOADABLE = "does not run any more"
     OTHER_BORDERS = "other inputs and outputs"
@@ -60,6 +61,9 @@ def _judge(case, asked, runtime, seen):
     complained = complaint(onnx.ModelProto.FromString(once))
     if complained and not complaint(case.proto):
         return Judged(Outcome.INVALID, complained)
+    proof = amp_rewrite.certify(case.data, once)
+    if not proof.proved and amp_rewrite.certify(case.data, case.data).proved:
+        return Judged(Outcome.UNPROVED, str(proof))
     if again != once:
         return Judged(Outcome.UNSTABLE)
     judged = _compared(case, once, runtime)
