@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import onnx
@@ -429,3 +430,17 @@ def test_without_a_placement_there_is_nothing_to_switch(browser, demo_report):
     with Shown(browser, demo_report) as shown:
         assert not shown.page.is_visible("#graphs")
         assert shown.page.locator("#placement").count() == 0
+
+
+def test_the_graph_can_be_saved_as_svg(browser, demo_report):
+    """All boxes with their titles, in the colours that are shown."""
+    with Shown(browser, demo_report) as shown:
+        boxes = shown.page.evaluate("ampReport.data.boxes.length")
+        drawn = ET.fromstring(shown.page.evaluate("ampReport.drawing()"))
+        titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+        assert len(titles) == boxes
+        assert "Conv stem_conv1" in titles
+        with shown.page.expect_download() as download:
+            shown.page.click("#save")
+        assert download.value.suggested_filename == "model.onnx.svg"
+        assert shown.complaints == []

@@ -5,6 +5,8 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 import amp_rewrite
@@ -18,11 +20,14 @@ from amp_rewrite.reporting import (
     html_file,
     html_json,
     html_report,
+    model_card,
     plots,
     summary,
+    value_texts,
     verdict_text,
 )
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
+from tests.commands import run
 from tests.text import DOWNSTREAM, RUNS, model
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -38,7 +43,9 @@ def made(proto, evidence=None):
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
     )
     binades = plots.binades_of_stored(constants.find(analysis.loaded.model).values())
-    decided = html_report.decision_view(drawn, found.decisions, found.causes, binades, analysis.plan.half)
+    card = model_card.card(analysis.loaded.model, drawn, "")
+    half = analysis.plan.half
+    decided = html_report.decision_view(drawn, found.decisions, found.causes, binades, half, card)
     result = rewrite(proto)
     return HtmlReport(
         "model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model)
@@ -122,7 +129,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
 def test_without_a_run_the_page_says_so():
     """Without a verdict, the page shows none."""
     data = html_json.plain(made(demo.network(), Evidence(unverified="nobody asked")))
-    assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": []}
+    assert data["verification"] == {"ok": None, "how": "nobody asked", "rows": [], "faults": [], "next": []}
     assert data["errors"] == []
 
 
@@ -199,3 +206,65 @@ def test_an_infinite_error_is_still_json():
     error = data_of(html)["errors"][0]
     assert (error["error"], error["non_finite"], error["reads"]) == ("inf", 3, None)
     assert error["size"] > 1
+
+
+def test_the_page_says_what_the_model_is(tmp_path):
+    """Producer, opset, what was asked for, inputs and outputs; attributes, and the range of stored values."""
+    onnx.save(demo.network(), tmp_path / "demo.onnx")
+    page = tmp_path / "page.html"
+    flags = (
+        "--no-verify",
+        "--keep-full",
+        "rms_sqrt",
+        "--deny",
+        "Exp",
+        "--deny",
+        "Erf",
+        "--external-data",
+        "never",
+    )
+    run(tmp_path / "demo.onnx", "-o", tmp_path / "h.onnx", "--html", page, *flags)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    facts = dict(data["card"]["facts"])
+    assert (facts["producer"], facts["opset"]) == ("amp-rewrite demo", "ai.onnx 17")
+    for flag in ("--keep-full rms_sqrt", "--deny Exp --deny Erf", "--no-verify", "--output h.onnx"):
+        assert flag in facts["options"]
+    assert str(tmp_path) not in facts["options"]
+    assert [(port["kind"], port["name"]) for port in data["card"]["ports"]] == [
+        ("input", "image"),
+        ("output", "probabilities"),
+    ]
+    conv = next(box for box in data["boxes"] if box["name"] == "stem_conv1")
+    assert ["strides", "2, 2"] in conv["attributes"]
+    weight = conv["inputs"][1]
+    assert re.fullmatch(r"-0\.\d+ to 0\.\d+", weight["range"])
+    assert not conv["inputs"][0]["range"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text"),
+    [
+        (ir.AttrFloat32("a", 0.1), "0.1"),
+        (ir.AttrInt64s("a", list(range(20))), "0, 1, 2, 3, 4, 5, 6, 7, ..."),
+        (ir.AttrString("a", "x" * 100), f"{'x' * 77}..."),
+        (ir.AttrTensor("a", ir.tensor(np.zeros((2, 3), np.float32))), "float32[2, 3]"),
+        (ir.RefAttr("a", "outer", ir.AttributeType.INT), "of the function: outer"),
+    ],
+    ids=["float", "long list", "long text", "tensor", "reference"],
+)
+def test_attributes_are_short(attribute, text):
+    """Long lists and texts are cut, and a tensor is its type and shape."""
+    assert value_texts.attributes(ir.Node("", "Op", [], [attribute])) == (("a", text),)
+
+
+def test_a_verdict_that_fails_says_what_is_next(tmp_path):
+    """The page has the flags that the terminal prints."""
+    pytest.importorskip("onnxruntime")
+    onnx.save(demo.network(), tmp_path / "demo.onnx")
+    flags = ("--level", "unsafe-force-all", "--tolerance", "error=1e-6")
+    said = run(tmp_path / "demo.onnx", "-o", tmp_path / "h.onnx", "--html", tmp_path / "p.html", *flags)
+    assert said.exit_code == 1
+    shown = (tmp_path / "p.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', shown, re.DOTALL)[1])
+    assert data["verification"]["next"]
+    assert all(line in said.stdout for line in data["verification"]["next"])

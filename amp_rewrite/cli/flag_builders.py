@@ -67,6 +67,28 @@ def grouped(flags: Sequence[Flag], argument: str, build: Callable[[Mapping[str, 
     return decorate
 
 
+def given_flags() -> str:
+    """The flags of the command that is carried out, as they were given; empty outside of a command."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return ""
+    flags = written(context, (str(p.name) for p in context.command.params if isinstance(p, click.Option)))
+    return " ".join(_flag(flag, context.params.get(name)) for name, flag in flags.items())
+
+
+def _flag(flag: str, value: object) -> str:
+    if value is True:
+        return flag
+    values: tuple[object, ...] = value if isinstance(value, tuple) else (value,)
+    shown = [each for each in values if isinstance(each, _PLAIN)]
+    texts = (each.name if isinstance(each, Path) else str(each) for each in shown)
+    return " ".join(f"{flag} {text}" for text in texts) or flag
+
+
+_PLAIN = (str, int, float, Path)
+"""What a value is if it is shown; a folder that it lies in may be private."""
+
+
 def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
     """The flags that were written on the command line, even with their default values, by argument name."""
     return {

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from amp_rewrite import explanation_sources, pipeline
 from amp_rewrite.cli import html_placement
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN, given_flags, grouped
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.coverage import measuring
 from amp_rewrite.errors import OptionError
@@ -27,7 +27,15 @@ from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import graph_drawing, html_file, html_report, picture_files, plots, step_view
+from amp_rewrite.reporting import (
+    graph_drawing,
+    html_file,
+    html_report,
+    model_card,
+    picture_files,
+    plots,
+    step_view,
+)
 from amp_rewrite.reporting.graph_drawing import PlannedChanges
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
@@ -164,7 +172,8 @@ def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: H
     drawn = graph_drawing.build(model.graph, counted.types, found.decisions, planned, counted.flops)
     binades = plots.binades_of_stored(constants.find(model).values())
     ranges = found.ranges().units if found.has_ranges else {}
-    return html_report.decision_view(drawn, found.decisions, found.causes, binades, to, ranges)
+    card = model_card.card(model, drawn, given_flags())
+    return html_report.decision_view(drawn, found.decisions, found.causes, binades, to, card, ranges)
 
 
 def _measured(found: Explanation) -> FlopCount:

@@ -27,13 +27,14 @@ class BoxValue:
     """An input or output value of a box.
 
     `type` is the type in the original, such as `float32[2, 3]`; `half` says whether the value is half here
-    after the rewrite, `stored` whether it is a constant.
+    after the rewrite, `stored` whether it is a constant, and `range` its least and greatest number, as text.
     """
 
     name: str
     type: str
     half: bool = False
     stored: bool = False
+    range: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Box:
     outputs: tuple[BoxValue, ...] = ()
     bodies: tuple[int, ...] = ()
     flops: int | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use, value_of
 from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.model import constants
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.reporting import value_texts
 from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, DrawnNodes, Frame, Shade, Wire
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
@@ -44,7 +46,7 @@ def build(
 
 def of_nodes(root: ir.Graph, types: Types) -> DrawnNodes:
     """The drawn graph of a model about which nothing was decided: the nodes have no shades."""
-    drawer = _Drawer(root, types, Decisions(()), PlannedChanges(), {})
+    drawer = _Drawer(root, types, Decisions(()), PlannedChanges(), {}, reads=False)
     return DrawnNodes(drawer.drawn(), drawer.nodes)
 
 
@@ -62,16 +64,25 @@ _Thing = ir.Node | ir.Value | PlannedCast | _GraphOutput
 
 class _Drawer:
     def __init__(
-        self, root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
+        self,
+        root: ir.Graph,
+        types: Types,
+        decisions: Decisions,
+        planned: PlannedChanges,
+        flops: Flops,
+        *,
+        reads: bool = True,
     ) -> None:
         self._types = types
         self._flops = flops
+        self._reads = reads
         self._decisions = decisions
         self._units: dict[object, list[int]] = {}
         for unit, decision in enumerate(decisions.all):
             self._units.setdefault(decision.node, []).append(unit)
         self._added = {site.node for site in decisions.cast_sites if site.added}
         self._planned = planned
+        self._ranges: dict[ir.Value, str] = {}
         self._casts = {use: cast for cast in planned.casts for use in cast.uses}
         self._graphs = dict(_with_titles(root, ""))
         self._things = [thing for held in self._graphs for thing in self._in_order(held)]
@@ -140,6 +151,7 @@ class _Drawer:
             outputs=tuple(self._value(value, half=value in self._planned.values) for value in node.outputs),
             bodies=tuple(self._position[body] for body in control_flow.bodies(node)),
             flops=self._flops.get(node),
+            attributes=value_texts.attributes(node),
         )
 
     def _shade(self, node: ir.Node, units: tuple[int, ...]) -> Shade:
@@ -172,7 +184,13 @@ class _Drawer:
 
     def _value(self, value: ir.Value, *, half: bool) -> BoxValue:
         stored = value.is_initializer() or _is_constant(value.producer())
-        return BoxValue(value.name or "", _type_text(value, self._types), half, stored)
+        known = self._range(value) if stored and self._reads else ""
+        return BoxValue(value.name or "", _type_text(value, self._types), half, stored, known)
+
+    def _range(self, value: ir.Value) -> str:
+        if value not in self._ranges:
+            self._ranges[value] = value_texts.stored(constants.stored_as(value))
+        return self._ranges[value]
 
     def _wires(self) -> Iterator[Wire]:
         for target, thing in enumerate(self._things):

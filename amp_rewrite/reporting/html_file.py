@@ -21,7 +21,7 @@ _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
 _OURS = (
     *("dom", "layout", "drawing", "view", "step", "details"),
-    *("search", "pictures", "execution", "overview", "main"),
+    *("search", "pictures", "execution", "export", "overview", "main"),
 )
 """The scripts; each uses only those before it."""
 

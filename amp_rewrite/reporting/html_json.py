@@ -22,6 +22,7 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "half": view.half.name,
         "summary": [[line.name, line.text] for line in report.summary_lines()],
         "coverage": {**report.coverage.summary(), "assumptions": list(report.coverage.assumptions)},
+        "card": asdict(view.card),
         "verification": _plain_verdict(report.evidence),
         **_plain_graph(view.graph),
         "causes": [asdict(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
@@ -80,7 +81,13 @@ def _plain_executed(graph: ExecutedGraph) -> dict[str, Any]:
 def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
     verdict = evidence.verdict
     if verdict is None:
-        return {"ok": None, "how": evidence.unverified or "Nothing was run.", "rows": [], "faults": []}
+        return {
+            "ok": None,
+            "how": evidence.unverified or "Nothing was run.",
+            "rows": [],
+            "faults": [],
+            "next": [],
+        }
     return {
         "ok": verdict.ok,
         "how": verdict_text.describe(verdict),
@@ -88,6 +95,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
         "rows": list(map(_plain_output, verdict.outputs)),
         "notes": [*verdict_text.notes(verdict), *map(verdict_text.of_tried, verdict.tried)],
         "faults": list(verdict.faults),
+        "next": list(verdict_text.hints(verdict)),
     }
 
 

@@ -17,6 +17,7 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting import latency_chart, plots, search_chart, summary
 from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
 from amp_rewrite.reporting.executed_graph import PlacementView
+from amp_rewrite.reporting.model_card import ModelCard
 from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.reporting.plots import Binades, Point
 from amp_rewrite.reporting.search_chart import Search
@@ -60,6 +61,7 @@ class DecisionView:
     reasons: tuple[UnitReason, ...]
     causes: tuple[DrawnCause, ...]
     stored: Binades
+    card: ModelCard
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ def decision_view(
     causes: Iterable[RootCause],
     stored: Binades,
     half: Half,
+    card: ModelCard,
     ranges: Mapping[int, UnitRange] | None = None,
 ) -> DecisionView:
     """The decisions about a model for its report; `ranges` has what is known of half units, by position."""
@@ -163,7 +166,7 @@ def decision_view(
         DrawnCause(sentences.of_cause(cause), tuple(box_of[unit] for unit in cause.held if unit in box_of))
         for cause in causes
     )
-    return DecisionView(half, drawn, tuple(reasons), tuple(drawn_causes), stored)
+    return DecisionView(half, drawn, tuple(reasons), tuple(drawn_causes), stored, card)
 
 
 def _box_errors(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[BoxError]:

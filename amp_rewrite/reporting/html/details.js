@@ -19,7 +19,7 @@ const Details = (() => {
    */
   function show(panel, data, index, go, cross) {
     const box = data.boxes[index];
-    const planned = [decided, casts, execution, arithmetic, compared];
+    const planned = [decided, casts, execution, arithmetic, attributes, compared];
     const sections = [...(box.executed === undefined ? planned : [origins]), values, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
@@ -164,6 +164,11 @@ const Details = (() => {
     return flops ? [el("h3", {}, "Arithmetic"), table([["FLOPs in one run", flops.toLocaleString("en")]])] : [];
   }
 
+  function attributes(data, index) {
+    const { attributes: all } = data.boxes[index];
+    return all.length ? [el("h3", {}, "Attributes"), table(all.map(([term, text]) => [name(term), name(text)]))] : [];
+  }
+
   function compared(data, index) {
     const found = data.errors.filter((error) => error.box === index);
     if (!found.length) return [];
@@ -202,7 +207,8 @@ const Details = (() => {
 
   function valueLine(data, value) {
     const after = value.half ? el("span", { class: "chip half" }, data.half) : null;
-    const stored = value.stored ? el("span", { class: "stored" }, "constant") : null;
+    const known = value.range ? `constant, ${value.range}` : "constant";
+    const stored = value.stored ? el("span", { class: "stored" }, known) : null;
     return el(
       "li",
       {},

@@ -140,9 +140,12 @@ const Drawing = (() => {
 
   /** The colour of a box by its weight: from 0 to 1, or the name of a colour; boxes without one are pale. */
   function weighed({ look, colours }, index) {
-    const weight = look.weigh(index);
-    if (weight === null) return colours.frame;
-    return typeof weight === "string" ? colours[weight] : colours.scale(weight);
+    return weight(look.weigh(index), colours);
+  }
+
+  function weight(found, colours) {
+    if (found === null) return colours.frame;
+    return typeof found === "string" ? colours[found] : colours.scale(found);
   }
 
   /** A text colour that is readable on a box. */
@@ -269,5 +272,5 @@ const Drawing = (() => {
     }
   }
 
-  return { draw, palette };
+  return { draw, palette, weight };
 })();

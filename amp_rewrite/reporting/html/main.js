@@ -131,6 +131,15 @@
     };
   }
 
+  /** The graph that is shown as SVG, in the colours that it has. */
+  function drawing() {
+    const colours = Drawing.palette();
+    const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
+    const weigh = weighs[document.body.dataset.mode]?.() ?? null;
+    const plain = (index) => colours[shown.boxes[index].shade] || colours.half;
+    return Export.text(sceneOf(shown), colours, weigh ? (index) => Drawing.weight(weigh(index), colours) : plain);
+  }
+
   function setMode(mode) {
     document.body.dataset.mode = mode;
     const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
@@ -148,6 +157,7 @@
     input.addEventListener("change", () => setMode(input.value));
   });
   byId("fit").addEventListener("click", view.fit);
+  byId("save").addEventListener("click", () => Export.save(drawing(), `${file}.svg`));
   byId("in").addEventListener("click", () => view.zoomBy(1.6));
   byId("out").addEventListener("click", () => view.zoomBy(1 / 1.6));
   document.addEventListener("keydown", (event) => {
@@ -171,6 +181,7 @@
       return sceneOf(shown);
     },
     locate: view.locate,
+    drawing,
     scale: view.scale,
   };
   document.body.dataset.ready = "true";

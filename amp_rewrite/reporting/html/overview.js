@@ -9,7 +9,7 @@ const Overview = (() => {
   /** The sections that have content; `markExecuted` highlights boxes of the executed graph. */
   function sections(data, go, mark, markExecuted) {
     const placement = () => Execution.section(data, markExecuted);
-    return [summary, step, placement, coverage, causes, verification, errors, pictures].flatMap((section) =>
+    return [summary, step, placement, coverage, causes, verification, errors, pictures, model].flatMap((section) =>
       section(data, go, mark),
     );
   }
@@ -31,6 +31,24 @@ const Overview = (() => {
     return section("Summary", el("dl", { class: "facts" }, ...rows));
   }
 
+  /** Where the model comes from, what it takes and gives, and what was asked for. */
+  function model({ card, half }) {
+    const rows = card.facts.flatMap(([term, text]) => [el("dt", {}, term), el("dd", {}, name(text))]);
+    const ports = card.ports.map((port) =>
+      el(
+        "li",
+        {},
+        ...[
+          el("span", { class: "stored" }, port.kind),
+          name(port.name),
+          el("span", { class: "type" }, port.type),
+          port.half ? el("span", { class: "chip half" }, half) : null,
+        ].filter(Boolean),
+      ),
+    );
+    return section("Model", el("dl", { class: "facts" }, ...rows), el("ul", { class: "ports" }, ...ports));
+  }
+
   function verification({ verification: found }) {
     if (!found.columns) return section("Verification", el("p", { class: "note" }, found.how));
     const faults = found.faults.map((fault) => el("li", {}, fault));
@@ -40,6 +58,7 @@ const Overview = (() => {
       el("ul", { class: "outputs" }, ...found.rows.map((row) => output(found.columns, row))),
       ...found.notes.map((note) => el("p", { class: "note" }, note)),
       el("ul", { class: "faults" }, ...faults),
+      ...found.next.map((line) => el("p", { class: "next" }, el("code", {}, line))),
     );
   }
 

@@ -1,0 +1,64 @@
+"""What the HTML report says of attributes and stored values, as short texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_rewrite.model import tensor_blocks
+from amp_rewrite.onnx_types.element_types import element_type_name
+
+_SHOWN = 8
+"""Numbers of a list that are shown."""
+
+_LONGEST = 80
+"""Characters of a text that are shown."""
+
+_LARGEST = 1 << 26
+"""Elements up to which a stored value is read for its range."""
+
+_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+
+
+def attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
+    """The attributes of a node that are no bodies: names and values."""
+    held = [attribute for attribute in node.attributes.values() if attribute.type not in _GRAPHS]
+    return tuple((attribute.name, _text(attribute)) for attribute in held)
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def _text(attribute: ir.Attr) -> str:
+    if attribute.is_ref():
+        return f"of the function: {attribute.ref_attr_name}"
+    value = attribute.value
+    if isinstance(value, (list, tuple)):
+        more = ", ..." if len(value) > _SHOWN else ""
+        return _short(f"{', '.join(map(_one, value[:_SHOWN]))}{more}")
+    return _short(_one(value))
+
+
+def _one(value: object) -> str:
+    if isinstance(value, ir.TensorProtocol):
+        return f"{element_type_name(value.dtype)}{list(value.shape.numpy())}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def stored(tensor: ir.TensorProtocol | None) -> str:
+    """The least and the greatest number of a stored value of floats; empty for others, and for large ones.
+
+    Raises ModelError for a value that cannot be read.
+    """
+    if tensor is None or tensor.dtype not in _FLOATS or not 0 < tensor.size <= _LARGEST:
+        return ""
+    least, most = np.inf, -np.inf
+    for block in tensor_blocks.read(tensor):
+        least, most = min(least, float(np.min(block))), max(most, float(np.max(block)))
+    return f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
