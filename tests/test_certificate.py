@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from amp_rewrite import Options, certified, certify, rewrite
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.errors import CertificateError, ModelError
+from amp_rewrite.rewriting import result_checks
 from tests.commands import failure, run
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -399,3 +400,12 @@ def test_an_empty_sequence_of_half_is_one_of_float32():
     assert not certify(
         parser.parse_model(text), parser.parse_model(half.replace("dtype = 10", "dtype = 7"))
     ).proved
+
+
+@pytest.mark.parametrize(("words", "kind"), [("Sub(a, x)", CertificateError), ("Sub(a)", ModelError)])
+def test_what_is_not_proved_of_an_invalid_model_is_no_fault_of_ours(words, kind):
+    """It is said what is wrong with the model; of a valid one, that it is to be reported."""
+    given = model(ORIGINAL.replace("Sub(a, x)", words))
+    with pytest.raises(kind) as raised, result_checks.blaming(lambda: given):
+        raise CertificateError("the result is not proved", remedy="please report this")
+    assert ("report" in str(raised.value)) == (kind is CertificateError)

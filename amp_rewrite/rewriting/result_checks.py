@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, CertificateError, ModelError
 from amp_rewrite.model.loading import root_cause
 from amp_rewrite.model.writing import Checkable
 from amp_rewrite.onnx_types import worker, worker_process
@@ -89,24 +89,29 @@ _NOT_IN_FULL = f"onnx's checker saw the structure only: the model has over {FULL
 
 @contextlib.contextmanager
 def blaming(model: Callable[[], Checkable]) -> Generator[None]:
-    """Turns an error that is not an AmpRewriteError into a ModelError if onnx's checker rejects the model.
+    """Turns an error that is not an AmpRewriteError, and that of a result which is not proved, into a
+    ModelError if onnx's checker rejects the model.
 
     If it does not, the fault is ours, and the error passes through unchanged.
     """
     try:
         yield
+    except CertificateError as error:
+        remedy = f"{EXPORT_AGAIN}, or write what is not proved with `Options.certify=False`"
+        raise (_rejection(model(), remedy) or error) from error
     except AmpRewriteError:
         raise
     except Exception as error:  # a damaged model can fail anywhere
-        given = model()
-        complaint = _complaint(given)
-        if not complaint:
-            raise
-        raise ModelError(
-            f"is not a valid model: {complaint}",
-            where=given if isinstance(given, str) else "the given model",
-            remedy=EXPORT_AGAIN,
-        ) from error
+        raise (_rejection(model(), EXPORT_AGAIN) or error) from error
+
+
+def _rejection(model: Checkable, remedy: str) -> ModelError | None:
+    """What onnx's checker has against a model, as an error; None where it accepts it."""
+    complaint = _complaint(model)
+    if not complaint:
+        return None
+    where = model if isinstance(model, str) else "the given model"
+    return ModelError(f"is not a valid model: {complaint}", where=where, remedy=remedy)
 
 
 def _complaint(model: Checkable, *, full: bool = True) -> str:
