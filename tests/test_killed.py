@@ -29,7 +29,7 @@ KINDS = {
     "several": ("--external-data", "600kB"),
     "in place": ("--in-place",),
 }
-KILLED, FULL = 12, 3
+KILLED, FULL = 7, 2
 """Runs of each kind."""
 
 

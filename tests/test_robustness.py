@@ -199,20 +199,6 @@ def test_a_file_beyond_two_gibibytes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_string_of_more_than_a_gigabyte(tmp_path):
-    """A documentation string of 1.1 GB is kept, or refused in one line."""
-    path = tmp_path / "model.onnx"
-    proto = text.model("g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { y = MatMul(x, w) }")
-    proto.doc_string = "x" * 1_100_000_000
-    path.write_bytes(proto.SerializeToString())
-    del proto
-    process = start(path, *FLAGS)
-    _, errors = process.communicate()
-    assert process.returncode in (0, 2), errors
-    assert len(errors.splitlines()) <= 1, errors
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "large"])
 def test_killed_at_any_moment(kind, request):
     """Whenever a run is killed, there stands the old result or the new one, whole."""
@@ -222,7 +208,7 @@ def test_killed_at_any_moment(kind, request):
     old, began = target.read_bytes(), time.monotonic()
     start(source, "-o", source.with_name("whole.onnx"), *FLAGS).communicate()
     lasts, chance = time.monotonic() - began, random.Random(4)
-    for _ in range(10):  # tests/test_killed.py kills a hundred
+    for _ in range(4):  # tests/test_killed.py kills more
         process = start(source, "-o", target, *FLAGS)
         time.sleep(chance.uniform(0.6, 1.1) * lasts)
         process.kill()
