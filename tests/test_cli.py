@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -354,3 +355,13 @@ def test_a_word_that_no_file_can_be_called():
     done = run("x" * 5000)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
+
+
+def test_verbose_has_versions_and_the_time_of_each_stage(tmp_path):
+    """Before and after the work; with --quiet it is refused."""
+    path = tmp_path / "m.onnx"
+    onnx.save(text.model("g (float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }"), path)
+    said = run(path, "--no-verify", "--verbose").output
+    assert re.search(r"^versions +amp-rewrite \S+, Python \d[\d.]+, onnx \d", said, re.MULTILINE)
+    assert re.search(r"^seconds +load \d+\.\d\d, prepare \d.*; \d+\.\d\d in all$", said, re.MULTILINE)
+    assert "--verbose has no effect with --quiet" in failure(path, "-v", "-q")

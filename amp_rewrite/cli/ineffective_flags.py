@@ -55,6 +55,7 @@ INEFFECTIVE = (
     ),
     Ineffective("--no-verify", "runs no model", ("--dim",), (_OBSERVE, "--latency", "--html", "--plots")),
     Ineffective("--dry-run", "compares nothing", ("--require-verify",)),
+    Ineffective("--quiet", "prints errors only", ("--verbose",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),
     Ineffective("--update", "compares nothing", ("--tolerance",)),
 )

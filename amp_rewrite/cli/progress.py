@@ -1,4 +1,4 @@
-"""The stage in progress on standard error: a spinner with its name, and a bar where steps are counted."""
+"""The stage in progress on standard error: a spinner with its name, a bar for counted steps, the time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import contextlib
 from collections.abc import Callable, Generator
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.progress import Progress as Display
 from rich.text import Text
 
@@ -52,7 +59,13 @@ def shown_progress(*, quiet: bool = False) -> Generator[ShownProgress | None]:
     if quiet or not console.is_terminal:
         yield None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), _Bar(), _Count())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        _Bar(),
+        _Count(),
+        TimeElapsedColumn(),
+    )
     with Display(*columns, console=console, transient=True) as display:
         yield ShownProgress(display)
 

@@ -27,6 +27,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.reporting import effort, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs.feeds import Data
@@ -69,6 +70,7 @@ from amp_rewrite.running.inputs.feeds import Data
     help="Exit code 1 also where the result could not be compared with the model.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @decision_flags
 @calibration_flags
 @input_flags
@@ -91,6 +93,7 @@ def rewrite(
     no_verify: bool,
     require_verify: bool,
     quiet: bool,
+    verbose: bool,
     asked: DecisionFlags,
     calibration: CalibrationFlags,
     data: Data,
@@ -108,6 +111,8 @@ def rewrite(
     written all the same.
     """
     console = Console(quiet=quiet)
+    if verbose:
+        terminal_rewrite.print_lines(console, effort.versions())
     policy = _policy(asked, observe)
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
@@ -147,6 +152,8 @@ def rewrite(
         result = done.result
         advise = partial(explanation_sources.advise, result.model, result.report.half)
         device_hint.show(console, asked.policy, advise)
+        if verbose:
+            terminal_rewrite.print_lines(console, effort.seconds(result.report))
         rewrite_output.print_result(console, job, done, json_, placed, beside)
 
 
