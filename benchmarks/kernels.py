@@ -137,7 +137,8 @@ def condensed(made: dict[str, object], provider: str | None = None) -> dict[str,
     The provider is CUDA's where there are several. Operators without a kernel for any of the three types are
     omitted.
     """
-    provider = provider or (made["providers"][0] if len(made["providers"]) == 1 else CUDA)
+    names = {kernel["provider"] for kernel in made["kernels"]}
+    provider = provider or (names.pop() if len(names) == 1 else CUDA)
     operators: dict[str, dict[tuple[int, int | None], list[Types]]] = {}
     for kernel in made["kernels"]:
         types = _float_types(kernel["types"])
