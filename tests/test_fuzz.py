@@ -6,8 +6,8 @@ import pytest
 
 from tests import fuzz
 
-FEW = 100
-"""What fits into half a minute on two cores."""
+FEW = 60
+"""What fits into a quarter of a minute on two cores."""
 
 
 @pytest.mark.slow

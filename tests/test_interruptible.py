@@ -107,7 +107,6 @@ def test_a_signal_ends_a_run_between_nodes(endless, folder, number, code):
 @pytest.mark.parametrize(
     "command",
     [
-        ("{model}", "-o", "{out}"),
         ("{model}", "-o", "{out}", "--observe", "always"),
         ("bench", "{model}"),
         ("verify", "{model}", "{model}"),

@@ -28,7 +28,7 @@ LAW = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-MANY = settings(LAW, max_examples=120)
+MANY = settings(LAW, max_examples=70)
 LAWS = {}
 HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 NO_CASTS = tuple(operator for operator in OPERATORS if operator != "Cast")

@@ -128,9 +128,9 @@ def test_many_random_graphs(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 17))
+@pytest.mark.parametrize("seed", range(10, 13))
 def test_very_many_random_graphs(seed: int) -> None:
-    """The same, fifteen times as many."""
+    """The same, five times as many each."""
     source = random.Random(seed)
     for _ in range(1000):
         _compare_random(source)

@@ -144,7 +144,7 @@ def test_a_rewrite_and_back_has_the_borders_and_nodes_of_the_original(kind, io):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [entry for entry in INDEX if entry["runs"]][::2], ids=name_of)
+@pytest.mark.parametrize("entry", [entry for entry in INDEX if entry["runs"]][::3], ids=name_of)
 def test_real_models_there_and_back(entry, tmp_path):
     """Forced to half with half inputs and outputs, and back: valid, nothing half, near the original."""
     source, half = MODELS / entry["file"], tmp_path / "half.onnx"

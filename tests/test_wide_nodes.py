@@ -64,7 +64,7 @@ def test_ports_are_gathered_in_one_go():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["coverage", "explain", "explain loop", "--dry-run"])
+@pytest.mark.parametrize("name", ["explain loop", "--dry-run"])
 def test_a_loop_with_very_many_states(name, tmp_path):
     """Eight thousand states, by each command that counts or decides."""
     onnx.save(loop(8_000), tmp_path / "m.onnx")

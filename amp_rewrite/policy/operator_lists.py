@@ -106,7 +106,12 @@ def load(name_or_path: str | Path) -> OpLists:
 
 def shipped() -> tuple[str, ...]:
     """The names of the lists that come with the package, in order; ListError if it has none."""
-    return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
+    return _names_in(folder())
+
+
+@functools.cache
+def _names_in(place: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in place.glob("*.yaml")))
 
 
 def folder() -> Path:
