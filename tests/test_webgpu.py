@@ -13,7 +13,7 @@ import amp_rewrite
 from amp_rewrite import Options, verify
 from amp_rewrite.cli import main
 from amp_rewrite.errors import AmpRewriteError, ModelError, RunError
-from amp_rewrite.running import run_arguments, sessions, webgpu, webgpu_adapter
+from amp_rewrite.running import run_arguments, sessions, webgpu, webgpu_adapter, witness_sessions
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from tests.witness import needs_witness
@@ -137,6 +137,18 @@ def test_python_gets_the_same_errors(model, monkeypatch):
     ):
         with pytest.raises(AmpRewriteError, match="needs the package onnxruntime-ep-webgpu"):
             call()
+
+
+CRASHES = "import os; os.kill(os.getpid(), 11)"
+
+
+def test_a_provider_that_crashes_fails_the_comparison_alone(model, monkeypatch):
+    """The command ends with a verdict, and says what became of the rewritten model."""
+    monkeypatch.setattr(webgpu_adapter, "require", lambda: None)
+    monkeypatch.setattr(witness_sessions, "_CODE", CRASHES)
+    result = run("verify", model, model, "--provider", "webgpu")
+    assert result.exit_code == 1, result.output
+    assert "onnxruntime's WebGPU provider crashes on the model (SIGSEGV)" in result.output
 
 
 def test_the_emulating_cpu_is_named_in_the_verdict(model):

@@ -7,16 +7,14 @@ included, goes to the file that the request names.
 from __future__ import annotations
 
 import os
-import pickle
 import re
-import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.process import child_process
 from amp_rewrite.running import profiles, sessions
 from amp_rewrite.running.profiles import Profile
 from amp_rewrite.running.sessions import Device, Feeds
@@ -117,23 +115,11 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
 
 
 def serve(*, stubs: bool) -> None:
-    """Answers requests until there are no more; a request that is None asks whether CUDA works here.
-
-    Interrupts are for the process that asks: it ends this one, if it ends.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    own = os.fdopen(os.dup(1), "wb")
-    _print_to(Path(os.devnull))
+    """Answers requests until there are no more; a request that is None asks whether CUDA works here."""
     runtime = sessions.onnxruntime()
     if not stubs and hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
-    while True:
-        try:
-            request: Request | None = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            os._exit(0)  # the stub libraries need no orderly end
-        pickle.dump(_answer(request), own)
-        own.flush()
+    child_process.serve(_answer)
 
 
 def _answer(request: Request | None) -> Answer | bool:

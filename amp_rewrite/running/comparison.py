@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from amp_rewrite.errors import RunError
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import metrics, sessions
+from amp_rewrite.running import metrics, sessions, witness_sessions
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.sessions import Feeds
 
@@ -72,7 +72,7 @@ def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
     """
     expected = sessions.run_session(before, feeds, where=sample)
     try:
-        return Runs(feeds, expected, sessions.run_session(after, feeds))
+        return Runs(feeds, expected, witness_sessions.run_session(after, feeds))
     except RunError as error:
         raise RewrittenRunError(error.problem) from error
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.errors import OutputError
 from amp_rewrite.model import external_data, inlining, loading, writing
-from amp_rewrite.running import sessions
+from amp_rewrite.running import witness_sessions
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
@@ -63,9 +63,9 @@ class InstrumentedModel:
         """The values called `names`, from one run; only those that are dense float tensors."""
         _set_outputs(self._proto.graph, names)
         with _runnable(self._model, self._proto) as runnable:
-            session = sessions.open_unoptimised_session(runnable, self._device, self._libraries)
+            session = witness_sessions.open_session(runnable, self._device, self._libraries, optimised=False)
             floats = {output.name for output in session.get_outputs() if output.type in _FLOATS}
-            found = sessions.run_session(session, feeds, floats) if floats else {}
+            found = witness_sessions.run_session(session, feeds, floats) if floats else {}
             # a sparse value is not an array
             return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 

@@ -16,7 +16,15 @@ from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import half_types, judging, own_metrics, run_arguments, sessions, signatures, webgpu
+from amp_rewrite.running import (
+    half_types,
+    judging,
+    own_metrics,
+    run_arguments,
+    sessions,
+    signatures,
+    witness_sessions,
+)
 from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import emulated
@@ -28,6 +36,7 @@ from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Runnable
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.running.witness_sessions import WitnessSession
 
 
 def verify(
@@ -114,8 +123,8 @@ def verify_trials(
     try:
         with emulated(models[1], where, late=True, accumulate=accumulate) as runnable:
             after = _open_rewritten(runnable, where, libraries)
-            if where is Device.WEBGPU:
-                blank = replace(blank, how=f"{blank.how}, {webgpu.placed(after)} there")
+            if isinstance(after, WitnessSession):
+                blank = replace(blank, how=f"{blank.how}, {after.placed} there")
             wrong = signatures.wrongly_declared(models, before, after)
             differences = tuple(signatures.differences(before, after, io, wrong))
             blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
@@ -128,7 +137,7 @@ def verify_trials(
 
 def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:
     try:
-        return sessions.open_session(model, device, libraries)
+        return witness_sessions.open_session(model, device, libraries)
     except ModelError as error:
         raise RewrittenRunError(error) from error
 

@@ -1,0 +1,114 @@
+"""Sessions on WebGPU, each in a process of its own: the provider, or its driver, crashes on some models."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Container
+from typing import Any, NamedTuple
+
+from amp_rewrite.errors import AmpRewriteError, ModelError, RunError
+from amp_rewrite.process import child_process
+from amp_rewrite.process.child_process import ChildProcess, CrashError
+from amp_rewrite.running import sessions, webgpu
+from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.running.sessions import Device, Feeds, Runnable
+
+
+class Argument(NamedTuple):
+    """An input or output of a session, as onnxruntime's NodeArg has it."""
+
+    name: str
+    type: str
+    shape: list[Any]
+
+
+class Opened(NamedTuple):
+    """What a session says of itself; `placed` is that of `webgpu`."""
+
+    inputs: list[Argument]
+    outputs: list[Argument]
+    placed: str
+
+
+class WitnessSession:
+    """A session on WebGPU in a process of its own. Raises ModelError as `sessions.open_session` does."""
+
+    def __init__(self, model: Runnable, libraries: Libraries, *, optimised: bool) -> None:
+        self._child = ChildProcess(_CODE)
+        weakref.finalize(self, self._child.end)
+        try:
+            self._opened: Opened = self._asked((model, libraries, optimised))
+        except CrashError as error:
+            raise ModelError(f"onnxruntime's WebGPU provider crashes on the model ({error})") from error
+
+    @property
+    def placed(self) -> str:
+        """How many nodes run on WebGPU, of how many."""
+        return self._opened.placed
+
+    def get_inputs(self) -> list[Argument]:
+        """The inputs."""
+        return self._opened.inputs
+
+    def get_outputs(self) -> list[Argument]:
+        """The outputs."""
+        return self._opened.outputs
+
+    def run(self, feeds: Feeds, wanted: Container[str] | None) -> dict[str, Any]:
+        """As `sessions.run_session`."""
+        try:
+            return self._asked((dict(feeds), wanted))
+        except CrashError as error:
+            raise RunError(f"onnxruntime's WebGPU provider crashes in the run ({error})") from error
+
+    def _asked(self, request: tuple[Any, ...]) -> Any:
+        answer = self._child.ask(request)
+        if isinstance(answer, AmpRewriteError):
+            raise answer
+        return answer
+
+
+_CODE = "from amp_rewrite.running import witness_sessions; witness_sessions.serve()"
+
+
+def open_session(
+    model: Runnable, device: Device, libraries: Libraries = (), *, optimised: bool = True
+) -> Any:
+    """A session on any device, on WebGPU in a process of its own; ModelError if the runtime rejects the
+    model. For `run_session` here.
+    """
+    if device is Device.WEBGPU:
+        return WitnessSession(model, libraries, optimised=optimised)
+    opener = sessions.open_session if optimised else sessions.open_unoptimised_session
+    return opener(model, device, libraries)
+
+
+def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
+    """The outputs of a session by name, or only those in `wanted`; RunError if the run fails."""
+    if isinstance(session, WitnessSession):
+        return session.run(feeds, wanted)
+    return sessions.run_session(session, feeds, wanted)
+
+
+def serve() -> None:
+    """In the process of a session: opens it with the first request, and runs it with each further one."""
+    opened: list[Any] = []
+
+    def answer(request: tuple[Any, ...]) -> Any:
+        try:
+            return sessions.run_session(opened[0], *request) if opened else _open(opened, *request)
+        except AmpRewriteError as error:
+            return error
+
+    child_process.serve(answer)
+
+
+def _open(opened: list[Any], model: Runnable, libraries: Libraries, optimised: bool) -> Opened:
+    opener = sessions.open_session if optimised else sessions.open_unoptimised_session
+    session = opener(model, Device.WEBGPU, libraries)
+    opened.append(session)
+    return Opened(_told(session.get_inputs()), _told(session.get_outputs()), webgpu.placed(session))
+
+
+def _told(arguments: Any) -> list[Argument]:
+    return [Argument(each.name, each.type, each.shape) for each in arguments]
