@@ -13,19 +13,20 @@ import onnx
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.errors import CertificateError, ModelError
+from amp_rewrite.model import writing
+from amp_rewrite.model.loading import ModelSource
 
 Proofs = list[Certificate]
 """The certificate of a result, once there is one."""
 
 
-def proof(source: Any, found: Proofs) -> Callable[[Any], None] | None:
+def proof(source: ModelSource, found: Proofs) -> Callable[[Any], None]:
     """What proves a result, a path, bytes or a ModelProto, to be `source` but for precision, and adds the
     certificate to `found`.
 
-    It raises CertificateError for a result that is not proved. None for a source that is no protobuf.
+    It raises CertificateError for a result that is not proved. A model in memory with tensors in files is
+    not proved, and adds none.
     """
-    if not isinstance(source, (str, os.PathLike, bytes, onnx.ModelProto)):
-        return None
     return functools.partial(_prove, source, found)
 
 
@@ -38,9 +39,10 @@ def _certified(source: Any, result: Any) -> Certificate:
         return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")
 
 
-def _prove(source: Any, found: Proofs, result: str | Path | bytes | onnx.ModelProto) -> None:
-    certificate = _certified(source, result)
-    if not certificate.proved and not _certified(source, source).proved:
+def _prove(source: ModelSource, found: Proofs, result: str | Path | bytes | onnx.ModelProto) -> None:
+    given = writing.checkable(source)
+    certificate = _certified(given, result)
+    if not certificate.proved and not _certified(given, given).proved:
         return  # what cannot be proved equal to itself says nothing of a rewrite
     if not certificate.proved:
         raise CertificateError(

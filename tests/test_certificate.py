@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from amp_rewrite import Options, certified, certify, rewrite
+from amp_rewrite.certificate import calls, numbering
 from amp_rewrite.certificate.certificate import Certificate
+from amp_rewrite.certificate.ranks import Ranks
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.rewriting import result_checks
 from tests.commands import failure, run
@@ -336,13 +340,30 @@ def test_what_is_not_proved_is_not_written(wide, tmp_path, monkeypatch):
         rewrite(wide.read_bytes(), Options(certify=True))
 
 
-@pytest.mark.parametrize("kind", ["path", "bytes", "proto"])
+KINDS = {
+    "path": str,
+    "bytes": Path.read_bytes,
+    "proto": onnx.load,
+    "ir": onnx_ir.load,
+    "graphsurgeon": lambda path: pytest.importorskip("onnx_graphsurgeon").import_onnx(onnx.load(path)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_certify_as_an_option(wide, tmp_path, kind):
-    """From Python, a path, bytes and a ModelProto are proved where it is asked for."""
-    source = {"path": wide, "bytes": wide.read_bytes(), "proto": onnx.load(wide)}[kind]
+    """From Python, a model of any kind is proved, unless that is not asked for."""
+    source = KINDS[kind](wide)
     given = {"output": tmp_path / "out.onnx"} if kind == "path" else {}
-    assert rewrite(source, Options(certify=True), **given).report.certificate.proved
-    assert rewrite(source, **given).report.certificate is None
+    assert rewrite(source, **given).report.certificate.proved
+    assert rewrite(source, Options(certify=False), **given).report.certificate is None
+
+
+def test_a_model_in_memory_with_weights_in_files_is_not_proved(wide):
+    """onnx-ir alone knows where they are."""
+    onnx.save(onnx.load(wide), wide, save_as_external_data=True, size_threshold=0)
+    found = rewrite(onnx_ir.load(wide)).report
+    assert found.changed
+    assert found.certificate is None
 
 
 def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkeypatch):
@@ -387,6 +408,50 @@ def test_a_rank_is_known_behind_operators_that_keep_it():
     for name, proved in (("Relu", True), ("Shape", False)):
         both = (parser.parse_model(text.format(opset, name)) for opset in (9, 13))
         assert certify(*both).proved is proved
+
+
+BROADCAST = """<ir_version: 7, opset_import: ["" : {}]> g (float[2, 4] x, float[4, 4] w, float[4] b) => (y)
+    {{ a = MatMul (x, w) c = Add (b, a) d = MatMul (c, w) y = Softmax (d) }}"""
+
+
+def test_a_rank_is_known_behind_products_and_sums():
+    """That of the operand with more axes."""
+    assert certify(*(parser.parse_model(BROADCAST.format(opset)) for opset in (11, 13))).proved
+    cubes = BROADCAST.replace("float[2, 4]", "float[2, 2, 4]")
+    assert not certify(*(parser.parse_model(cubes.format(opset)) for opset in (11, 13))).proved
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
+def test_ranks_are_those_that_onnx_infers():
+    """Of every value of the shared models whose rank is found, though no declaration tells it."""
+    known = 0
+    for proto in map(onnx.load, shared()):
+        inferred = _ranks(proto)
+        del proto.graph.value_info[:]
+        numbered = numbering.number(proto, None, calls.of(proto))
+        ranks, made = Ranks(numbered), numbered.makers
+        inside = [at for at, node in enumerate(made) if node is not None and node.scope.outer is None]
+        for name, rank in ((numbered.names[at], ranks.of(at)) for at in inside):
+            assert rank is None or rank == inferred.get(name, rank), name
+            known += rank is not None and name in inferred
+    assert known > 2_000
+
+
+def test_a_declaration_is_not_that_of_a_value_inside_a_function():
+    """Though it has the name of one: the Softmax there is over three axes."""
+    text = """<ir_version: 8, opset_import: ["" : {0}, "d" : 1]>
+        g (float[2, 2, 4] x, float[8] v) => (y, z) <float[2, 4] a, int64[2] s = {{2, 4}}>
+        {{ a = Reshape (v, s) z = Relu (a) y = d.f (x) }}
+        <domain: "d", opset_import: ["" : {0}]> f (x) => (y) {{ a = Relu (x) y = Softmax (a) }}"""
+    assert not certify(*(parser.parse_model(text.format(opset)) for opset in (11, 13))).proved
+
+
+def _ranks(proto):
+    with contextlib.suppress(onnx.shape_inference.InferenceError):
+        proto = onnx.shape_inference.infer_shapes(proto)
+    kinds = ((info.name, info.type.tensor_type) for info in proto.graph.value_info)
+    return {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
 
 
 def test_an_empty_sequence_of_half_is_one_of_float32():

@@ -14,24 +14,40 @@ class Ranks:
     def __init__(self, model: Numbered) -> None:
         self._model = model
         self._declared: dict[str, int] | None = None
+        self._known: dict[int, int | None] = {}
 
     def of(self, number: int) -> int | None:
         """The rank of a value; None where it is not known."""
-        while (found := self._alone(number)) is None:
-            node = self._model.makers[number]
-            if node is None or node.operator[0] or node.operator[1] not in _AS_FIRST or node.count != 1:
-                return None
-            number = node.inputs[0]
-        return found
+        known, waiting = self._known, [number]
+        while waiting:
+            top = waiting.pop()
+            if known.get(top) is not None:
+                continue
+            used = self._used(top)
+            if used and top not in known:
+                known[top] = None
+                waiting += (top, *(value for value in used if value not in known))
+            else:
+                known[top] = self._found(top, used)
+        return known[number]
 
-    def _alone(self, number: int) -> int | None:
-        """The rank of a value by what makes it and by its declaration."""
-        stored = self._model.stored.get(number)
+    def _used(self, number: int) -> list[int]:
+        """The inputs of its node that may tell the rank of a value."""
+        node = self._model.makers[number]
+        if node is None or number in self._model.stored or node.count != 1 or node.operator[0]:
+            return []
+        name = node.operator[1]
+        return node.inputs if name in _BROADCAST else node.inputs[: _INPUTS.get(name, 0)]
+
+    def _found(self, number: int, used: list[int]) -> int | None:
+        """The rank of a value by what makes it, by those of what it is made from, and by its declaration."""
+        stored, node = self._model.stored.get(number), self._model.makers[number]
         if stored is not None:
             return len(stored.dims)
-        node = self._model.makers[number]
         found = self._by_operator(node) if node is not None else None
-        return self._by_name(self._model.names[number]) if found is None else found
+        if found is None and node is not None and used:
+            found = _by_inputs(node.operator[1], [self._known.get(value) for value in used])
+        return self._by_name(number) if found is None else found
 
     def _by_operator(self, node: Node) -> int | None:
         if node.operator in (("", "Gemm"), ("", "Flatten")):
@@ -45,7 +61,11 @@ class Ranks:
                 return sizes.dims[0]
         return None
 
-    def _by_name(self, name: str) -> int | None:
+    def _by_name(self, number: int) -> int | None:
+        """The declared rank of a value of the main graph; those inside of functions may have its names."""
+        node, name = self._model.makers[number], self._model.names[number]
+        if (self._model.inputs.get(name) != number) if node is None else (node.scope.outer is not None):
+            return None
         if self._declared is None:
             graph = self._model.proto.graph
             infos = (*graph.value_info, *graph.input, *graph.output)
@@ -54,10 +74,22 @@ class Ranks:
         return self._declared.get(name)
 
 
-_AS_FIRST = frozenset(
-    """Abs AveragePool BatchNormalization Cast Ceil Clip Conv ConvTranspose Dropout Elu Erf Exp Floor
+def _by_inputs(name: str, ranks: list[int | None]) -> int | None:
+    if None in ranks:
+        return None
+    known = [rank for rank in ranks if rank is not None]
+    if name in _BROADCAST:
+        return max(known)
+    if name == "MatMul":
+        return max(known) if min(known) > 1 else None
+    return known[0]
+
+
+_AS_FIRST = """Abs AveragePool BatchNormalization Cast Ceil Clip Conv ConvTranspose Dropout Elu Erf Exp Floor
     GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Hardmax Identity InstanceNormalization LRN LeakyRelu
-    Log LogSoftmax MaxPool Neg Pad Reciprocal Relu Round Selu Sigmoid Sign Softmax Softplus Softsign Sqrt Tanh
-    ThresholdedRelu""".split()
-)
+    Concat Log LogSoftmax MaxPool Neg PRelu Pad Reciprocal Relu Round Selu Sigmoid Sign Softmax Softplus
+    Softsign Sqrt Tanh ThresholdedRelu Transpose""".split()
 """Operators whose only output has as many axes as their first input."""
+_BROADCAST = frozenset("Add And Div Equal Greater Less Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split())
+_INPUTS = {**dict.fromkeys(_AS_FIRST, 1), "MatMul": 2}
+"""How many of its inputs tell the rank of an operator's output."""

@@ -68,7 +68,9 @@ def write_result(
     if not changed:
         return WrittenResult(_copied(source), loaded.size, "")
     if isinstance(source, ir.Model):
-        return WrittenResult(loaded.model, external.size_of(loaded.model), to_proto(loaded))
+        proto = to_proto(loaded)
+        _prove(proof, proto)
+        return WrittenResult(loaded.model, external.size_of(loaded.model), proto)
     _refuse_too_large(loaded, "the result", "give a path: a file can have external data")
     proto = to_proto(loaded)
     if isinstance(source, bytes):

@@ -37,9 +37,9 @@ class Options:
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
     BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
-    check the result, `certify` proves that the result is the model but for precision, and writes no other
-    (a path, bytes or a ModelProto; the command does it by default), `metadata` leaves the decisions in the
-    metadata of the result. `external_data` says where a result that is a file keeps its weights.
+    check the result, `certify` proves that the result is the model but for precision, and writes no other,
+    `metadata` leaves the decisions in the metadata of the result. `external_data` says where a result that is
+    a file keeps its weights.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -99,7 +99,7 @@ class Options:
         ranges: Ranges | None = None,
         free: bool = True,
         keep_softmax: bool = False,
-        certify: bool = False,
+        certify: bool = True,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
