@@ -17,6 +17,7 @@ from amp_rewrite.certificate.certificate import Certificate, Licence, Place
 from amp_rewrite.certificate.folded import Folded
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.small_values import SmallValues
 from amp_rewrite.certificate.value_kinds import FLOAT
 
 _Rule = Callable[[Proof, Node, int], Sequence[Pair]]
@@ -48,7 +49,7 @@ class Proving(Proof):
         self._nodes: set[Pair] = set()
         self._partner: dict[tuple[bool, int], int] = {}
         self._most = _PAIRS * (len(original.roots) + len(rewritten.roots))
-        self._folded = Folded(self)
+        self._folded, self._small = Folded(self), SmallValues(self)
 
     def run(self) -> Certificate:
         """Proves the outputs equal, or finds the first pair that is not."""
@@ -60,12 +61,16 @@ class Proving(Proof):
             while self._stack:
                 at = self._stack.pop()
                 self._step(*at)
+            self._small.compare()
             self._folded.prove()
         except DifferentError as found:
-            left, right, name = found.at or at
-            place = Place(name, a.told(left), b.told(right))
-            return Certificate(False, len(self._nodes), self._uses(), found.problem, place)
+            return self._failed(self._small.first() or found, at)
         return Certificate(True, len(self._nodes), self._uses())
+
+    def _failed(self, found: DifferentError, at: tuple[int, int, str]) -> Certificate:
+        left, right, name = found.at or at
+        place = Place(name, self.original.told(left), self.rewritten.told(right))
+        return Certificate(False, len(self._nodes), self._uses(), found.problem, place)
 
     def assume(self, left: int, right: int) -> None:
         """Takes two values for equal: inputs of the models, or of two bodies."""
@@ -182,6 +187,8 @@ class Proving(Proof):
     def _stored(self, left: int, right: int, output: str) -> None:
         """Compares a value that the result stores."""
         if left in self.original.stored:
+            if self._small.add(left, right, output):
+                return
             self.count(stored_values.compare(*self.held(left, right)), (left, right))
         else:
             self._folded.add(left, right, output)

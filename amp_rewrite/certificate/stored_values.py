@@ -35,7 +35,8 @@ class Comparison:
     half: int | None = None
 
 
-_HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
+HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
+"""The half types by their number in ONNX."""
 _FLOAT = int(TensorProto.FLOAT)
 
 
@@ -63,7 +64,7 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
             for t in (a.data_type, b.data_type)
         ]
         return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
-    found = Comparison(half=b.data_type if a.data_type == _FLOAT and b.data_type in _HALVES else None)
+    found = Comparison(half=b.data_type if a.data_type == _FLOAT and b.data_type in HALVES else None)
     pairs = zip(tensors.blocks(a, original.folder), tensors.blocks(b, rewritten.folder), strict=True)
     for at, (old, new) in enumerate(pairs):
         place = check(old, new, found.uses)
@@ -111,10 +112,10 @@ Check = Callable[[Array, Array, Counter[Licence]], int | None]
 def _check(before: int, after: int) -> Check | None:
     if before == after:
         return _clamped_float if before == _FLOAT else _same
-    if before == _FLOAT and after in _HALVES:
-        half = _HALVES[after]
-        return lambda old, new, uses: _rounded(old, new, uses, half)
-    if before in _HALVES and after == _FLOAT:
+    if before == _FLOAT and after in HALVES:
+        half = HALVES[after]
+        return lambda old, new, uses: rounded(old, new, uses, half)
+    if before in HALVES and after == _FLOAT:
         return _widened
     return None
 
@@ -155,14 +156,17 @@ def _is_restored(old: Array, new: Array, half: Half) -> bool:
     with np.errstate(all="ignore"):
         given = new.astype(half.numpy)
     exact = (given.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
-    return bool(exact.all()) and _rounded(old, given, Counter(), half) is None
+    return bool(exact.all()) and rounded(old, given, Counter(), half) is None
 
 
 def _clamped(old: Array, half: Half) -> Array:
     return np.isfinite(old) & (np.abs(old) > half.largest)
 
 
-def _rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
+def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
+    """The position of the first element that is not what rounding to half makes of it, or clamping to its
+    range; None where none is. Counts what was used.
+    """
     wanted = rounding.convert(np.asarray(old, np.float32), half)
     given = new.view(np.uint16)
     differs = wanted.view(np.uint16) != given

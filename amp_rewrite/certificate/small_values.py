@@ -1,0 +1,84 @@
+"""Small stored values that became half, compared many at a time: each alone costs more than its elements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+import numpy as np
+from onnx import TensorProto
+
+from amp_rewrite.certificate import stored_values
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.pairs import DifferentError, Proof
+from amp_rewrite.certificate.stored_values import HALVES, Comparison
+
+_SMALL, _MANY = 1 << 14, 1 << 22
+"""The bytes of a small float32 value, and of those that are compared at once."""
+
+
+class SmallValues:
+    """The small values of a proof that are still to be compared."""
+
+    def __init__(self, proof: Proof) -> None:
+        self._proof = proof
+        self._waiting: list[tuple[int, int, str]] = []
+        self._old: list[bytes] = []
+        self._new: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, left: int, right: int, output: str) -> bool:
+        """Whether a pair is a small float32 value and its half, which is compared later.
+
+        Raises DifferentError as `compare` does.
+        """
+        a, b = self._proof.original.stored[left], self._proof.rewritten.stored[right]
+        if not _is_pair(a, b):
+            return False
+        self._proof.count(Comparison(half=b.data_type), (left, right))
+        self._waiting.append((left, right, output))
+        self._old.append(a.raw_data)
+        self._new.append(b.raw_data)
+        self._bytes += len(a.raw_data)
+        if self._bytes > _MANY:
+            self.compare()
+        return True
+
+    def first(self) -> DifferentError | None:
+        """What is wrong with the first value that waits and differs; None where none does."""
+        try:
+            self.compare()
+        except DifferentError as found:
+            return found
+        return None
+
+    def compare(self) -> None:
+        """Compares what waits, one by one where a licence is used; DifferentError for the first that
+        differs.
+        """
+        if not self._waiting:
+            return
+        _, right, _ = self._waiting[0]
+        half, uses = HALVES[self._proof.rewritten.stored[right].data_type], Counter[Licence]()
+        old = np.frombuffer(b"".join(self._old), "<f4")
+        new = np.frombuffer(b"".join(self._new), half.numpy)
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        self._old, self._new = [], []
+        if stored_values.rounded(old, new, uses, half) is None and not uses.total():
+            return
+        for left, right, output in waiting:
+            found = stored_values.compare(*self._proof.held(left, right))
+            if found.problem:
+                raise DifferentError(found.problem, (left, right, output))
+            self._proof.count(found)
+
+
+def _is_pair(a: object, b: object) -> bool:
+    if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
+        return False
+    if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES or a.dims != b.dims:
+        return False
+    if min(a.dims, default=0) < 0:
+        return False  # which `compare` refuses
+    size = len(a.raw_data)
+    return 0 < size <= _SMALL and size == 4 * prod(a.dims) == 2 * len(b.raw_data)

@@ -1,0 +1,74 @@
+"""Small stored values are compared together, and found one by one."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amp_rewrite import certify
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.numerics.half import FLOAT16
+
+COUNT = 40
+
+
+def chain(wrong=None, value=1.5, last="Relu"):
+    """A model of sums with small weights, and the same with halves of which one is another."""
+    nodes = [helper.make_node("Add", [f"w{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(COUNT)]
+    nodes.append(helper.make_node(last, [f"v{COUNT}"], ["y"]))
+    weights = [np.full(4, i, np.float32 if wrong is None else np.float16) for i in range(COUNT)]
+    if wrong is not None and wrong < COUNT:
+        weights[wrong][2] = value
+    kind = TensorProto.FLOAT if wrong is None else TensorProto.FLOAT16
+    border = [helper.make_tensor_value_info(name, kind, [4]) for name in ("v0", "y")]
+    stored = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    graph = helper.make_graph(nodes, "g", border[:1], border[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_right_ones_are_proved():
+    """All, of either half type."""
+    found = certify(chain(), chain(wrong=COUNT))
+    assert found.proved, found
+    assert {licence.value for licence in found.licences} == {"io types"}
+
+
+@pytest.mark.parametrize("wrong", [0, 17, COUNT - 1])
+def test_a_wrong_one_is_named(wrong):
+    """The element, the value and the output."""
+    found = certify(chain(), chain(wrong))
+    assert found.problem == f"element 2 was {float(wrong)}, and is 1.5"
+    assert found.place is not None
+    assert (found.place.output, found.place.rewritten) == ("y", f"the stored value 'w{wrong}'")
+
+
+def test_what_waits_is_said_before_what_differs_later():
+    """The chain is followed from its end: the weight there comes before the first node."""
+    other = chain(COUNT - 1)
+    other.graph.node[0].op_type = "Sub"
+    assert certify(chain(), other).problem == f"element 2 was {float(COUNT - 1)}, and is 1.5"
+
+
+def test_a_clamped_one_is_counted():
+    """As it is when it stands alone."""
+    before, after = chain(), chain(3, np.float16(FLOAT16.fill))
+    weight = np.array([3, 3, 1e6, 3], np.float32)
+    before.graph.initializer[3].CopyFrom(numpy_helper.from_array(weight, "w3"))
+    found = certify(before, after)
+    assert found.proved, found
+    assert found.licences[Licence.CLAMPED] == 1
+
+
+def test_a_shape_that_is_another_is_no_small_value():
+    """Though it has as many elements."""
+    other = chain(COUNT)
+    other.graph.initializer[5].dims[:] = [2, 2]
+    assert certify(chain(), other).problem == "the shape [4] is [2,2]"
+
+
+def test_two_half_types_are_refused():
+    """Among small values as among others."""
+    other = chain(COUNT)
+    five = onnx.TensorProto(name="w5", dims=[4], data_type=TensorProto.BFLOAT16, raw_data=b"\xa0\x40" * 4)
+    other.graph.initializer[5].CopyFrom(five)
+    assert certify(chain(), other).problem == "values are stored in two half types"
