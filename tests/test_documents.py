@@ -90,7 +90,7 @@ def test_explain_lists_the_causes_that_its_page_shows(demo_folder):
 
 
 def test_the_demo_prints_what_the_readme_shows(tmp_path):
-    """The block of the README is what `demo` prints, line by line, apart from the numbers of the comparison."""
+    """The block of the README is what `demo` prints, apart from the numbers of the comparison."""
     printed = run(sys.executable, "-m", "amp_rewrite", "demo", folder=tmp_path).stdout.splitlines()
     (block,) = re.findall(r"```\n(amp_rewrite_demo/demo_fp16.onnx\n.*?)```", README, re.DOTALL)
     shown = block.splitlines()
