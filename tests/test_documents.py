@@ -5,13 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
-from amp_rewrite.demo import feeds
 from amp_rewrite.policy import operator_lists
 
 pytest.importorskip("onnxruntime")
@@ -102,7 +100,8 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path):
 def test_a_verdict_that_fails_is_the_one_that_its_page_shows(demo_folder):
     """The command ends with exit code 1 and prints what is shown, apart from numbers."""
     (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", PAGES["verification.md"], re.MULTILINE)
-    np.savez(demo_folder / "bright.npz", image=1000 * feeds()["image"])
+    (script,) = blocks("python", PAGES["verification.md"])
+    run(sys.executable, "-c", script, folder=demo_folder)
     words = command.split()[1:]
     printed = run(sys.executable, "-m", "amp_rewrite", *words, folder=demo_folder, check=False)
     assert printed.returncode == 1

@@ -118,5 +118,6 @@ def _plain(message: str) -> str:
 
 
 def _see_help(context: click.Context | None) -> str:
-    of_group = context is None or isinstance(context.command, click.Group)
-    return "see amp-rewrite --help" if of_group else f"see amp-rewrite {context.command.name} --help"
+    if context is None or isinstance(context.command, click.Group):
+        return "see amp-rewrite --help"
+    return f"see amp-rewrite {context.command.name} --help"
