@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from amp_rewrite.escaping import brief
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
@@ -61,7 +62,7 @@ class Tried:
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """Whether a rewritten model computes the same outputs as the original.
 
@@ -103,6 +104,15 @@ class Verdict:
     not_judged: tuple[NotJudged, ...] = ()
     tried: tuple[Tried, ...] = ()
     witness: Device = Device.CPU
+
+    def __repr__(self) -> str:
+        """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
+        told = f"PASS: error {self.error:.1e}"
+        if self.faults:
+            more = f" and {len(self.faults) - 1:,} more" if len(self.faults) > 1 else ""
+            told = f"FAIL: {self.faults[0]}{more}"
+        size = f"{len(self.outputs)} output(s) on {self.samples:,} sample(s)"
+        return brief(f"Verdict({told}; {size}; {self.how})")
 
     @property
     def faults(self) -> tuple[str, ...]:
