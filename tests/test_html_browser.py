@@ -257,6 +257,23 @@ def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
         assert shown.complaints == []
 
 
+def test_numbers_that_half_loses_have_a_colour_of_their_own(browser, tmp_path):
+    """A bar for each power of two of a stored value; of a few numbers the range says enough."""
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 32] x) => (float[2, 32] y) { scaled = Mul (x, w) y = Add (scaled, few) }""")
+    numbers = np.float32([1] * 20 + [3] * 8 + [2**-30] * 3 + [0])
+    for name, stored in (("w", numbers), ("few", np.ones(1, np.float32))):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(stored, name))
+    with Shown(browser, written(proto, tmp_path, "--dry-run")) as shown:
+        shown.find("scaled")
+        bars = "[...document.querySelectorAll('.histogram rect')].map(r => `${r.textContent} ${r.classList}`)"
+        assert shown.page.evaluate(bars) == ["2^-30: 3 lost", "2^0: 20 kept", "2^1: 8 kept"]
+        assert shown.page.locator(".histogram").bounding_box()["height"] < 40
+        shown.find("few")
+        assert shown.page.locator(".histogram").count() == 0
+        assert shown.complaints == []
+
+
 @pytest.mark.slow
 def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
     """A large graph is in sight as a whole, no two boxes lie on each other, and search leads there."""

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import onnx
@@ -16,12 +17,12 @@ from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import (
+    binades,
     graph_drawing,
     html_file,
     html_json,
     html_report,
     model_card,
-    plots,
     summary,
     value_texts,
     verdict_text,
@@ -42,10 +43,10 @@ def made(proto, evidence=None):
     drawn = graph_drawing.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
     )
-    binades = plots.binades_of_stored(constants.find(analysis.loaded.model).values())
+    stored = binades.of_stored(constants.find(analysis.loaded.model).values())
     card = model_card.card(analysis.loaded.model, drawn, "")
     half = analysis.plan.half
-    decided = html_report.decision_view(drawn, found.decisions, found.causes, binades, half, card)
+    decided = html_report.decision_view(drawn, found.decisions, found.causes, stored, half, card)
     result = rewrite(proto)
     return HtmlReport(
         "model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model)
@@ -238,6 +239,9 @@ def test_the_page_says_what_the_model_is(tmp_path):
     assert ["strides", "2, 2"] in conv["attributes"]
     weight = conv["inputs"][1]
     assert re.fullmatch(r"-0\.\d+ to 0\.\d+", weight["range"])
+    size = prod(map(int, re.search(r"\[(.*)\]", weight["type"])[1].split(", ")))
+    assert sum(count for _, count in weight["binades"]) == size
+    assert weight["binades"] == sorted(weight["binades"])
     assert not conv["inputs"][0]["range"]
 
 

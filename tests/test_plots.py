@@ -9,7 +9,7 @@ import pytest
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
-from amp_rewrite.reporting import plots
+from amp_rewrite.reporting import binades, plots
 from amp_rewrite.reporting.pictures import Dot, Line, Rect, Text, Tone
 from amp_rewrite.reporting.plots import Point
 from tests.text import model
@@ -57,7 +57,7 @@ def test_stored_numbers_are_counted_by_binade():
     array = np.array([1.0, 1.5, -2.0, 0.0, np.inf, np.nan, 2.0**-30, 7e4], np.float32)
     proto = model("g (float[8] x) => (float[8] y) <float[8] w> { y = Add (x, w) }", {"w": array})
     held = constants.find(ir.from_proto(proto)).values()
-    assert plots.binades_of_stored(held) == {0: 2, 1: 1, -30: 1, 16: 1}
+    assert binades.of_stored(held) == {0: 2, 1: 1, -30: 1, 16: 1}
 
 
 @pytest.mark.parametrize("number", [1.0, 1.99, 2.0, 65504.0, 2.0**-24, 1e-30])

@@ -28,12 +28,12 @@ from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting import (
+    binades,
     graph_drawing,
     html_file,
     html_report,
     model_card,
     picture_files,
-    plots,
     step_view,
 )
 from amp_rewrite.reporting.graph_drawing import PlannedChanges
@@ -170,10 +170,10 @@ def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:
 def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: Half) -> DecisionView:
     counted = _measured(found)
     drawn = graph_drawing.build(model.graph, counted.types, found.decisions, planned, counted.flops)
-    binades = plots.binades_of_stored(constants.find(model).values())
+    stored = binades.of_stored(constants.find(model).values())
     ranges = found.ranges().units if found.has_ranges else {}
     card = model_card.card(model, drawn, given_flags())
-    return html_report.decision_view(drawn, found.decisions, found.causes, binades, to, card, ranges)
+    return html_report.decision_view(drawn, found.decisions, found.causes, stored, to, card, ranges)
 
 
 def _measured(found: Explanation) -> FlopCount:

@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes, metric_flags
+from amp_rewrite.cli import exit_codes, metric_flags, next_commands
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
 from amp_rewrite.console import Console
@@ -52,7 +52,7 @@ def print_result(
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     _print_files(console, (json_, *beside))
     if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
-        terminal_rewrite.print_hints(console, _hints(job.model, outcome.result))
+        terminal_rewrite.print_hints(console, _hints(job, outcome.result))
     elif outcome.is_far and outcome.tuned and not outcome.tuned.is_below_noise:
         longer = f"amp-rewrite tune {as_argument(job.model)} --budget 10m   # a longer search"
         terminal_rewrite.print_hints(console, [longer])
@@ -125,9 +125,11 @@ def print_plan(
     _print_files(console, (json_, *beside))
 
 
-def _hints(model: Path, result: Result[Any]) -> Iterator[str]:
-    """Commands to run next, ready to paste; only the result records what runs showed."""
+def _hints(job: RewriteJob, result: Result[Any]) -> Iterator[str]:
+    """Commands to run next."""
     report = result.report
-    name = as_argument(Path(result.model) if report.observed or report.faint or report.sensitive else model)
     if report.nodes.full or report.nodes.mixed:
-        yield f"amp-rewrite explain {name}   # why nodes stay float32"
+        observed = bool(report.observed or report.faint or report.sensitive)
+        carried = report.changed and job.options.metadata
+        command = next_commands.explain(job.model, Path(result.model), carried=carried, observed=observed)
+        yield f"{command}   # why nodes stay float32"

@@ -28,6 +28,7 @@ class BoxValue:
 
     `type` is the type in the original, such as `float32[2, 3]`; `half` says whether the value is half here
     after the rewrite, `stored` whether it is a constant, and `range` its least and greatest number, as text.
+    `binades` has counts of its numbers by the power of two that they begin with, in their order.
     """
 
     name: str
@@ -35,6 +36,7 @@ class BoxValue:
     half: bool = False
     stored: bool = False
     range: str = ""
+    binades: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

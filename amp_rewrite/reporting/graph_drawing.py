@@ -15,6 +15,7 @@ from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.reporting import value_texts
 from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, DrawnNodes, Frame, Shade, Wire
+from amp_rewrite.reporting.value_texts import StoredNumbers
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
@@ -82,7 +83,7 @@ class _Drawer:
             self._units.setdefault(decision.node, []).append(unit)
         self._added = {site.node for site in decisions.cast_sites if site.added}
         self._planned = planned
-        self._ranges: dict[ir.Value, str] = {}
+        self._known: dict[ir.Value, StoredNumbers] = {}
         self._casts = {use: cast for cast in planned.casts for use in cast.uses}
         self._graphs = dict(_with_titles(root, ""))
         self._things = [thing for held in self._graphs for thing in self._in_order(held)]
@@ -184,13 +185,14 @@ class _Drawer:
 
     def _value(self, value: ir.Value, *, half: bool) -> BoxValue:
         stored = value.is_initializer() or _is_constant(value.producer())
-        known = self._range(value) if stored and self._reads else ""
-        return BoxValue(value.name or "", _type_text(value, self._types), half, stored, known)
+        known = self._numbers(value) if stored and self._reads else StoredNumbers()
+        kind = _type_text(value, self._types)
+        return BoxValue(value.name or "", kind, half, stored, known.range, known.binades)
 
-    def _range(self, value: ir.Value) -> str:
-        if value not in self._ranges:
-            self._ranges[value] = value_texts.stored(constants.stored_as(value))
-        return self._ranges[value]
+    def _numbers(self, value: ir.Value) -> StoredNumbers:
+        if value not in self._known:
+            self._known[value] = value_texts.stored(constants.stored_as(value))
+        return self._known[value]
 
     def _wires(self) -> Iterator[Wire]:
         for target, thing in enumerate(self._things):

@@ -20,7 +20,7 @@ from amp_rewrite.reporting.html_report import HtmlReport
 _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
 _OURS = (
-    *("dom", "layout", "drawing", "view", "step", "details"),
+    *("dom", "layout", "drawing", "view", "step", "histogram", "details"),
     *("search", "pictures", "execution", "export", "overview", "main"),
 )
 """The scripts; each uses only those before it."""

@@ -15,11 +15,12 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting import latency_chart, plots, search_chart, summary
+from amp_rewrite.reporting.binades import Binades
 from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.model_card import ModelCard
 from amp_rewrite.reporting.pictures import Picture
-from amp_rewrite.reporting.plots import Binades, Point
+from amp_rewrite.reporting.plots import Point
 from amp_rewrite.reporting.search_chart import Search
 from amp_rewrite.reporting.step_view import StepView
 from amp_rewrite.reporting.summary import SummaryLine

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.model import tensor_blocks
-from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.reporting.binades import Binades
 from amp_rewrite.reporting.pictures import (
     WIDTH,
     Anchor,
@@ -81,29 +77,6 @@ def _grid(powers: Iterable[int], height: float) -> Iterator[Drawable]:
         yield Line(_LEFT, y, WIDTH - _RIGHT, y, Tone.LIGHT)
         label = f"1e{power}" if power > _LOWEST else f"≤1e{power}"
         yield Text(_LEFT - 8, y + 4, label, Anchor.END, tone=Tone.MUTED)
-
-
-Binades = Mapping[int, int]
-"""Counts of numbers by binade, the power of two that they begin with: 1 and 1.5 are in binade 0."""
-
-
-def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
-    """The binades of all stored numbers, without zeros, infinities and NaN."""
-    found = np.zeros(_EXPONENTS, np.int64)
-    for held in stored:
-        for block in tensor_blocks.read(held.tensor):
-            found += _exponents(block)
-    finite = range(1, _INFINITE)
-    return {exponent - _BIAS: int(found[exponent]) for exponent in finite if found[exponent]}
-
-
-_EXPONENTS, _BIAS, _INFINITE = 256, 127, 255
-"""Of float32: the number of exponents, that of 1, and that of infinity and NaN (IEEE 754)."""
-
-
-def _exponents(array: NDArray[np.float32]) -> NDArray[np.int64]:
-    bits = np.ascontiguousarray(array, np.float32).reshape(-1).view(np.uint32)
-    return np.bincount((bits >> 23) & (_EXPONENTS - 1), minlength=_EXPONENTS)
 
 
 def binades_of_values(observed: Seen) -> Binades:

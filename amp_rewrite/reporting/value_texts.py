@@ -1,12 +1,15 @@
-"""What the HTML report says of attributes and stored values, as short texts."""
+"""What the HTML report says of attributes and stored values."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.model import tensor_blocks
 from amp_rewrite.onnx_types.element_types import element_type_name
+from amp_rewrite.reporting import binades
 
 _SHOWN = 8
 """Numbers of a list that are shown."""
@@ -51,14 +54,28 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def stored(tensor: ir.TensorProtocol | None) -> str:
-    """The least and the greatest number of a stored value of floats; empty for others, and for large ones.
+@dataclass(frozen=True, slots=True)
+class StoredNumbers:
+    """The least and the greatest number of a stored value, as text, and counts of its numbers by binade."""
 
-    Raises ModelError for a value that cannot be read.
+    range: str = ""
+    binades: tuple[tuple[int, int], ...] = ()
+
+
+def stored(tensor: ir.TensorProtocol | None) -> StoredNumbers:
+    """The numbers of a stored value of floats; nothing of others, and of large ones.
+
+    A few numbers have no binades. Raises ModelError for a value that cannot be read.
     """
     if tensor is None or tensor.dtype not in _FLOATS or not 0 < tensor.size <= _LARGEST:
-        return ""
-    least, most = np.inf, -np.inf
+        return StoredNumbers()
+    least, most, found = np.inf, -np.inf, np.zeros(binades.EXPONENTS, np.int64)
     for block in tensor_blocks.read(tensor):
         least, most = min(least, float(np.min(block))), max(most, float(np.max(block)))
-    return f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+        found += binades.exponents(block)
+    told = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    return StoredNumbers(told, tuple(binades.finite(found).items()) if tensor.size > _FEW else ())
+
+
+_FEW = 16
+"""Numbers of which the range says enough."""

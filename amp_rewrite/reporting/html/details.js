@@ -212,7 +212,9 @@ const Details = (() => {
     return el(
       "li",
       {},
-      ...[name(value.name), el("span", { class: "type" }, value.type), stored, after].filter(Boolean),
+      ...[name(value.name), el("span", { class: "type" }, value.type), stored, after, Histogram.of(value, data.half)].filter(
+        Boolean,
+      ),
     );
   }
 
