@@ -23,7 +23,6 @@ from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests.labels import label
 
-
 WANTED = "samples[0]: input 'image' is float32[batch,3,32,32], but"
 
 
@@ -105,7 +104,10 @@ OPTIONS = [
     ({"io": True}, "Options.io: True is not one of keep, half"),
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
     ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, onnxruntime-webgpu, any"),
-    ({"lists": ["MatMul"]}, "Options.lists: list is not an operator list; give an OpLists, one of"),
+    (
+        {"lists": ["MatMul"]},
+        "Options.lists: list is not an operator list; give an OpLists (amp_rew",
+    ),
     ({"lists": ""}, "Options.lists: '' is not an operator list"),
     ({"lists": "tensorflo"}, "tensorflo: there is no such list; did you mean tensorflow?"),
     ({"follow": "no"}, "Options.follow: 'no' is neither True nor False"),
@@ -377,7 +379,10 @@ class TestRunning:
             ([{"image": "hello"}], f"{WANTED} 'hello' was given, which is no NumPy array; give a numpy"),
             ([{"image": Tensor()}], f"{WANTED} Tensor was given, which is no NumPy array; give a numpy"),
             ([{"image": IMAGE * 1j}], f"{WANTED} complex64[2,3,32,32] was given; give it in that type and"),
-            ([demo.feeds(), {"image": IMAGE[0]}], f"{WANTED.replace('0', '1', 1)} float32[3,32,32] was given"),
+            (
+                [demo.feeds(), {"image": IMAGE[0]}],
+                f"{WANTED.replace('0', '1', 1)} float32[3,32,32] was given",
+            ),
         ],
         ids=label,
     )
@@ -427,5 +432,7 @@ class TestRunning:
         """Its attribute `model` is what is wanted, in every function that takes a model."""
         program = ONNXProgram()
         for call in (amp_rewrite.rewrite, amp_rewrite.analyze, amp_rewrite.emulate, amp_rewrite.restore):
-            assert "ONNXProgram is not a model; give its `model`, as in program.model" in refusal(call, program)
+            assert "ONNXProgram is not a model; give its `model`, as in program.model" in refusal(
+                call, program
+            )
         assert "give its `model`" in refusal(amp_rewrite.verify, program, MODEL, demo.feeds())

@@ -32,7 +32,9 @@ def model(name: str, given: loading.ModelSource) -> Runnable:
         return _checked_path(Path(given))
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
         return writing.to_proto(loading.load(given))
-    raise ModelError(f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given))
+    raise ModelError(
+        f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given)
+    )
 
 
 def _checked_path(path: Path) -> Path:

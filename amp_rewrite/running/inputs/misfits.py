@@ -19,7 +19,7 @@ _TENSOR = re.compile(r"^tensor\((\w+)\)$")
 
 
 def refuse(session: Any, feeds: Mapping[str, Any], where: str) -> None:
-    """FeedError for an input that is unknown, missing, no array, or of another type or shape than declared."""
+    """FeedError for an input that is unknown, missing, no array, or of another type or shape."""
     inputs = {declared.name: declared for declared in _declared(session)}
     coerce.refuse_unknown(feeds, inputs, where)
     for name, declared in inputs.items():
