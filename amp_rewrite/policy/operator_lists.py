@@ -45,7 +45,7 @@ class OpLists:
         >>> from amp_rewrite.demo import network
         >>> lists = load_lists("default").override("deny", "Conv")
         >>> rewrite(network(), Options(lists=lists)).report.nodes.full
-        10
+        21
     """
 
     name: str
@@ -64,7 +64,7 @@ class OpLists:
         Examples:
             >>> from amp_rewrite import load_lists
             >>> load_lists("default").find("", "Softmax").kind.value
-            'deny'
+            'infer'
         """
         return self.entries.get((schema.canonical(domain), op_type))
 

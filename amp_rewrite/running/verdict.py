@@ -107,10 +107,9 @@ class Verdict:
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
-        told = f"PASS: error {self.error:.1e}"
-        if self.faults:
-            more = f" and {len(self.faults) - 1:,} more" if len(self.faults) > 1 else ""
-            told = f"FAIL: {self.faults[0]}{more}"
+        first, *others = self.faults or (f"error {self.error:.1e}",)
+        more = f" and {len(others):,} more" if others else ""
+        told = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
         size = f"{len(self.outputs)} output(s) on {self.samples:,} sample(s)"
         return brief(f"Verdict({told}; {size}; {self.how})")
 
