@@ -64,10 +64,14 @@ def load(source: ModelSource) -> Loaded:
     if is_surgeon(source):
         proto = exported(source)
         return _refuse_external(_from_proto(proto, proto.ByteSize()))
-    raise ModelError(
-        f"{type(source).__name__} is not a model",
-        remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
-    )
+    raise ModelError(f"{type(source).__name__} is not a model", remedy=what_to_give(source))
+
+
+def what_to_give(source: object) -> str:
+    """The remedy for what is no model: of PyTorch's ONNXProgram, the model in it."""
+    if type(source).__name__ == "ONNXProgram":
+        return "give its `model`, as in program.model"
+    return "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
 
 
 def _from_ir(source: ir.Model) -> Loaded:

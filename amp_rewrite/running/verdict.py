@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from amp_rewrite.escaping import brief
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
@@ -61,7 +62,7 @@ class Tried:
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """Whether a rewritten model computes the same outputs as the original.
 
@@ -103,6 +104,14 @@ class Verdict:
     not_judged: tuple[NotJudged, ...] = ()
     tried: tuple[Tried, ...] = ()
     witness: Device = Device.CPU
+
+    def __repr__(self) -> str:
+        """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
+        first, *others = self.faults or (f"error {self.error:.1e}",)
+        more = f" and {len(others):,} more" if others else ""
+        told = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
+        size = f"{len(self.outputs)} output(s) on {self.samples:,} sample(s)"
+        return brief(f"Verdict({told}; {size}; {self.how})")
 
     @property
     def faults(self) -> tuple[str, ...]:
