@@ -17,7 +17,7 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.pipeline import Result
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.verdict import Output, Verdict
-from amp_rewrite.tuning.tune import Tuned
+from amp_rewrite.tuning.tuned import Tuned
 
 Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""
@@ -108,7 +108,9 @@ def _tuned(callbacks: Callbacks, failed: Outcome, seen: Seen, faint: Faint) -> O
     nearer = tuned is not None and tuned.half and tuned.verdict.error < failed.verification.error
     if tuned is None or not (tuned.is_met or nearer):
         return replace(failed, tuned=tuned)
-    return _attempt(callbacks, _NOTHING, _NONE, tuned)
+    found = _attempt(callbacks, _NOTHING, _NONE, tuned)
+    matched = failed.result.report.matched  # which a plan has no patterns for
+    return replace(found, result=replace(found.result, report=replace(found.result.report, matched=matched)))
 
 
 def _beyond(seen: Seen, half: Half) -> frozenset[str]:

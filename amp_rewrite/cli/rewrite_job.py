@@ -29,6 +29,7 @@ from amp_rewrite.errors import (
     TimeLimitError,
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.files import staging
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Options
@@ -47,7 +48,7 @@ from amp_rewrite.running.observation import observe
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.tune import Tuned
+from amp_rewrite.tuning.tuned import Tuned
 
 NOTHING_CHANGED = "nothing changed"
 
@@ -194,16 +195,13 @@ class RewriteJob:
     def _tune(self, failed: Result[Any], seen: Seen, faint: Faint) -> Tuned | None:
         """A plan that was tuned on the samples of the last comparison; None where none can be, or need be."""
         model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
-        judging, tuning = self.comparing.judging, self.tuning
-        if self.replay is not None or failed.report.size_before > tuning.largest:
+        if self.replay is not None or failed.report.size_before > self.tuning.largest:
             return None
         tell(self.progress, "tune")
         samples = feeds.feeds(model, self._seen_data())
         try:
             with self.limit.running():
-                return tuning.run(
-                    model, samples, self.options, judging, seen, faint, self.comparing.libraries
-                )
+                return self.tuning.run(model, samples, self.options, self.comparing, seen, faint)
         except _CANNOT_RUN:
             return None
 
@@ -238,7 +236,10 @@ class RewriteJob:
         result = replace(result, report=replace(result.report, warnings=told))
         if not overwritten:
             return result
-        writing.save(loading.load(result.model), self.model, self.options.external_data)
+        if result.report.changed:
+            writing.save(loading.load(result.model), self.model, self.options.external_data)
+        else:
+            staging.write(result.model.SerializeToString(), self.model)
         return replace(result, model=self.model)
 
     def _compare(self, result: Result[Any]) -> Verification:

@@ -24,6 +24,7 @@ from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning import outcome_text
+from amp_rewrite.tuning.tuned import Tuned
 
 
 def print_result(
@@ -47,7 +48,7 @@ def print_result(
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
     terminal_rewrite.print_lines(console, outcome_text.lines(outcome.tuned, report))
     if reason == NOTHING_CHANGED:
-        console.print(_nothing_changed(report))
+        console.print(_nothing_changed(report, outcome.tuned))
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     _print_files(console, (json_, *beside))
@@ -67,7 +68,9 @@ def _print_files(console: Console, files: Iterable[Path | None]) -> None:
         terminal_rewrite.print_lines(console, [SummaryLine("wrote", named)])
 
 
-def _nothing_changed(report: Report) -> str:
+def _nothing_changed(report: Report, tuned: Tuned | None) -> str:
+    if tuned is not None and tuned.is_float32:
+        return "nothing changed: the result is the original (see search)"
     if report.gated:
         return f"nothing changed: the result is the original, as --gate asks where {report.half} does not pay"
     return f"nothing changed: no node became {report.half}, and the result computes what it did"

@@ -31,7 +31,7 @@ from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.found import Prefer, Step, Watch
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h)?")

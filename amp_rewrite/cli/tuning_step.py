@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.cli.metric_flags import Judging
+from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.tried_flags import LARGE
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting.search_chart import Plan, Search
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Feeds, Runnable
-from amp_rewrite.tuning.search import Prefer, Watch
-from amp_rewrite.tuning.tune import Tuned, tune
+from amp_rewrite.tuning.found import Prefer, Watch
+from amp_rewrite.tuning.tune import tune
+from amp_rewrite.tuning.tuned import Tuned
 
 REPAIR = 6.0
 """The seconds for which the main job tunes where its comparison fails."""
@@ -41,25 +41,25 @@ class Tuning:
         model: Runnable,
         samples: Iterable[Feeds],
         options: Options,
-        judging: Judging,
+        comparing: ComparisonFlags,
         seen: Seen,
         faint: Faint,
-        libraries: Libraries = (),
     ) -> Tuned:
-        """The plan for these samples; raises as `tune`."""
+        """The plan for these samples, judged as the result will be; raises as `tune`."""
         return tune(
             model,
             samples,
             options,
-            judging.bounds,
-            metrics=judging.metrics,
+            comparing.judging.bounds,
+            metrics=comparing.judging.metrics,
             prefer=self.prefer,
             budget=self.budget,
             seen=seen,
             faint=faint,
             watch=self.watch,
             executor=self.executor,
-            custom_ops=libraries,
+            custom_ops=comparing.libraries,
+            device=comparing.provider,
         )
 
 
@@ -78,11 +78,12 @@ def measured(tuned: Tuned | None) -> Search:
 
 
 def beside_a_plan(options: Options) -> Options:
-    """What a plan does not decide; of declared ranges the report speaks."""
+    """What a plan does not decide; of declared ranges, and times on the device, the report speaks."""
     return Options(
         check=options.check,
         certify=options.certify,
         metadata=options.metadata,
         external_data=options.external_data,
         ranges=options.ranges,
+        device=options.device,
     )

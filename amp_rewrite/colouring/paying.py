@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import pruning
-from amp_rewrite.colouring.painting import Colour, Painting
+from amp_rewrite.colouring.painting import Colour, Painting, Rule
 from amp_rewrite.costs import prices
 from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.costs.prices import Prices
@@ -17,7 +17,7 @@ from amp_rewrite.policy.options import Options
 class Priced:
     """A painting with its prediction and the prices that this rests on; both None where nothing is half.
 
-    `gated` holds where the prediction made everything FULL.
+    `gated` holds where the prediction made everything FULL, also if a saved plan says so.
     """
 
     painting: Painting
@@ -37,9 +37,10 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
 
     Nothing is predicted of a very large model with mostly unknown shapes, unless the gate is asked for.
     """
+    as_it_is = Priced(painting, gated=_is_gated(painting))
     if _is_guesswork(graph, options):
-        return Priced(painting)
-    found = Priced(painting) if decided else _pruned(graph, painting, options, None)
+        return as_it_is
+    found = as_it_is if decided else _pruned(graph, painting, options, None)
     if not _is_half_anywhere(found.painting):
         return found
     known = found.prices or prices.measure(graph, options)
@@ -62,6 +63,12 @@ def _pruned(graph: UnitGraph, painting: Painting, options: Options, known: Price
         return Priced(painting)
     found = known or prices.measure(graph, options)
     return Priced(pruning.prune(found, painting), found)
+
+
+def _is_gated(painting: Painting) -> bool:
+    """Whether a plan says so; one that was edited may have something in half again."""
+    has_gate = any(paint.rule is Rule.GATE for paint in painting.paints)
+    return has_gate and not _is_half_anywhere(painting)
 
 
 def _is_guesswork(graph: UnitGraph, options: Options) -> bool:

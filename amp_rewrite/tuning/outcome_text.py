@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.tuning.tune import Tuned
+from amp_rewrite.tuning.tuned import Tuned
 
 
 def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
@@ -19,11 +19,34 @@ def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
 def _found(tuned: Tuned, report: Report) -> str:
     if tuned.is_below_noise:
         off = f"float32 itself differs by {tuned.noise:.1e} where it is optimised in another way"
-        return f"{off}, so no plan is within {tuned.target:.1e}"
-    if not report.sensitive:
-        return f"no plan was found that is nearer, with at most {tuned.target:.1e} as the target"
-    more = tuned.seconds / tuned.walked[0].seconds - 1 if tuned.walked[0].seconds else 0.0
-    return f"within {tuned.target:.1e} at {more:+.1%} of predicted time"
+        return f"{off}, so no plan is within {_target(tuned)}"
+    if tuned.is_float32:
+        return f"{_slower(tuned)}, so the model stays as it is"
+    if tuned.is_met:
+        first = tuned.walked[0]
+        return (
+            f"within {_target(tuned)}, predicted {tuned.speedup:.2f} times as fast as float32; "
+            f"{first.speedup:.2f} times before, with an error of {first.error:.1e}"
+        )
+    if report.sensitive:
+        error = tuned.verdict.error
+        return f"no plan was found within {_target(tuned)}; the nearest has an error of {error:.1e}"
+    return f"no plan was found that is nearer, with at most {_target(tuned)} as the target"
+
+
+def _slower(tuned: Tuned) -> str:
+    """That half does not pay within the target, with the fastest plan that was measured there."""
+    near = [point.speedup for point in tuned.walked if point.half and point.error <= tuned.target]
+    if not near:
+        return f"nothing in half was found within {_target(tuned)}"
+    if max(near) > 1:  # as emulated, and not as it is
+        return f"no plan within {_target(tuned)} was found that is predicted to be faster than float32"
+    fastest = f"the fastest plan that was found within {_target(tuned)}"
+    return f"float32 is fastest: {fastest} is predicted to be {max(near):.2f} times as fast"
+
+
+def _target(tuned: Tuned) -> str:
+    return f"{tuned.target:.1e}" if tuned.target else "0"
 
 
 def _effort(tuned: Tuned) -> str:

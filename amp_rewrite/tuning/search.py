@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
+from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs import prices
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.flops import flop_count
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.options import Options
 from amp_rewrite.tuning import sensitivity
 from amp_rewrite.tuning.choice import Choice
+from amp_rewrite.tuning.found import Found, Point, Prefer, Step, Watch
 from amp_rewrite.tuning.parts import Parts
 from amp_rewrite.tuning.sensitivity import Group
 from amp_rewrite.tuning.sites import Site
 from amp_rewrite.tuning.switched_session import SwitchedSession
-
-
-class Prefer(enum.Enum):
-    """What a plan that meets the target has as much of as it can: less predicted TIME, or FLOPS in half."""
-
-    TIME = "time"
-    FLOPS = "flops"
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A painting, the units that the search keeps in float32 for it, the sites that it rounds, its squared
-    error as measured, its predicted seconds at large sizes, and what the search makes least of.
-    """
-
-    painting: Painting
-    kept: tuple[int, ...]
-    rounded: tuple[int, ...]
-    squared: float
-    seconds: float
-    cost: float
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is known at a step of the search, for who watches it: its runs, and the best plan so far, with
-    the values that it rounds, of how many.
-    """
-
-    runs: int
-    error: float
-    rounded: int
-    sites: int
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A plan that was measured: its predicted seconds at large sizes, its units in half, and its error."""
-
-    seconds: float
-    half: int
-    error: float
-
-
-Watch = Callable[[Step], None]
 
 
 class Search:
@@ -84,6 +41,7 @@ class Search:
         self._analysis, self._sites, self._session, self._bound = analysis, sites, session, bound
         self._prices = prices.measure(analysis.graph, analysis.options)
         self._choice = Choice(self._prices, analysis.painting, sites, _worth(analysis, prefer))
+        self._may_be_slower = _may_be_slower(analysis.options, prefer)
         self.noise, self.errors = session.squared(()), [0.0] * len(sites)
         self.walked: list[Point] = []
         self._met: list[Found] = []
@@ -100,7 +58,7 @@ class Search:
         if self._is_met(self._best) or self.noise >= limit:
             return self._best
         if earlier := [found for found in self._met if self._is_met(found)]:
-            self._best = min(earlier, key=lambda found: found.cost)
+            self._best = min(earlier, key=lambda found: found.rank)
             self._free(_AGAIN)
         else:
             groups = [Group(tuple(sites), self._above_noise(sites))]
@@ -109,6 +67,16 @@ class Search:
                 self._bisect(to_try)
                 self._free(to_try)
         return self._best
+
+    def float32(self, instead: Found) -> Found:
+        """Nothing in half, as what was found instead is predicted to be no faster."""
+        painting = pruning.gate(self._analysis.painting, instead.predicted)
+        kept = (u for u in range(len(painting.paints)) if self._analysis.painting.is_half(u))
+        return replace(self._measured((), painting), kept=tuple(kept), is_refused=False)
+
+    def has_within(self, limit: float) -> bool:
+        """Whether a plan with a squared error of at most `limit` was measured."""
+        return any(found.squared <= limit for found in self._met)
 
     def _is_met(self, found: Found) -> bool:
         return found.squared <= self._limit
@@ -174,7 +142,7 @@ class Search:
         """Whether the target is met with these units kept; the best is remembered."""
         found = self._measured(kept, painting)
         if self._is_met(self._best) and self._is_met(found):
-            better = found.cost < self._best.cost
+            better = found.rank < self._best.rank
         else:
             better = found.squared < self._best.squared
         self._best = found if better else self._best
@@ -186,10 +154,13 @@ class Search:
         squared = self._session.squared(rounded)
         halves = [painting.is_half(unit) for unit in range(len(painting.paints))]
         seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
-        point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound)
+        predicted = self._prices.predict(halves)
+        point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound, predicted.speedup)
         self.walked += [point] if point not in self.walked else []
-        cost = self._choice.cost(halves, seconds)
-        return Found(painting, tuple(sorted(kept)), tuple(rounded), squared, seconds, cost)
+        cost, refused = self._choice.cost(halves, seconds), predicted.is_slower and not self._may_be_slower
+        return Found(
+            painting, tuple(sorted(kept)), tuple(rounded), squared, seconds, predicted, refused, cost
+        )
 
     def _painted(self, kept: Collection[int]) -> Painting:
         """How the model is coloured with these units in float32."""
@@ -234,6 +205,11 @@ _FACTOR, _STEPS = 4.0, 8
 
 _HOPE = 2.0
 """Parts that are thought to add more than so many times what is left are not tried whole."""
+
+
+def _may_be_slower(options: Options, prefer: Prefer) -> bool:
+    """Whether what was asked for may be predicted no faster than float32: arithmetic in half, or a pin."""
+    return not options.gate and (prefer is Prefer.FLOPS or bool(options.pins.force_half))
 
 
 def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:

@@ -1,0 +1,137 @@
+"""What a search emulates, and what it then says of the real result."""
+
+import dataclasses
+import math
+import time
+
+import pytest
+
+from amp_rewrite.demo import feeds, network
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite.rewriting.report import NodeCounts
+from amp_rewrite.running.verdict import Output
+from amp_rewrite.tuning import confirming, outcome_text
+from amp_rewrite.tuning.found import Point
+from amp_rewrite.tuning.tune import tune
+
+TARGET = 1e-3
+
+
+@pytest.fixture(scope="module")
+def tuned():
+    """A search's result, to be changed."""
+    return tune(network(), feeds(), max_error=TARGET)
+
+
+def with_error(tuned, error):
+    """The same with an error, which passes up to TARGET."""
+    (output, *_) = tuned.verdict.outputs
+    broken = ("too far",) if error > TARGET else ()
+    judged = dataclasses.replace(output, error=error, broken=broken)
+    assert isinstance(judged, Output)
+    return dataclasses.replace(tuned, verdict=dataclasses.replace(tuned.verdict, outputs=(judged,)))
+
+
+@dataclasses.dataclass
+class Plan:
+    """A plan of a search: its error as emulated, and whether float32 is preferred to it."""
+
+    error: float
+    is_refused: bool = False
+
+    @property
+    def squared(self):
+        """As a search has it."""
+        return (self.error / TARGET) ** 2
+
+
+class Found:
+    """A search that has measured the default plan and some that are nearer; the time runs out with it."""
+
+    def __init__(self, default, errors, *, refused=False):
+        self.default = Plan(default)
+        self.plans = [Plan(error, refused) for error in errors]
+
+    def run(self, limit, end, watch):
+        """The default plan where no limit is given, and where nothing is within it; else the farthest off."""
+        del end, watch
+        near = [] if math.isinf(limit) else [plan for plan in self.plans if plan.squared <= limit]
+        return max(near, key=lambda plan: plan.error, default=self.default)
+
+    def has_within(self, limit):
+        """Whether there is one."""
+        return any(plan.squared <= limit for plan in self.plans)
+
+    def float32(self, instead):
+        """The plan of nothing in half."""
+        del instead
+        return Plan(0.0)
+
+
+def confirmed(search, tuned, factor, end=math.inf):
+    """What is confirmed where real errors are so many times those that are emulated; the plans, in order."""
+    seen = []
+
+    def confirm(plan):
+        seen.append(plan.error)
+        return with_error(tuned, plan.error * factor)
+
+    return confirming.confirmed(search, confirm, end, None), seen
+
+
+def test_the_search_aims_below_what_the_default_plan_is_off_besides(tuned):
+    """Where the real error is 1.5 times the emulated one, a plan that would fail is not even confirmed."""
+    found, seen = confirmed(Found(5e-3, [9.6e-4, 7.5e-4, 6e-4]), tuned, 1.5)
+    assert found.is_met
+    assert seen == [5e-3, 7.5e-4, 6e-4]
+
+
+def test_what_was_measured_is_confirmed_when_the_time_is_over(tuned):
+    """A plan within less that was found on the way counts, for up to two more comparisons."""
+    found, seen = confirmed(Found(5e-3, [9.6e-4, 6e-4]), tuned, 1.2, time.monotonic() - 1)
+    assert found.is_met
+    assert seen[-1] == 6e-4
+    none, _ = confirmed(Found(5e-3, []), tuned, 1.2, time.monotonic() - 1)
+    assert not none.is_met
+
+
+def test_float32_is_confirmed_in_place_of_what_is_slower(tuned):
+    """It counts only where it passes."""
+    found, seen = confirmed(Found(5e-3, [9e-4, 5e-4], refused=True), tuned, 1.0)
+    assert (found.is_met, seen) == (True, [5e-3, 0.0])
+    noisy = dataclasses.replace(tuned, noise=1.0)
+    found, seen = confirmed(Found(5e-3, [9e-4], refused=True), noisy, 1.0)
+    assert (found.is_met, seen) == (False, [5e-3])
+
+
+@pytest.mark.parametrize("sensitive", [0, 3])
+def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
+    """The line of the search is that of the verdict."""
+    failed = with_error(tuned, 1.1e-3)
+    report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(sensitive, NodeCounts(1, 0, 1, 0))
+    (line,) = outcome_text.lines(failed, report)
+    assert line.text.startswith("no plan was found")
+    assert ("the nearest has an error of 1.1e-03" in line.text) == bool(sensitive)
+    (line,) = outcome_text.lines(with_error(tuned, 9e-4), report)
+    assert line.text.startswith("within 1.0e-03, predicted ")
+
+
+@pytest.mark.parametrize(
+    ("speedups", "said"),
+    [
+        (
+            (0.5, 0.9),
+            "float32 is fastest: the fastest plan that was found within 1.0e-03 is predicted to be 0.90",
+        ),
+        ((1.2, 0.9), "no plan within 1.0e-03 was found that is predicted to be faster than float32"),
+        ((), "nothing in half was found within 1.0e-03"),
+    ],
+)
+def test_float32_as_the_answer_says_why(tuned, speedups, said):
+    """By what was measured within the target, if anything was."""
+    points = (Point(1.0, 9, 5e-3, 1.5), *(Point(1.0, 3, 5e-4, speedup) for speedup in speedups))
+    found = dataclasses.replace(with_error(tuned, 0.0), half=0, speedup=1.0, walked=points)
+    (line,) = outcome_text.lines(found, None)
+    assert line.text.startswith(said)
+    assert "so the model stays as it is" in line.text
