@@ -89,6 +89,11 @@ class OpLists:
             moved=MappingProxyType(before),
         )
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether this is a file of a user's that extends no other list."""
+        return len(self.files) == 1 and not _is_shipped(self.files[0])
+
     def moved_to(self, operator: str) -> Kind | None:
         """The list to which an operator was moved; None where it was not, or does not exist.
 

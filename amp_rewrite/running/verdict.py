@@ -13,6 +13,9 @@ from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.own_metrics import Measured
 from amp_rewrite.running.sessions import Device
 
+DOES_NOT_RUN = "the rewritten model does not run"
+"""How a fault of a signature begins that is no difference."""
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -119,6 +122,11 @@ class Verdict:
         violated = (f"{output.name}: {bound}" for output in self.outputs for bound in output.broken)
         own = (metric.fault for metric in self.metrics if metric.fault)
         return (*self.signature, *violated, *own, *self.unproven)
+
+    @property
+    def does_not_run(self) -> bool:
+        """Whether an error keeps the rewritten model from running."""
+        return any(fault.startswith(DOES_NOT_RUN) for fault in self.signature)
 
     @property
     def ok(self) -> bool:
