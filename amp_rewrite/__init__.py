@@ -6,9 +6,9 @@
 which can be saved and merged, `emulate` makes a float32 model that rounds wherever a model is half,
 `measure_coverage` counts what of any model is half, `measure_placement` counts what onnxruntime executes of
 one on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `restore` makes a half model float32
-again, and `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` say how, `Tolerances` how
-close, `Metric` how close by a function of yours. What can go wrong in a way that a caller can mend is an
-`errors.AmpRewriteError`.
+again, and `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` say how, `load_lists` what is
+said of operators (`OpLists`), `Tolerances` how close, `Metric` how close by a function of yours. What can go
+wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
 
 What is named here is imported when it is first asked for (PEP 562): the command starts before that.
 """
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from amp_rewrite.pipeline import Result, analyze, rewrite
     from amp_rewrite.placement.placement import Placement
     from amp_rewrite.placement.placing import place as measure_placement
+    from amp_rewrite.policy.operator_lists import OpLists
+    from amp_rewrite.policy.operator_lists import load as load_lists
     from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.restoring.restore import Restored, restore
     from amp_rewrite.rewriting.observations import Observed
@@ -49,6 +51,7 @@ __all__ = [
     "Coverage",
     "Metric",
     "Observed",
+    "OpLists",
     "Options",
     "Pins",
     "Placement",
@@ -60,6 +63,7 @@ __all__ = [
     "analyze",
     "certify",
     "emulate",
+    "load_lists",
     "measure_coverage",
     "measure_placement",
     "observe",
@@ -77,6 +81,7 @@ _PLACES = {
     "Coverage": "coverage.counts:Coverage",
     "Metric": "running.own_metrics:Metric",
     "Observed": "rewriting.observations:Observed",
+    "OpLists": "policy.operator_lists:OpLists",
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",
@@ -88,6 +93,7 @@ _PLACES = {
     "analyze": "pipeline:analyze",
     "certify": "certificate.certifying:certify",
     "emulate": "running.emulation:emulate",
+    "load_lists": "policy.operator_lists:load",
     "measure_coverage": "coverage.measuring:measure",
     "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",

@@ -148,12 +148,12 @@ class FeedError(AmpRewriteError):
     """Inputs that do not fit the model that is to run.
 
     Examples:
-        >>> from amp_rewrite import tune
+        >>> from amp_rewrite import observe
         >>> from amp_rewrite.demo import network
-        >>> tune(network(), [])
+        >>> observe(network(), {"picture": 0})
         Traceback (most recent call last):
             ...
-        amp_rewrite.errors.FeedError: there is no sample to run; give one with `samples`
+        amp_rewrite.errors.FeedError: samples[0]: the model has no input 'picture'; it has image
     """
 
 
@@ -161,12 +161,9 @@ class RunError(FeedError):
     """A run that failed on inputs whose names, types and shapes fit the model.
 
     Examples:
-        >>> from amp_rewrite import observe
-        >>> from amp_rewrite.demo import network
-        >>> observe(network(), {"picture": 0})
-        Traceback (most recent call last):
-            ...
-        amp_rewrite.errors.RunError: sample 1: the run failed (Required inputs (['image']) ...
+        >>> from amp_rewrite.errors import RunError
+        >>> str(RunError("the run failed (out of memory)", where="samples[0]"))
+        'samples[0]: the run failed (out of memory)'
     """
 
 

@@ -25,6 +25,7 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.escaping import brief
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.onnx_types import inlined_size, worker
@@ -46,7 +47,7 @@ First = Callable[[ir.Model], Held]
 """Changes a loaded model before anything else, and returns what of it stays float32."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result(Generic[M]):
     """A rewritten model, of the kind that was given, and the report on it.
 
@@ -62,6 +63,11 @@ class Result(Generic[M]):
 
     model: M
     report: Report
+
+    def __repr__(self) -> str:
+        """A line: what `model` is, and what became of it."""
+        held = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
+        return brief(f"Result({held}: {self.report.in_short})")
 
 
 def analyze(

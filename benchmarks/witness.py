@@ -33,7 +33,7 @@ WITNESSES = {
     "sums too": {"device": "cpu", "accumulate": "half"},
     "WebGPU": {"device": "webgpu"},
 }
-LIMIT = 60
+LIMIT = 300
 """Seconds for a model, rewritten and compared three times."""
 
 HEADING = """# Emulation against real half arithmetic

@@ -23,6 +23,18 @@ from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests.labels import label
 
+WANTED = "samples[0]: input 'image' is float32[batch,3,32,32], but"
+
+
+class Tensor:
+    """An array of another library."""
+
+
+class ONNXProgram:
+    """What PyTorch's exporter returns."""
+
+    model = None
+
 
 def refusal(call, *arguments, **fields):
     """The one line of the error of ours that a call ends with."""
@@ -92,7 +104,10 @@ OPTIONS = [
     ({"io": True}, "Options.io: True is not one of keep, half"),
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
     ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, onnxruntime-webgpu, any"),
-    ({"lists": ["MatMul"]}, "Options.lists: list is not an operator list; give an OpLists, one of"),
+    (
+        {"lists": ["MatMul"]},
+        "Options.lists: list is not an operator list; give an OpLists (amp_rew",
+    ),
     ({"lists": ""}, "Options.lists: '' is not an operator list"),
     ({"lists": "tensorflo"}, "tensorflo: there is no such list; did you mean tensorflow?"),
     ({"follow": "no"}, "Options.follow: 'no' is neither True nor False"),
@@ -359,9 +374,15 @@ class TestRunning:
             ("in.npz", "samples: 'in.npz' is not a sample"),
             (Data(), "samples: Data is not a sample"),
             ([], "there is no sample"),
-            ([{"x": IMAGE}], "the run failed"),
-            ([{"image": "hello"}], "the run failed"),
-            ([{"image": IMAGE * 1j}], "the run failed"),
+            ([{"x": IMAGE}], "samples[0]: the model has no input 'x'; it has image"),
+            ([{}], "samples[0]: input 'image' is missing; add it, as float32[batch,3,32,32]"),
+            ([{"image": "hello"}], f"{WANTED} 'hello' was given, which is no NumPy array; give a numpy"),
+            ([{"image": Tensor()}], f"{WANTED} Tensor was given, which is no NumPy array; give a numpy"),
+            ([{"image": IMAGE * 1j}], f"{WANTED} complex64[2,3,32,32] was given; give it in that type and"),
+            (
+                [demo.feeds(), {"image": IMAGE[0]}],
+                f"{WANTED.replace('0', '1', 1)} float32[3,32,32] was given",
+            ),
         ],
         ids=label,
     )
@@ -369,7 +390,7 @@ class TestRunning:
         """Samples are mappings from names to arrays; of many, the one that is wrong is named."""
         with pytest.raises(FeedError) as caught:
             amp_rewrite.verify(MODEL, MODEL, samples)
-        assert str(caught.value).removeprefix("sample 1: ").startswith(line)
+        assert str(caught.value).startswith(line)
 
     def test_observe_says_the_same_of_samples(self):
         """`observe` takes the samples that `verify` takes."""
@@ -406,3 +427,12 @@ class TestRunning:
             assert named in line
             assert isinstance(model, str) or line.startswith(f"{place}: ")
         assert named in refusal(amp_rewrite.observe, model, demo.feeds())
+
+    def test_a_program_of_pytorch_has_a_model(self):
+        """Its attribute `model` is what is wanted, in every function that takes a model."""
+        program = ONNXProgram()
+        for call in (amp_rewrite.rewrite, amp_rewrite.analyze, amp_rewrite.emulate, amp_rewrite.restore):
+            assert "ONNXProgram is not a model; give its `model`, as in program.model" in refusal(
+                call, program
+            )
+        assert "give its `model`" in refusal(amp_rewrite.verify, program, MODEL, demo.feeds())

@@ -281,7 +281,7 @@ REFUSED = {
     "no such file": (("--calibrate", "none.npz"), "there is no such file"),
     "does not fit": (("--calibrate", "wrong"), "but float32[2,5] was given"),
     "NaN": (("--calibrate", "nan"), "input 'x' holds NaN; leave this sample out"),
-    "nothing to save": (("--save-observed", "s.json"), "has nothing to save; add --calibrate"),
+    "nothing to save": (("--save-observed", "s.json"), "has nothing to save: it takes what --calibrate sees"),
     "all is forced": (
         ("--calibrate", "data", "--level", "unsafe-force-all"),
         "decides all, whatever is observed; leave out --calibrate",
@@ -316,10 +316,10 @@ def raising():
 @pytest.mark.parametrize(
     ("samples", "said"),
     [
-        (raising(), "samples: ZeroDivisionError was raised in place of sample 2 (no more)"),
+        (raising(), "samples[1]: ZeroDivisionError was raised in its place (no more)"),
         (iter(()), "there is no sample to observe"),
-        ([feeds(), {"x": feeds()["x"]}], "sample 2: the run failed"),
-        ([feeds(mask=np.nan)], "sample 1: input 'm' holds NaN; leave this sample out"),
+        ([feeds(), {"x": feeds()["x"]}], "samples[1]: input 'm' is missing; add it, as"),
+        ([feeds(mask=np.nan)], "samples[0]: input 'm' holds NaN; leave this sample out"),
     ],
     ids=["raises", "empty", "lacks an input", "NaN"],
 )

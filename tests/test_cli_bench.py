@@ -84,7 +84,7 @@ def test_no_model_is_a_usage_error():
     """At least one model is needed."""
     result = bench()
     assert result.exit_code == 2
-    assert "Missing argument" in result.stderr
+    assert "missing argument" in result.stderr
 
 
 def test_a_chart_that_cannot_be_drawn_is_refused_first(model, monkeypatch):

@@ -68,7 +68,7 @@ def test_results_are_those_without_an_executor(where, tmp_path):
             for given in (chain, tmp_path / "chain.onnx")
         ]
         found = amp_rewrite.tune(network, [sample, sample], max_error=1e-3, executor=executor)
-        with pytest.raises(FeedError, match="sample 3"):
+        with pytest.raises(FeedError, match=r"samples\[2\]"):
             amp_rewrite.observe(chain, [*samples[:2], {"x": np.zeros(3)}], device="cpu", executor=executor)
     assert counted == [8, 16, 20] * 2
     for each in seen:

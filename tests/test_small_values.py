@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import certify
+from amp_rewrite.certificate import small_values, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.numerics.half import FLOAT16
 
@@ -40,6 +41,22 @@ def test_a_wrong_one_is_named(wrong):
     assert found.problem == f"element 2 was {float(wrong)}, and is 1.5"
     assert found.place is not None
     assert (found.place.output, found.place.rewritten) == ("y", f"the stored value 'w{wrong}'")
+
+
+@pytest.mark.parametrize("wrong", [(0,), (70,), (99,), (30, 31, 95)])
+def test_the_first_wrong_element_of_many_blocks_is_named(monkeypatch, wrong):
+    """Blocks are checked by threads, and said in their order."""
+    monkeypatch.setattr(tensors, "BLOCK", 8)
+    monkeypatch.setattr(small_values, "_SMALL", 0)
+    before, after = chain(), chain(COUNT)
+    for model, kind in ((before, np.float32), (after, np.float16)):
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.arange(100, dtype=kind), "w0"))
+    assert certify(before, after).proved
+    array = np.arange(100, dtype=np.float16)
+    array[list(wrong)] += 1
+    after.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, "w0"))
+    first = wrong[0]
+    assert certify(before, after).problem == f"element {first} was {first}.0, and is {first + 1}.0"
 
 
 def test_what_waits_is_said_before_what_differs_later():

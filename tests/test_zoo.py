@@ -250,7 +250,7 @@ def test_bad_input_is_one_line(models, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "empty").mkdir()
     assert "has no model" in failure("zoo", tmp_path / "empty", "-o", out)
-    assert "cannot be read" in failure("zoo", tmp_path / "none", "-o", out)
+    assert "there is no such folder or manifest" in failure("zoo", tmp_path / "none", "-o", out)
     assert "--output is for one model" in failure("zoo", models, "-o", out, "--", "-o", "x.onnx")
     assert "names no executor" in failure("zoo", models, "-o", out, "--executor", "here")
     assert "--to" in run("zoo", models, "-o", out, "--", "--too", "x").stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate import block_checks, tensors
+from amp_rewrite.certificate.block_checks import Check
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.tensors import Array, Folder
 from amp_rewrite.numerics import rounding
@@ -66,8 +66,8 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
         return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
     found = Comparison(half=b.data_type if a.data_type == _FLOAT and b.data_type in HALVES else None)
     pairs = zip(tensors.blocks(a, original.folder), tensors.blocks(b, rewritten.folder), strict=True)
-    for at, (old, new) in enumerate(pairs):
-        place = check(old, new, found.uses)
+    for at, (place, uses, old, new) in enumerate(block_checks.checked(check, pairs)):
+        found.uses.update(uses)
         if place is not None:
             found.problem = f"element {at * tensors.BLOCK + place:,} was {old[place]}, and is {new[place]}"
             break
@@ -103,10 +103,6 @@ def _sparse(held: Held) -> tuple[Any, ...]:
     parts = (sparse.values, sparse.indices)
     read = [[block.tobytes() for block in tensors.blocks(part, held.folder)] for part in parts]
     return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), read)
-
-
-Check = Callable[[Array, Array, Counter[Licence]], int | None]
-"""The position of the first element that is wrong in a block; None where none is."""
 
 
 def _check(before: int, after: int) -> Check | None:

@@ -11,6 +11,7 @@ import click
 
 from amp_rewrite.cli.decision_flags import DecisionFlags
 from amp_rewrite.cli.executor_flag import executor_flag, opened
+from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped, repeatable
 from amp_rewrite.cli.progress import counting, tell
 from amp_rewrite.errors import OptionError
@@ -90,7 +91,10 @@ class CalibrationFlags:
 
     def _refuse_ineffective(self, asked: DecisionFlags) -> None:
         if self.save is not None and not self.paths and asked.seen is None:
-            raise OptionError("--save-observed has nothing to save", remedy="add --calibrate PATH")
+            raise OptionError(
+                "--save-observed has nothing to save: it takes what --calibrate sees, or --observed holds",
+                remedy=f"add --calibrate {_samples()}",
+            )
         if self.executor is not None and not self.paths:
             raise OptionError("--executor is for --calibrate", remedy="add --calibrate PATH")
         settled = "--plan" if asked.replay else ""
@@ -98,6 +102,13 @@ class CalibrationFlags:
             settled = f"--level {asked.options.level.value}"
         if self.paths and settled:
             raise OptionError(f"{settled} decides all, whatever is observed", remedy="leave out --calibrate")
+
+
+def _samples() -> str:
+    """The inputs of the comparison, which are samples as well, where they were given."""
+    context = click.get_current_context(silent=True)
+    given: tuple[Path, ...] = context.params.get("data", ()) if context is not None else ()
+    return " --calibrate ".join(map(as_argument, given)) or "PATH"
 
 
 def _read(flags: Mapping[str, Any]) -> CalibrationFlags:

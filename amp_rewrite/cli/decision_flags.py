@@ -37,6 +37,14 @@ def _choice(name: str, values: Iterable[str], default: str, help_: str) -> Flag:
     return click.option(name, type=kind, default=default, show_default=True, help=help_)
 
 
+def _one_list(given: tuple[str, ...]) -> str | None:
+    """The list that is named; OptionError for two, of which one would win silently."""
+    if len(given) > 1:
+        remedy = "name one, which may extend another: extends: tensorflow"
+        raise OptionError(f"--list names two: {given[0]} and {given[1]}", remedy=remedy)
+    return given[0] if given else None
+
+
 _FLAGS = (
     _choice("--to", halves.BY_NAME, "float16", "The half type."),
     click.option(
@@ -52,6 +60,7 @@ _FLAGS = (
         "--list",
         "list_",
         metavar="NAME|FILE",
+        multiple=True,
         help="Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file.",
     ),
     *(repeatable(f"--{kind}", "OP", f"Put an operator on the {kind} list.") for kind in _KINDS),
@@ -132,7 +141,7 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         return DecisionFlags(replay.over(Options()), replay, decided=True)
     policy = named_policies.of(flags["policy"])
     half = (policy and policy.compute) or halves.named(flags["to"])
-    chosen = operator_lists.load(flags["list_"] or SHIPPED_FOR[half.name])
+    chosen = operator_lists.load(_one_list(flags["list_"]) or SHIPPED_FOR[half.name])
     for kind in _KINDS:
         chosen = chosen.override(Kind(kind), flags[kind])
     options = Options(

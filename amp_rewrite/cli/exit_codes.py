@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite.cli import usage_errors
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
 from amp_rewrite.escaping import brief
@@ -57,7 +58,7 @@ class OneLineError(click.ClickException):
 
 @contextlib.contextmanager
 def errors_as_one_line() -> Generator[None]:
-    """Turns every error into a OneLineError, and escapes the arguments that click's own errors quote.
+    """Turns every error into a OneLineError, whose line is escaped when it is printed.
 
     With the environment variable TRACEBACK, errors pass unchanged.
     """
@@ -66,7 +67,7 @@ def errors_as_one_line() -> Generator[None]:
     except (click.exceptions.NoArgsIsHelpError, click.exceptions.Exit, click.Abort):
         raise
     except click.UsageError as error:
-        raise click.UsageError(brief(error.format_message()), error.ctx) from error
+        raise OneLineError(usage_errors.line(error)) from error
     except click.ClickException:
         raise
     except Exception as error:

@@ -108,12 +108,19 @@ def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
 
 
 def _no_cast(found: Explanation, name: str) -> OptionError:
-    if _units_of(found, name):
-        return OptionError(f"no Cast of '{name}'", remedy="its producer and its consumers have one type")
     known = [known for site in found.decisions.cast_sites for known in site.names]
-    return OptionError(
-        f"no Cast of '{name}'", remedy=_near(name, known, "none is there, and none is inserted")
-    )
+    there = list(dict.fromkeys(names[0] for site in found.decisions.cast_sites if (names := site.names)))
+    more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
+    listed = f"there are Casts of {', '.join(there[:_LISTED])}{more}" if there else "there is no Cast"
+    if _units_of(found, name):
+        return OptionError(
+            f"no Cast of '{name}': its producer and its consumers have one type", remedy=listed
+        )
+    return OptionError(f"no Cast of '{name}'", remedy=_near(name, known, listed))
+
+
+_LISTED = 5
+"""How many Casts are named."""
 
 
 def _answer_node(console: Console, found: Explanation, name: str) -> Answer:

@@ -93,9 +93,9 @@ def _read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Itera
     for file in _named(params, values, written=False):
         yield file
         yield from _behind(file)
-    if values.get("list_"):
+    for name in values.get("list_", ()):
         with contextlib.suppress(AmpRewriteError):  # reading the list raises it again
-            yield from (_File("--list", path) for path in operator_lists.load(values["list_"]).files)
+            yield from (_File("--list", path) for path in operator_lists.load(name).files)
 
 
 def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:

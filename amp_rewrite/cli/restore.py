@@ -14,7 +14,7 @@ from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console, Styled
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
@@ -23,7 +23,7 @@ from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.restoring.restore import Restored
 from amp_rewrite.restoring.restore import restore as restored
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.running.verdict import DOES_NOT_RUN, Verdict
 
 
 @click.command(cls=WritingCommand)
@@ -72,7 +72,7 @@ def restore(
     console = Console(quiet=quiet)
     _print(console, found, model)
     if isinstance(verdict, AmpRewriteError):
-        Console(stderr=quiet).print(f"not compared with the model: {verdict}")
+        Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
         terminal_rewrite.print_verdict(console, verdict, per_node=comparing.per_node)
     if json_ is not None:
@@ -89,9 +89,16 @@ def _compared(
     borders = IOTypes.HALF if io == "float" else IOTypes.KEEP
     try:
         with limit.running():
-            return comparing.verdict(Path(found.model), model, data, borders)
+            verdict = comparing.verdict(Path(found.model), model, data, borders)
+            return (
+                ModelError(f"{model} does not run ({_cause(verdict)})") if verdict.does_not_run else verdict
+            )
     except AmpRewriteError as error:
         return error
+
+
+def _cause(verdict: Verdict) -> str:
+    return "; ".join(verdict.signature).removeprefix(f"{DOES_NOT_RUN}: ")
 
 
 def _print(console: Console, found: Restored, model: Path) -> None:

@@ -105,7 +105,8 @@ def rewrite(
     """Rewrite MODEL to mixed precision, and compare the result with it.
 
     Several models, a folder of them, or a pattern take --out-dir: amp-rewrite models/*.onnx --out-dir half.
-    Each is rewritten on its own, and one that fails does not stop the others.
+    Each is rewritten on its own, and one that fails does not stop the others. m.npz beside m.onnx is its data
+    then.
 
     Exit code 1 when the result is not valid, or when the comparison fails or proves nothing; the result is
     written all the same.

@@ -9,6 +9,7 @@ import click
 
 from amp_rewrite.cli import exit_codes, metric_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
@@ -69,6 +70,9 @@ def verify(
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io))
         verdict = comparing.with_blame(verdict, original, rewritten, data)
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node)
+    if verdict.does_not_run:
+        mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
+        terminal_rewrite.print_hints(Console(), [mended])
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
     metric_flags.refuse_failed(verdict)

@@ -19,7 +19,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.process import executors
 from amp_rewrite.zoo import entries, run
 from amp_rewrite.zoo.row import Row
-from amp_rewrite.zoo.terminal_table import print_zoo
+from amp_rewrite.zoo.terminal_table import print_failures, print_zoo
 
 
 @click.command()
@@ -74,6 +74,8 @@ def zoo(
     console = Console(quiet=quiet)
     print_zoo(console, result)
     console.print(f"see {output / 'index.html'}")
+    if quiet:
+        print_failures(Console(stderr=True), result)
     exit_codes.fail_unless(result.ok)
 
 

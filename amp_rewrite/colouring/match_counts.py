@@ -36,6 +36,17 @@ def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
     return (*_pinned(graph, pins), *_listed(graph, lists))
 
 
+def unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
+    """A warning of a list that extends no other, and does not name operators of the model; else none."""
+    found = set(_operators(graph)) if lists.stands_alone else set[str]()
+    named = {schema.written(*operator) for operator in lists.entries}
+    if found <= named:
+        return ()
+    count = f"{len(found - named):,} of the model's {len(found):,} operators"
+    told = f"the list {lists.name} does not name {count}, which stay float32"
+    return (f"{told}; it extends no other: add extends: default",)
+
+
 def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
     for by, patterns in (("keep_full", pins.keep_full), ("force_half", pins.force_half)):
         for pattern, nodes in zip(patterns, naming.pinned(graph, patterns), strict=True):

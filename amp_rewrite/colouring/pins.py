@@ -102,6 +102,18 @@ def _contradiction(keep: _Claim, force: _Claim) -> OptionError:
     )
 
 
+def _instead(pattern: str, names: Sequence[str]) -> str:
+    """What to say in place of a pattern that matches no name."""
+    part = pattern.replace(".*", "").strip("*")
+    inside = [name for name in names if part and part.lower() in name.lower()]
+    if inside:
+        found = re.search(re.escape(part), inside[0], re.IGNORECASE)
+        shown = f".*{re.escape(found[0]) if found else part}.*"
+        return f"a regular expression matches a whole name: {shown} matches {', '.join(inside[:3])}"
+    near = difflib.get_close_matches(pattern, names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`"
+
+
 def _claims(graph: UnitGraph, nested: Around, pattern: str, field: str) -> _Claims:
     """What a pattern decides: the units of the nodes that it names, and of all nodes in their bodies."""
     held = with_units(graph, nested)
@@ -112,9 +124,8 @@ def _claims(graph: UnitGraph, nested: Around, pattern: str, field: str) -> _Clai
             if node in named:
                 found[unit.index] = _Claim(pattern, node, depth)
     if not found:
-        near = difflib.get_close_matches(pattern, sorted(set(map(pinned_as, held))), n=3)
+        names = sorted(set(map(pinned_as, held)))
         raise OptionError(
-            f"{field} {pattern} matches no node that computes in float32",
-            remedy=f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`",
+            f"{field} {pattern} matches no node that computes in float32", remedy=_instead(pattern, names)
         )
     return found

@@ -18,6 +18,7 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.costs.prices import Prices
 from amp_rewrite.errors import OptionError
+from amp_rewrite.escaping import brief
 from amp_rewrite.explaining import causes, predictions, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
@@ -44,7 +45,7 @@ class ModelState:
     ranges: HalfRanges | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Analysis:
     """All that is known and decided of a model, before anything changes.
 
@@ -77,6 +78,10 @@ class Analysis:
     _seen: Seen
     _prices: Prices | None
     _report: Report
+
+    def __repr__(self) -> str:
+        """A line: what would become of the model."""
+        return brief(f"Analysis({self._report.in_short})")
 
     def report(self) -> Report:
         """What is known of the rewrite before it happens.
@@ -197,6 +202,8 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
     painting, predicted = priced.painting, predictions.warnings(priced.prediction, gated=priced.gated)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
+    if not decided.replayed and not any(map(painting.is_half, range(len(graph.units)))):
+        warnings = (*warnings, *match_counts.unlisted(graph, options.operator_lists()))
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
     reasons = Counter(entry.evidence.reason for entry in painting.entries)

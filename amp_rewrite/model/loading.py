@@ -64,10 +64,14 @@ def load(source: ModelSource) -> Loaded:
     if is_surgeon(source):
         proto = exported(source)
         return _refuse_external(_from_proto(proto, proto.ByteSize()))
-    raise ModelError(
-        f"{type(source).__name__} is not a model",
-        remedy="give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph",
-    )
+    raise ModelError(f"{type(source).__name__} is not a model", remedy=what_to_give(source))
+
+
+def what_to_give(source: object) -> str:
+    """The remedy for what is no model: of PyTorch's ONNXProgram, the model in it."""
+    if type(source).__name__ == "ONNXProgram":
+        return "give its `model`, as in program.model"
+    return "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
 
 
 def _from_ir(source: ir.Model) -> Loaded:
@@ -119,8 +123,9 @@ def open_file(path: Path) -> Generator[BinaryIO]:
     try:
         with reading.open_regular(path) as file:
             if os.fstat(file.fileno()).st_size >= _LARGEST_FILE:
+                remedy = _of_a_data_file(path) or EXPORT_AGAIN
                 raise ModelError(
-                    "is larger than the 2 GiB that an ONNX file can have", where=path, remedy=EXPORT_AGAIN
+                    "is larger than the 2 GiB that an ONNX file can have", where=path, remedy=remedy
                 )
             yield file
     except FileNotFoundError as error:
@@ -194,8 +199,17 @@ def _not_onnx(data: bytes, problem: str, where: str | Path) -> ModelError:
     """The error for data that does not parse: it names the format, where that is recognised."""
     known = foreign_formats.recognise(data)
     if known is None:
-        return ModelError(problem, where=where, remedy=EXPORT_AGAIN)
+        return ModelError(problem, where=where, remedy=_of_a_data_file(where) or EXPORT_AGAIN)
     return ModelError(known.problem, where=where, remedy=known.remedy)
+
+
+def _of_a_data_file(where: str | Path) -> str:
+    """The remedy for a file that is named like the weights of a model beside it; empty for any other."""
+    path = Path(where)
+    name = path.name.removesuffix(".data").removesuffix("_data").removesuffix(".onnx")
+    model = path.with_name(f"{name}.onnx")
+    is_beside = bool(name) and model != path and model.is_file()
+    return f"if these are the weights of {model}, name that: it finds them by itself" if is_beside else ""
 
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMORY) -> Loaded:

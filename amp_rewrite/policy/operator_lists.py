@@ -39,6 +39,13 @@ class OpLists:
 
     `files` are those that it was read from. `moved` holds the entries that overrides have replaced, None for
     an operator that was on no list.
+
+    Examples:
+        >>> from amp_rewrite import Options, load_lists, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> lists = load_lists("default").override("deny", "Conv")
+        >>> rewrite(network(), Options(lists=lists)).report.nodes.full
+        21
     """
 
     name: str
@@ -52,15 +59,28 @@ class OpLists:
         return OpLists, (self.name, self.description, entries, self.files, moved)
 
     def find(self, domain: str, op_type: str) -> Entry | None:
-        """What is said of an operator; None when it is on no list."""
+        """What is said of an operator; None when it is on no list.
+
+        Examples:
+            >>> from amp_rewrite import load_lists
+            >>> load_lists("default").find("", "Softmax").kind.value
+            'infer'
+        """
         return self.entries.get((schema.canonical(domain), op_type))
 
-    def override(self, kind: Kind, operators: Iterable[str]) -> OpLists:
-        """These lists with the operators moved to `kind`, as the user asks for.
+    def override(self, kind: Kind | str, operators: arguments.Texts) -> OpLists:
+        """These lists with the operators, one or several, moved to `kind`: what --deny and --allow do.
 
-        Raises ListError for an operator that does not exist.
+        Raises ListError for an operator that does not exist, and OptionError for a kind that does not.
+
+        Examples:
+            >>> from amp_rewrite import load_lists
+            >>> lists = load_lists("default").override("deny", ["Conv", "com.microsoft:FusedMatMul"])
+            >>> lists.find("", "Conv").kind.value
+            'deny'
         """
-        keys = [_asked(text, kind) for text in operators]
+        kind = arguments.choice("kind", kind, Kind)
+        keys = [_asked(text, kind) for text in arguments.texts("operators", operators)]
         moved = {key: Entry(kind, _ASKED, self._follows(key, kind)) for key in keys}
         before = {key: self.entries.get(key) for key in moved} | dict(self.moved)
         return replace(
@@ -69,13 +89,30 @@ class OpLists:
             moved=MappingProxyType(before),
         )
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether this is a file of a user's that extends no other list."""
+        return len(self.files) == 1 and not _is_shipped(self.files[0])
+
     def moved_to(self, operator: str) -> Kind | None:
-        """The list to which an operator was moved; None where it was not, or does not exist."""
+        """The list to which an operator was moved; None where it was not, or does not exist.
+
+        Examples:
+            >>> from amp_rewrite import load_lists
+            >>> load_lists("default").override("deny", "Conv").moved_to("Conv").value
+            'deny'
+        """
         key = _split(operator)
         return self.entries[key].kind if key is not None and key in self.moved else None
 
     def put_back(self, operators: Iterable[str]) -> OpLists:
-        """These lists as they would be, had these operators not been moved."""
+        """These lists as they would be, had these operators not been moved.
+
+        Examples:
+            >>> from amp_rewrite import load_lists
+            >>> load_lists("default").override("deny", "Conv").put_back(["Conv"]).find("", "Conv").kind.value
+            'allow'
+        """
         keys = set(map(_split, operators))
         before = {key: entry for key, entry in self.moved.items() if key in keys and entry is not None}
         others = {key: entry for key, entry in self.entries.items() if key not in keys & self.moved.keys()}
@@ -92,9 +129,15 @@ _ASKED = Evidence(Authority.OVERRIDE, Reason.ASKED)
 
 
 def load(name_or_path: str | Path) -> OpLists:
-    """A shipped list by its name, or the list in a file.
+    """A shipped list by its name, or the list in a file, for `Options.lists`.
 
     Raises ListError with file and line for whatever is wrong in the file, or in one it extends.
+
+    Examples:
+        >>> from amp_rewrite import Options, load_lists
+        >>> lists = load_lists("bfloat16").override("deny", "Softmax").override("allow", "Exp")
+        >>> Options(half="bfloat16", lists=lists).operator_lists().name
+        'bfloat16'
     """
     if name_or_path in shipped():
         return _load_shipped(folder() / f"{name_or_path}.yaml")

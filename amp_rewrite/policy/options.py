@@ -168,7 +168,9 @@ def _lists(given: OpLists | PathLike | None) -> OpLists | None:
     if given is None or isinstance(given, OpLists):
         return given
     if not arguments.is_path(given):
-        remedy = f"give an OpLists, one of {', '.join(shipped())}, or the path of a file"
+        remedy = (
+            f"give an OpLists (amp_rewrite.load_lists), one of {', '.join(shipped())}, or the path of a file"
+        )
         raise arguments.refused("Options.lists", f"{arguments.shown(given)} is not an operator list", remedy)
     return load(given if isinstance(given, str) else Path(given))
 

@@ -82,6 +82,13 @@ class Report:
         """Whether the result is a valid model with the inputs and outputs of the original."""
         return not self.broken
 
+    @property
+    def in_short(self) -> str:
+        """What became of the model, in a line: nodes, Casts, and what is wrong or to be known."""
+        counts = f"{self.nodes.half:,} nodes in {self.half}, {self.nodes.full:,} in float32"
+        casts = f"{counts}, {self.casts_added:,} Casts added"
+        return "; ".join((casts, *(f"not valid: {fault}" for fault in self.broken), *self.warnings))
+
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
         changes = [{**asdict(change), "kind": change.kind.value} for change in self.form_changes]

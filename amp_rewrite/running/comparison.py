@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import RunError
+from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.running import metrics, sessions, witness_sessions
@@ -73,7 +73,7 @@ def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
     expected = sessions.run_session(before, feeds, where=sample)
     try:
         return Runs(feeds, expected, witness_sessions.run_session(after, feeds))
-    except RunError as error:
+    except FeedError as error:
         raise RewrittenRunError(error.problem) from error
 
 

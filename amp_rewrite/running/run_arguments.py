@@ -32,10 +32,9 @@ def model(name: str, given: loading.ModelSource) -> Runnable:
         return _checked_path(Path(given))
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
         return writing.to_proto(loading.load(given))
-    raise ModelError(f"{arguments.shown(given)} is not a model", where=name, remedy=_MODELS)
-
-
-_MODELS = "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
+    raise ModelError(
+        f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given)
+    )
 
 
 def _checked_path(path: Path) -> Path:
@@ -66,8 +65,8 @@ def _drawn(several: Iterable[Any]) -> Iterator[Any]:
     except AmpRewriteError:
         raise
     except Exception as error:  # the caller's code may raise anything
-        problem = f"{type(error).__name__} was raised in place of sample {count + 1} ({error})"
-        raise FeedError(problem, where="samples", remedy="mend the iterable") from error
+        problem = f"{type(error).__name__} was raised in its place ({error})"
+        raise FeedError(problem, where=f"samples[{count}]", remedy="mend the iterable") from error
 
 
 def _sample(at: int, given: object) -> Feeds:

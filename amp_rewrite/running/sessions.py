@@ -18,6 +18,7 @@ from amp_rewrite.model import loading
 from amp_rewrite.process import fork_safe, interruptible
 from amp_rewrite.running import custom_ops, ort_values, webgpu
 from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.running.inputs import misfits
 
 T = TypeVar("T")
 
@@ -185,7 +186,7 @@ def run_session(
 ) -> dict[str, Any]:
     """The outputs of a session by name, or only those in `wanted`.
 
-    Raises RunError, at `where`, if the run fails.
+    Raises RunError, at `where`, if the run fails, and FeedError if that is since the feeds do not fit.
     """
     outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
     names = [output.name for output in outputs]
@@ -201,7 +202,11 @@ def run_session(
             results = session.run_with_ort_values(names, values, options)
             return [ort_values.from_ort_value(value) for value in results]
 
-    return dict(zip(names, run_interruptible(run), strict=True))
+    try:
+        return dict(zip(names, run_interruptible(run), strict=True))
+    except RunError:
+        misfits.refuse(session, inputs, where)
+        raise
 
 
 @contextlib.contextmanager

@@ -6,11 +6,15 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from amp_rewrite.escaping import brief
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.own_metrics import Measured
 from amp_rewrite.running.sessions import Device
+
+DOES_NOT_RUN = "the rewritten model does not run"
+"""How a fault of a signature begins that is no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Tried:
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """Whether a rewritten model computes the same outputs as the original.
 
@@ -104,12 +108,25 @@ class Verdict:
     tried: tuple[Tried, ...] = ()
     witness: Device = Device.CPU
 
+    def __repr__(self) -> str:
+        """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
+        first, *others = self.faults or (f"error {self.error:.1e}",)
+        more = f" and {len(others):,} more" if others else ""
+        told = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
+        size = f"{len(self.outputs)} output(s) on {self.samples:,} sample(s)"
+        return brief(f"Verdict({told}; {size}; {self.how})")
+
     @property
     def faults(self) -> tuple[str, ...]:
         """All reasons for a failure, one sentence each."""
         violated = (f"{output.name}: {bound}" for output in self.outputs for bound in output.broken)
         own = (metric.fault for metric in self.metrics if metric.fault)
         return (*self.signature, *violated, *own, *self.unproven)
+
+    @property
+    def does_not_run(self) -> bool:
+        """Whether an error keeps the rewritten model from running."""
+        return any(fault.startswith(DOES_NOT_RUN) for fault in self.signature)
 
     @property
     def ok(self) -> bool:

@@ -78,7 +78,7 @@ def opened(
     Raises ModelError and RunError if the original does not run.
     """
     before = sessions.open_session(original, Device.CPU, libraries)
-    wanted = [sessions.run_session(before, feeds, where=f"sample {i}") for i, feeds in enumerate(samples)]
+    wanted = [sessions.run_session(before, feeds, where=f"samples[{i}]") for i, feeds in enumerate(samples)]
     measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound), libraries)
     with emulation.runnable(model.loaded) as made:
         if executor is None:

@@ -36,6 +36,11 @@ def find(source: Path, results: Path) -> list[Entry]:
     In a folder, a file of inputs beside a model (m.npz for m.onnx) is its data. Raises ModelError where there
     is none, and ListError for a manifest that is wrong.
     """
+    if not source.exists():
+        raise ModelError("there is no such folder or manifest", where=source, remedy="check the path")
+    if source.suffix.lower() == ".onnx" and not source.is_dir():
+        remedy = "give the folder that it is in, or rewrite it alone: amp-rewrite MODEL"
+        raise ModelError("is a model, not a folder of models or a manifest", where=source, remedy=remedy)
     found = list(_in_folder(source, results)) if source.is_dir() else list(_in_manifest(source))
     if not found:
         raise ModelError("has no model", where=source, remedy="give a folder of .onnx files, or a manifest")
@@ -47,9 +52,15 @@ def _in_folder(folder: Path, results: Path) -> Iterator[Entry]:
     for model in sorted(folder.rglob("*.onnx")):
         if model.is_dir() or own in model.resolve().parents:
             continue
-        data = model.with_suffix(".npz")
-        flags = ("--data", str(data)) if data.is_file() else ()
+        data = data_beside(model)
+        flags = ("--data", str(data)) if data is not None else ()
         yield Entry(model.relative_to(folder).with_suffix("").as_posix(), model, flags)
+
+
+def data_beside(model: Path) -> Path | None:
+    """The file of inputs beside a model, which has its name: m.npz for m.onnx; None where there is none."""
+    data = model.with_suffix(".npz")
+    return data if data.is_file() else None
 
 
 def _in_manifest(file: Path) -> Iterator[Entry]:

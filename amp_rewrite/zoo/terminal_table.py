@@ -24,5 +24,12 @@ def print_zoo(console: Console, zoo: Zoo) -> None:
     console.print(", ".join(f"{count} {name}" for name, count in zoo.counts.items()), again)
 
 
+def print_failures(console: Console, zoo: Zoo) -> None:
+    """A line for each model that failed or is too far off, and none for the others."""
+    for row in zoo.rows:
+        if not row.status.is_good:
+            console.print(_status(row), f" {row.name}: {row.why}")
+
+
 def _status(row: Row) -> Styled:
     return Styled(row.status.value, "" if row.status.is_good else "red")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from amp_rewrite.running.inputs.model_inputs import Input, Structure
 Array = NDArray[Any]
 
 
-def coerce(declared: Input, value: Any, where: Path) -> Any:
+def coerce(declared: Input, value: Any, where: str | Path) -> Any:
     """The value in the input's type: an array, or a list of arrays for a sequence.
 
     The element type is converted if no number changes, and from float64 to float32. A sequence may be given
@@ -35,7 +36,15 @@ def coerce(declared: Input, value: Any, where: Path) -> Any:
 _SAVE = "save it in that type and shape"
 
 
-def check_declared(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> None:
+def refuse_unknown(names: Iterable[str], inputs: Mapping[str, Input], where: str | Path) -> None:
+    """FeedError for a name that is not an input."""
+    for name in names:
+        if name not in inputs:
+            known = ", ".join(inputs) or "no inputs"
+            raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {known}")
+
+
+def check_declared(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: str | Path) -> None:
     """Raises the FeedError of `coerce` if no array of this shape and type is a value of the input."""
     if declared.structure is Structure.OTHER:
         return
@@ -45,14 +54,14 @@ def check_declared(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any]
         raise _mismatch(declared, shape, dtype, where)
 
 
-def _tensor(declared: Input, array: Array, where: Path) -> Array:
+def _tensor(declared: Input, array: Array, where: str | Path) -> Array:
     converted = _convert(array, declared.dtype) if _fits(declared, array.shape) else None
     if converted is None:
         raise _mismatch(declared, array.shape, array.dtype, where)
     return converted
 
 
-def _mismatch(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: Path) -> FeedError:
+def _mismatch(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: str | Path) -> FeedError:
     given = f"{dtype}[{','.join(map(str, shape))}]"
     return declared.error(f"is {declared.type_text}, but {given} was given", where=where, remedy=_SAVE)
 

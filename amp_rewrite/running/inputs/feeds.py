@@ -19,7 +19,7 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
-from amp_rewrite.running.inputs.coerce import coerce
+from amp_rewrite.running.inputs.coerce import coerce, refuse_unknown
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_source import InputSource
 from amp_rewrite.running.inputs.model_inputs import Input, Structure
@@ -206,7 +206,7 @@ _FORMATS: dict[Structure, _Format] = {
 
 def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
     """The values in the declared types; FeedError for one that is missing, unknown or does not fit."""
-    npz_files.refuse_unknown(values, inputs, where)
+    refuse_unknown(values, inputs, where)
     for name, declared in inputs.items():
         if name not in values and not declared.has_default:
             raise declared.error("is missing", where=where, remedy=f"add it, as {declared.type_text}")

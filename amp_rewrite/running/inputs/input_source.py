@@ -27,10 +27,13 @@ class InputSource:
         return self.seed is not None
 
     def sample(self, index: int) -> str:
-        """The display name of a sample, counted from 0; empty for synthetic ones, which are all alike."""
+        """The display name of a sample, counted from 0; empty for synthetic ones, which are all alike.
+
+        The caller's are named as in Python: `samples[0]`.
+        """
         if self.is_synthetic:
             return ""
-        return self.files[index] if index < len(self.files) else f"sample {index + 1}"
+        return self.files[index] if index < len(self.files) else f"samples[{index}]"
 
     def to_json(self) -> dict[str, Any]:
         """This as JSON data, without the names of single samples."""

@@ -33,7 +33,7 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
     try:
         with reading.open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            refuse_unknown(members, inputs, path)
+            coerce.refuse_unknown(members, inputs, path)
             headers = [_header(archive, member) for member in members.values()]
             for name, header in zip(members, headers, strict=True):
                 coerce.check_declared(inputs[name], header.shape, header.dtype, path)
@@ -46,14 +46,6 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
     except Exception as error:  # zipfile, its codecs and NumPy's header parser have no common base class
         problem = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
         raise FeedError(f"cannot be read ({problem})", where=path, remedy=SAVE) from error
-
-
-def refuse_unknown(names: Iterable[str], inputs: Mapping[str, Input], where: Path) -> None:
-    """FeedError for a name that is not an input."""
-    for name in names:
-        if name not in inputs:
-            known = ", ".join(inputs) or "no inputs"
-            raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {known}")
 
 
 @dataclass(frozen=True, slots=True)

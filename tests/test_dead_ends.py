@@ -1,0 +1,118 @@
+"""Where a newcomer came to a dead end: the line now says what to do."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from amp_rewrite import demo
+from tests import text
+from tests.commands import failure, run
+
+pytest.importorskip("onnxruntime")
+CHAIN = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
+    [first_matmul_1] a = MatMul (x, w) [root] b = Sqrt (a) [last_matmul_2] y = MatMul (b, w) }"""
+
+BROKEN = """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
+    a = Cast <to = 10> (x) b = MatMul (a, w) c = Cast <to = 1> (b) d = Abs (c)
+    e = Cast <to = 10> (d) f = MatMul (e, w) y = Cast <to = 1> (f) }"""
+"""Half, with a Cast to float32 whose output is declared as float16: onnxruntime refuses it."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A model, its weights by name only, a half result of another tool that does not load, and a list."""
+    monkeypatch.chdir(tmp_path)
+    original = text.model(CHAIN)
+    onnx.save(original, "m.onnx")
+    (tmp_path / "m.data").write_bytes(bytes(100))
+    (tmp_path / "alone.yaml").write_text("name: alone\ndeny:\n  Sqrt: a root\n")
+    broken = text.model(BROKEN)
+    broken.graph.value_info.append(onnx.helper.make_tensor_value_info("c", TensorProto.FLOAT16, (4, 4)))
+    onnx.save(broken, "broken.onnx")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("zoo m.onnx -o half", "m.onnx: is a model, not a folder of models or a manifest; give the folder"),
+        ("zoo none -o half", "none: there is no such folder or manifest; check the path"),
+        (
+            "m.data",
+            "is not an ONNX model, or only a part of one; if these are the weights of m.onnx, name that",
+        ),
+        ("m.onnx --list default --list alone.yaml", "--list names two: default and alone.yaml; name one"),
+        ("m.onnx --save-observed s.json", "--save-observed has nothing to save: it takes what --calibrate"),
+        ("m.onnx --save-observed s.json --data m.npz", "holds; add --calibrate m.npz"),
+        (
+            "m.onnx --keep-full matmul*",
+            "float32; a regular expression matches a whole name: .*matmul.* matches first_matmul_1, last_m",
+        ),
+        ("m.onnx --keep-full MATMUL", "a whole name: .*matmul.* matches first_matmul_1, last_matmul_2"),
+        ("m.onnx --keep-full rooot", "float32; did you mean root?"),
+        ("explain m.onnx --why-cast b", "its producer and its consumers have one type; there are Casts of x"),
+        ("explain m.onnx --why-cast none", "no Cast of 'none'; there are Casts of x"),
+    ],
+)
+def test_a_line_that_helps(words, said, folder):
+    """Exit code 2, and one line that says what to do instead; nothing is written."""
+    before = sorted(folder.iterdir())
+    assert said in failure(*words.split(" "))
+    assert sorted(folder.iterdir()) == before
+
+
+def test_what_does_not_load_is_restored_with_a_warning(folder):
+    """The result is not at fault: exit code 0, also as JSON; `verify` says the cause, and names `restore`."""
+    done = run("restore", "broken.onnx", "-o", "back.onnx", "--json", "r.json")
+    assert done.exit_code == 0, done.output
+    assert (
+        "warning  not compared with the model: broken.onnx does not run (onnxruntime refuses" in done.stdout
+    )
+    assert json.loads((folder / "r.json").read_text())["verification"] is None
+    assert run("verify", "back.onnx", "back.onnx").exit_code == 0
+    told = run("verify", "m.onnx", "broken.onnx")
+    assert told.exit_code == 1
+    first, second, last = told.stdout.splitlines()
+    assert first == "not compared with the original: it does not run"
+    assert second.startswith("  the rewritten model does not run: onnxruntime refuses the model (")
+    assert last.startswith("next     amp-rewrite restore broken.onnx   #")
+
+
+def test_a_list_that_leaves_nothing_half_is_warned_of(folder):
+    """One that extends another, or leaves something half, is not; nor is a shipped one."""
+    warning = "the list alone does not name 1 of the model's 2 operators, which stay float32; it extends no"
+    assert warning in run("m.onnx", "--list", "alone.yaml", "--no-verify").stdout
+    (folder / "extends.yaml").write_text("extends: default\ndeny:\n  MatMul: a product\n")
+    assert "the list" not in run("m.onnx", "--list", "extends.yaml", "--no-verify").stdout
+    (folder / "some.yaml").write_text("allow:\n  MatMul: a product\n")
+    assert "the list" not in run("m.onnx", "--list", "some.yaml", "--no-verify").stdout
+    assert "the list" not in run("m.onnx", "--list", "tensorflow", "--deny", "MatMul", "--no-verify").stdout
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_quiet_zoo_names_what_failed(tmp_path):
+    """Nothing else is printed."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "bad.onnx").write_text("no model")
+    (tmp_path / "m.onnx").rename(tmp_path / "models" / "m.onnx")
+    done = run("zoo", "models", "-o", "half", "-q")
+    assert (done.exit_code, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("failed bad: ")
+    assert "is not an ONNX model" in line
+
+
+def test_inputs_beside_one_of_several_models_are_its_data(tmp_path, monkeypatch):
+    """As in a zoo; flags that say what the inputs are come first."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.onnx").write_bytes(demo.network().SerializeToString())
+    np.savez(tmp_path / "a.npz", image=demo.feeds()["image"])
+    done = run("a.onnx", "b.onnx", "--out-dir", "half").stdout
+    assert "compared with the original on 1 given sample from a.npz" in done
+    assert done.count("synthetic sample (seed 0") == 1
+    assert run("a.onnx", "b.onnx", "--out-dir", "half", "--seed", "3").stdout.count("(seed 3") == 2
+    assert TensorProto.FLOAT16 in {each.data_type for each in onnx.load("half/a.onnx").graph.initializer}
