@@ -1,6 +1,8 @@
 """The command line when it compares: verdicts, exit codes, and what it advises."""
 
 import json
+import re
+import shlex
 import sys
 import weakref
 from pathlib import Path
@@ -451,3 +453,29 @@ def test_a_model_whose_data_is_missing(tmp_path):
         (line,) = result.stderr.splitlines()
         assert "the data of 'w' should be in w.data" in line
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_what_is_next_after_a_bad_verdict_is_a_command(model, tmp_path, to):
+    """For the original, with the flags of the comparison and the half type of the result; `tune` is one."""
+    np.savez(tmp_path / "thirds.npz", **{k: v / 3 for k, v in np.load(model.with_name("small.npz")).items()})
+    half, given = tmp_path / "h.onnx", ("--data", tmp_path / "thirds.npz", "--tolerance", "error=1e-6")
+    run(model, *FORCED, "--no-verify", "-o", half, "--to", to)
+    done = run("verify", model, half, *given, "--json", tmp_path / "v.json")
+    assert done.exit_code == 1
+    lines = done.output.splitlines()
+    first, second = (shlex.split(line[9:], comments=True) for line in lines[-2:])
+    assert lines[-2].startswith("next     amp-rewrite ")
+    more = ["--to", to] if to != "float16" else []
+    assert first[1] == str(model)
+    assert first[2] == "--keep-full"
+    assert second[1:] == ["tune", str(model), *map(str, given), *more]
+    for words in (first, second):
+        assert run(*words[1:], "-o", tmp_path / "again.onnx").exit_code in (0, 1)
+
+
+def test_a_node_has_one_figure_for_what_it_adds(model):
+    """What rounding adds to the outputs, and beside it how far off its own value is."""
+    done = run(model, *FORCED, *data(model, "small"), "--per-node")
+    assert re.search(r" adds [\d.e+-]+ to the outputs; its own error [\d.e+-]+$", done.output, re.MULTILINE)
+    assert "error 0.0e+00, adds" not in done.output

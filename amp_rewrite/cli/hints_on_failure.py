@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from amp_rewrite.cli import next_commands
 from amp_rewrite.cli.rewrite_job import RewriteJob
+from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.options import Level
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewrite_and_verify import Outcome
@@ -17,6 +19,18 @@ def hints(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
     yield from verdict_text.hints(verdict)
     if verdict.is_far and not any(tried.ok for tried in verdict.tried):
         yield _further(job, outcome, verdict)
+
+
+def of_comparison(verdict: Verdict, original: Path, half: Half | None) -> Iterator[str]:
+    """The same for a result of any tool, which `verify` compared: commands for the original."""
+    to = ("--to", half.name) if half not in (None, FLOAT16) else ()
+    for hint in verdict_text.hints(verdict):
+        yield next_commands.rewrite(original, hint, *to) if hint.startswith(_PIN) else hint
+    if verdict.is_far:
+        yield f"{next_commands.tune(original, None, *to)}   # searches for what to keep in float32"
+
+
+_PIN = "--keep-full"
 
 
 def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:

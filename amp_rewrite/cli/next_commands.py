@@ -49,7 +49,8 @@ def tune(model: Path, output: Path | None, *instead: str) -> str:
     context = click.get_current_context(silent=True)
     given = frozenset(param.name or "" for param in context.command.params) if context else frozenset[str]()
     forced = context is not None and context.params.get("level") == Level.UNSAFE_FORCE_ALL.value
-    names = given - NOT_TUNED - {word.lstrip("-") for word in instead} - ({"level"} if forced else set())
+    idle = {word.lstrip("-") for word in instead} | ({"level"} if forced else set())
+    names = given - NOT_TUNED - idle - ({"json_"} if "rewritten" in given else set())
     to = ("-o", as_argument(output)) if output is not None else ()
     words = (as_argument(model), *to, *_flags(names), *_calibrated(model), *instead)
     line = " ".join(("amp-rewrite tune", *words))
@@ -59,9 +60,15 @@ def tune(model: Path, output: Path | None, *instead: str) -> str:
 
 NOT_TUNED = frozenset(
     "model output out_dir in_place dry_run no_check no_certify observe no_metadata no_verify require_verify "
-    "verbose latency calibrate save_observed plan help".split()
+    "verbose latency calibrate save_observed plan help original rewritten accumulate".split()
 )
-"""Flags of the main job that `tune` lacks, or that are said in another way."""
+"""Flags of the main job and of `verify` that `tune` lacks, or that are said in another way."""
+
+
+def rewrite(model: Path, flags: str, *more: str) -> str:
+    """What makes another result with flags, under those of a comparison; `flags` are quoted."""
+    names = _FED | {"tolerance", "metric", "provider", "timeout", "io"}
+    return " ".join(("amp-rewrite", as_argument(model), flags, *_flags(names), *more))
 
 
 def _calibrated(model: Path) -> tuple[str, ...]:

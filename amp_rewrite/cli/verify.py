@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, metric_flags
+from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -22,6 +22,7 @@ from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.running import half_types
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -69,7 +70,9 @@ def verify(
     with shown_progress(), limit.running():
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io))
         verdict = comparing.with_blame(verdict, original, rewritten, data)
-    terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node)
+    terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
+    hints = hints_on_failure.of_comparison(verdict, original, half_types.half_of(rewritten))
+    terminal_rewrite.print_hints(Console(), hints)
     if verdict.does_not_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
         terminal_rewrite.print_hints(Console(), [mended])

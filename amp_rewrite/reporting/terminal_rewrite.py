@@ -95,12 +95,17 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
     if worst is None:
         return
     for error in blame.nodes[: SHOWN if per_node else 1]:
-        own = f"error {error.error:.1e}, adds {error.added:.1e}"
-        effect = "" if error.effect is None else f"adds {error.effect:.1e} to the outputs; its own "
-        console.print(f"  {_node(error)}: {effect}{own}")
+        console.print(f"  {_node(error)}: {_errors(error)}")
     if worst.non_finite:
         lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
         console.print(f"  {lost}: {_node(worst)}{_input_range(worst)}")
+
+
+def _errors(error: NodeError) -> str:
+    """What rounding there adds to the outputs, where that was measured; else what the node adds itself."""
+    if error.effect is None:
+        return f"error {error.error:.1e}, adds {error.added:.1e}"
+    return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"
 
 
 def _input_range(error: NodeError) -> str:
