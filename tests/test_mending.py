@@ -151,7 +151,7 @@ def test_names_in_flags_are_whole(path, monkeypatch):
     found = commands.run(path, *data)
     assert f"tried --keep-full {long}" in found.output
     missed = commands.run(path, "--no-verify", "--keep-full", long[:-1])
-    assert f"did you mean {long}?" in missed.output
+    assert long in missed.output.replace(f"--keep-full {long[:-1]} ", "")
 
 
 def test_the_page_says_what_was_tried(path):
