@@ -21,7 +21,11 @@ ROUNDS = 3
 NEARER = 0.9
 """The share of the error that pins must leave at most, for more of them to be tried."""
 
-_LEVELS = (Level.TREAT_INFER_AS_DENY, Level.TENSOR_CORES_ONLY)
+_LEVELS = {
+    Level.DEFAULT: (Level.TREAT_INFER_AS_DENY, Level.TENSOR_CORES_ONLY),
+    Level.UNSAFE_FORCE_ALL: (Level.DEFAULT,),
+}
+"""The levels that are tried after one."""
 
 
 def tried(failed: Verdict, options: Options, attempt: Attempt) -> tuple[Tried, ...]:
@@ -40,7 +44,7 @@ def tried(failed: Verdict, options: Options, attempt: Attempt) -> tuple[Tried, .
 
 def _attempts(failed: Verdict, options: Options, attempt: Attempt) -> Iterator[Tried]:
     yield from _with_pins(failed, options, attempt)
-    for level in _LEVELS if options.level is Level.DEFAULT else ():
+    for level in _LEVELS.get(options.level, ()):
         verdict = attempt(replace(options, level=level))
         if verdict is not None:
             yield Tried((), level.value, verdict.error, verdict.ok)

@@ -176,6 +176,8 @@ def test_tolerances_decide(model):
         (("verify", "{model}", "none.onnx"), "none.onnx: there is no such file"),
         (("verify", "{model}", "{model}", "--data", "none.npz"), "none.npz"),
         (("verify", "{model}", "{model}", "--tolerance", "l2=1"), "there is no tolerance l2"),
+        (("{model}", "--tolerance", "1e-4"), "write NAME=BOUND, as in error=1e-4"),
+        (("{model}", "--tolerance", "error:1e-4"), "write NAME=BOUND, as in error=1e-4"),
         (("verify", "{model}", "{model}", "--dim", "batch"), "--dim batch is not NAME=SIZE"),
     ],
 )

@@ -78,11 +78,15 @@ def test_the_order_of_what_is_tried(failed, answers, tried):
 
 
 def test_what_the_user_asked_for_stays():
-    """Pins are added to the user's, and a level that was chosen is not left."""
+    """Pins are added to the user's, and no level that was chosen is left but the one that forces all."""
     seen = []
     options = Options(pins=Pins(keep_full="k", force_half="f"), level=Level.UNSAFE_FORCE_ALL)
     mending.tried(verdict(0.1, "a"), options, seen.append)
-    assert [(o.pins, o.level) for o in seen] == [(Pins(("k", "a"), "f"), Level.UNSAFE_FORCE_ALL)]
+    with_pins, without = (Pins(("k", "a"), "f"), Level.UNSAFE_FORCE_ALL), (Pins("k", "f"), Level.DEFAULT)
+    assert [(o.pins, o.level) for o in seen] == [with_pins, without]
+    seen.clear()
+    mending.tried(verdict(0.1), Options(level=Level.TENSOR_CORES_ONLY), seen.append)
+    assert seen == []
 
 
 def test_time_is_limited(monkeypatch):
@@ -134,6 +138,20 @@ def test_the_flags_that_are_printed_mend_it(path):
     again = commands.run(path, *given, *flags.split())
     assert again.exit_code == 0, again.output
     assert result.read_bytes() != before
+
+
+def test_names_in_flags_are_whole(path, monkeypatch):
+    """They are to be pasted, however long they are: those tried in vain, and those meant."""
+    monkeypatch.setattr(mending, "ROUNDS", 1)
+    long = "a/" * 60 + "last"
+    model = onnx.load(path)
+    model.graph.node[1].name = long
+    onnx.save(model, path)
+    data = ("--data", path.with_name("ones.npz"), "--observe", "never", "--tolerance", "error=1e-9")
+    found = commands.run(path, *data)
+    assert f"tried --keep-full {long}" in found.output
+    missed = commands.run(path, "--no-verify", "--keep-full", long[:-1])
+    assert f"did you mean {long}?" in missed.output
 
 
 def test_the_page_says_what_was_tried(path):

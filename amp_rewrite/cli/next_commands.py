@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.help_sections import SECTIONS
+from amp_rewrite.policy.options import ExternalData, Level
 
 _DECIDING = frozenset(
     name
@@ -40,6 +41,54 @@ def explain(model: Path, result: Path, *, carried: bool, observed: bool) -> str:
     return " ".join(("amp-rewrite", as_argument(model), *flags, *again, "&& amp-rewrite explain", plan))
 
 
+def tune(model: Path, output: Path | None, *instead: str) -> str:
+    """What searches for a plan for the same job: with its flags, and `instead` of their like.
+
+    What --calibrate saw is saved for it.
+    """
+    context = click.get_current_context(silent=True)
+    given = frozenset(param.name or "" for param in context.command.params) if context else frozenset[str]()
+    forced = context is not None and context.params.get("level") == Level.UNSAFE_FORCE_ALL.value
+    names = given - NOT_TUNED - {word.lstrip("-") for word in instead} - ({"level"} if forced else set())
+    to = ("-o", as_argument(output)) if output is not None else ()
+    words = (as_argument(model), *to, *_flags(names), *_calibrated(model), *instead)
+    line = " ".join(("amp-rewrite tune", *words))
+    first = _calibration(model)
+    return f"{first} && {line}" if first else line
+
+
+NOT_TUNED = frozenset(
+    "model output out_dir in_place dry_run no_check no_certify observe no_metadata no_verify require_verify "
+    "verbose latency calibrate save_observed plan help".split()
+)
+"""Flags of the main job that `tune` lacks, or that are said in another way."""
+
+
+def _calibrated(model: Path) -> tuple[str, ...]:
+    """The flag for what --calibrate saw."""
+    written = _flags(("calibrate", "save_observed"))
+    if "--calibrate" not in written:
+        return ()
+    return ("--observed", written[written.index("--save-observed") + 1] if _saves(written) else _seen(model))
+
+
+def _calibration(model: Path) -> str:
+    """What saves that, where the command did not."""
+    written = _flags(("calibrate", "save_observed", "observed", "executor", "custom_ops"))
+    if "--calibrate" not in written or _saves(written):
+        return ""
+    words = ("amp-rewrite", as_argument(model), *written, "--save-observed", _seen(model), "--dry-run")
+    return " ".join(words)
+
+
+def _saves(written: Iterable[str]) -> bool:
+    return "--save-observed" in written
+
+
+def _seen(model: Path) -> str:
+    return as_argument(model.with_suffix(".observed.json"))
+
+
 def _flags(names: Iterable[str]) -> list[str]:
     """The flags of these names that were written on the command line, quoted for a shell."""
     context = click.get_current_context(silent=True)
@@ -61,4 +110,10 @@ def _words(param: click.Parameter, value: Any) -> Iterator[str]:
         return
     for each in value if param.multiple else (value,):
         yield flag
-        yield str(each)
+        yield _text(each)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, ExternalData):
+        return str(value)
+    return value.beside.value if value.largest is None else f"{value.largest / 1000:.12g}kB"

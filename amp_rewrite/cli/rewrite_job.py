@@ -32,7 +32,7 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import loading, output_paths, writing
 from amp_rewrite.pipeline import Result
-from amp_rewrite.policy.options import ExternalData, Options
+from amp_rewrite.policy.options import ExternalData, Level, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.html_report import Evidence
@@ -98,7 +98,8 @@ class RewriteJob:
             """Compared even where nothing changed."""
             tell(self.progress, "try")
             job = replace(self, options=options, output=output, required=True, progress=None, judged=[])
-            return replace(job, on_plan=lambda _: None)._done(policy)
+            freed = self.options.level is Level.UNSAFE_FORCE_ALL is not options.level
+            return replace(job, on_plan=lambda _: None)._done(ObservePolicy.ON_FAILURE if freed else policy)
 
         may_try = self.replay is None and outcome.tuned is None
         return tried_flags.with_tried(outcome, self.options, again if may_try else None)

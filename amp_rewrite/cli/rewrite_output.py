@@ -8,8 +8,8 @@ from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes, metric_flags, next_commands
-from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
+from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands
+from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
@@ -25,6 +25,7 @@ from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running import half_types
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning import outcome_text
+from amp_rewrite.tuning.found import Prefer
 from amp_rewrite.tuning.tuned import Tuned
 
 
@@ -53,11 +54,9 @@ def print_result(
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     _print_files(console, (json_, *beside))
-    if not (isinstance(verdict, Verdict) and reason):  # a bad verdict has its own hints
-        terminal_rewrite.print_hints(console, _hints(job, outcome.result))
-    elif outcome.is_far and outcome.tuned and not outcome.tuned.is_below_noise:
-        longer = f"amp-rewrite tune {as_argument(job.model)} --budget 10m   # a longer search"
-        terminal_rewrite.print_hints(console, [longer])
+    bad = isinstance(verdict, Verdict) and bool(reason)
+    loud = Console(stderr=True) if bad and console.quiet else console
+    terminal_rewrite.print_hints(loud, _hints(job, outcome, bad=bad))
     metric_flags.refuse_failed(verdict)
     passed = verdict.ok if isinstance(verdict, Verdict) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
@@ -107,7 +106,8 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
     if isinstance(verdict, AmpRewriteError):
         loud.print(f"not compared with the original: {in_flags(verdict)}")
     elif verdict is not None:
-        terminal_rewrite.print_verdict(console if verdict.ok else loud, verdict, per_node=per_node)
+        shown = console if verdict.ok else loud
+        terminal_rewrite.print_verdict(shown, verdict, per_node=per_node, hinted=False)
 
 
 def print_plan(
@@ -136,8 +136,21 @@ def print_plan(
     _print_files(console, (json_, *beside))
 
 
-def _hints(job: RewriteJob, result: Result[Any]) -> Iterator[str]:
-    """Commands to run next."""
+def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
+    """Commands and flags to run next."""
+    if bad:
+        assert isinstance(outcome.verification, Verdict), "what is bad was compared"
+        yield from hints_on_failure.hints(job, outcome, outcome.verification)
+    elif outcome.tuned is not None and outcome.tuned.is_float32:
+        if job.tuning.prefer is Prefer.TIME:
+            line = next_commands.tune(job.model, job.output, "--prefer", Prefer.FLOPS.value)
+            yield f"{line}   # as much in half as the error allows, whatever the time"
+    else:
+        yield from _why(job, outcome.result)
+
+
+def _why(job: RewriteJob, result: Result[Any]) -> Iterator[str]:
+    """The command that says why nodes stay float32, where any do."""
     report = result.report
     if report.nodes.full or report.nodes.mixed:
         observed = bool(report.observed or report.faint or report.sensitive)

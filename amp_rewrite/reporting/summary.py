@@ -16,10 +16,11 @@ from amp_rewrite.rewriting.report import Report
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """One line of a summary: its label and its text."""
+    """One line of a summary: its label and its text; one that has names to be copied `is_whole`."""
 
     name: str
     text: str
+    is_whole: bool = False
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:
@@ -103,7 +104,7 @@ def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:
         if matched.nodes:
             yield SummaryLine("matched", f"{flag}: {plural(matched.nodes, 'node')}")
         else:
-            yield SummaryLine("warning", f"{flag} matches no node{near}")
+            yield SummaryLine("warning", f"{flag} matches no node{near}", is_whole=True)
 
 
 def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:

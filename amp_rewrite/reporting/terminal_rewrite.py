@@ -27,7 +27,10 @@ def print_summary(console: Console, report: Report, title: str) -> None:
 def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
     """Prints summary lines, the labels in a column of their own."""
     for line in shown:
-        console.print(Styled(f"{line.name:<9}", "dim"), line.text)
+        if line.is_whole:
+            console.whole(f"{line.name:<9}{line.text}")
+        else:
+            console.print(Styled(f"{line.name:<9}", "dim"), line.text)
 
 
 def print_hints(console: Console, found: Iterable[str]) -> None:
@@ -56,9 +59,9 @@ SHOWN = 5
 """How many of the nodes that add most error are listed."""
 
 
-def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False) -> None:
+def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False, hinted: bool = True) -> None:
     """Prints the metrics and the verdict of every output, the faults, the node to look at, what was
-    tried in vain, and hints."""
+    tried in vain, and if `hinted` hints."""
     console.print(describe(verdict))
     name, *rest = COLUMNS
     if verdict.outputs:
@@ -72,8 +75,8 @@ def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False)
     if verdict.blame is not None:
         _print_blame(console, verdict.blame, per_node=per_node)
     for text in in_vain(verdict):
-        console.print(f"  {text}")
-    print_hints(console, hints(verdict))
+        console.whole(f"  {text}")
+    print_hints(console, hints(verdict) if hinted else ())
 
 
 def _style(output: Output) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -115,7 +116,7 @@ def parse_tolerances(texts: tuple[str, ...], others: Sequence[Metric] = ()) -> T
 def _parse(text: str, names: Sequence[str]) -> tuple[str, Any]:
     name, _, bound = text.partition("=")
     if name not in NAMES:
-        raise OptionError(f"there is no tolerance {name}", remedy=f"choose one of {', '.join(names)}")
+        raise OptionError(f"there is no tolerance {name}", remedy=_remedy(text, names))
     if bound == "none":
         return name, None
     try:
@@ -127,6 +128,15 @@ def _parse(text: str, names: Sequence[str]) -> tuple[str, Any]:
     if not low <= number <= high:
         raise OptionError(f"the tolerance {text} is out of range", remedy=f"give {name} {low:g} to {high:g}")
     return name, number
+
+
+def _remedy(text: str, names: Sequence[str]) -> str:
+    number = re.split("[=:]", text)[-1]
+    example = f"error={number}" if _NUMBER.fullmatch(number) else "error=0.001"
+    return f"write NAME=BOUND, as in {example}, with one of the names {', '.join(names)}"
+
+
+_NUMBER = re.compile(r"[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def violations(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:
