@@ -9,7 +9,7 @@ from typing import Any
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands
-from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
