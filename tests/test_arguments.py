@@ -432,7 +432,5 @@ class TestRunning:
         """Its attribute `model` is what is wanted, in every function that takes a model."""
         program = ONNXProgram()
         for call in (amp_rewrite.rewrite, amp_rewrite.analyze, amp_rewrite.emulate, amp_rewrite.restore):
-            assert "ONNXProgram is not a model; give its `model`, as in program.model" in refusal(
-                call, program
-            )
-        assert "give its `model`" in refusal(amp_rewrite.verify, program, MODEL, demo.feeds())
+            assert "ONNXProgram is not a model; give the model in it: program.model" in refusal(call, program)
+        assert "give the model in it" in refusal(amp_rewrite.verify, program, MODEL, demo.feeds())

@@ -313,8 +313,9 @@ def test_the_demo_compares_and_says_so(tmp_path):
     result = run("demo", "-o", tmp_path / "demo")
     assert result.exit_code == 0
     assert "half emulated" in result.output
-    *_, verdict, hint = result.output.splitlines()
+    *_, verdict, other, hint = result.output.splitlines()
     assert verdict.rstrip().endswith("PASS")
+    assert "images in" in other
     assert hint.startswith("next     amp-rewrite explain ")
     assert sorted(p.name for p in (tmp_path / "demo").iterdir()) == ["demo.onnx", "demo_fp16.onnx"]
 
@@ -325,7 +326,7 @@ def test_the_demo_without_onnxruntime(tmp_path, monkeypatch):
     def missing(*_, **__):
         raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model")
 
-    monkeypatch.setattr("amp_rewrite.running.verification.verify", missing)
+    monkeypatch.setattr("amp_rewrite.running.verification.verify_trials", missing)
     result = run("demo", "-o", tmp_path / "demo")
     assert result.exit_code == 0
     assert "in float16" in result.output

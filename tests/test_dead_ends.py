@@ -1,13 +1,17 @@
 """Where a newcomer came to a dead end: the line now says what to do."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
 
+import amp_rewrite
 from amp_rewrite import demo
+from amp_rewrite.reporting import verdict_text
+from amp_rewrite.running.verdict import NotJudged
 from tests import text
 from tests.commands import failure, run
 
@@ -116,3 +120,39 @@ def test_inputs_beside_one_of_several_models_are_its_data(tmp_path, monkeypatch)
     assert done.count("synthetic sample (seed 0") == 1
     assert run("a.onnx", "b.onnx", "--out-dir", "half", "--seed", "3").stdout.count("(seed 3") == 2
     assert TensorProto.FLOAT16 in {each.data_type for each in onnx.load("half/a.onnx").graph.initializer}
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_model_that_is_half_already_is_said_to_be():
+    """Where nothing changed; one that has no half and stays float32 is not."""
+    assert run("m.onnx", "-o", "half.onnx", "--no-verify").exit_code == 0
+    said = "the model has float16 already (amp-rewrite coverage again.onnx counts it)"
+    assert said in run("half.onnx", "-o", "again.onnx").stdout
+    assert "already" not in run("m.onnx", "-o", "full.onnx", "--deny", "MatMul").stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "PASS: verified against the original"),
+        ({"signature": ("an output is gone",)}, "FAIL: not compared with the original"),
+        ({"unproven": ("nothing is finite",)}, "FAIL: the comparison proves nothing"),
+        ({"outputs": 0.1}, "FAIL: too far from the original"),
+    ],
+    ids=["close", "signature", "unproven", "far"],
+)
+def test_the_page_says_what_failed(changes, said):
+    """A model that was compared, and is too far off, was not left unverified."""
+    verdict = amp_rewrite.verify(demo.network(), demo.network(), demo.feeds(), device="cpu")
+    far = amp_rewrite.verify(demo.network(), demo.network(seed=1), demo.feeds(), device="cpu")
+    changes = {"outputs": far.outputs} if "outputs" in changes else changes
+    assert verdict_text.in_short(replace(verdict, **changes)) == said
+
+
+@pytest.mark.parametrize(("ok", "said"), [(True, "not judged"), (False, "--data FILE.npz compares")])
+def test_a_range_of_images_that_would_fail_is_no_riddle(ok, said):
+    """What was not judged, and would have failed, says how to have one's own images judged."""
+    verdict = amp_rewrite.verify(demo.network(), demo.network(), demo.feeds(), device="cpu")
+    (note,) = verdict_text.notes(replace(verdict, not_judged=(NotJudged("0..1", 0.1, None, ok),)))
+    assert said in note
+    assert ("--data" in note) is not ok

@@ -96,7 +96,7 @@ def test_the_report_warns():
     report = rewrite(text.model(SMALL)).report
     assert report.changed
     (warning,) = report.warnings
-    told = "predicted 0.33 times float32 on h200 at 4x4: 2 Casts are launches"
+    told = "predicted speed 0.33x float32 on h200 at 4x4: 2 Casts are launches"
     assert warning == f"{told}; `Options.gate` leaves such a model as it is"
     assert rewrite(text.model(LARGE)).report.warnings == ()
 
@@ -174,8 +174,8 @@ def test_the_summary_predicts(path, tmp_path):
     """The terminal and the JSON have the prediction, in words that say what it is."""
     done = run(path, "--device", "a100", "--no-verify", "--json", tmp_path / "r.json")
     assert done.exit_code == 0
-    line = next(line for line in done.output.splitlines() if line.startswith("time"))
-    assert "times float32 and 1.00 times everything in float16 on a100 at 4x4" in line
+    line = next(line for line in done.output.splitlines() if line.startswith("speed"))
+    assert "x float32 and 1.00x everything in float16 on a100 at 4x4" in line
     assert line.endswith("3 launches, 2 of them Casts (predicted, not measured)")
     assert "--gate leaves such a model as it is" in done.output
     found = json.loads((tmp_path / "r.json").read_text())["prediction"]

@@ -9,7 +9,7 @@ from typing import Any
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands
-from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
@@ -22,6 +22,7 @@ from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
+from amp_rewrite.running import half_types
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning import outcome_text
 from amp_rewrite.tuning.found import Prefer
@@ -49,7 +50,7 @@ def print_result(
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
     terminal_rewrite.print_lines(console, outcome_text.lines(outcome.tuned, report))
     if reason == NOTHING_CHANGED:
-        console.print(_nothing_changed(report, outcome.tuned))
+        console.print(_nothing_changed(report, outcome.tuned), _already_half(Path(outcome.result.model)))
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     _print_files(console, (json_, *beside))
@@ -73,6 +74,13 @@ def _nothing_changed(report: Report, tuned: Tuned | None) -> str:
     if report.gated:
         return f"nothing changed: the result is the original, as --gate asks where {report.half} does not pay"
     return f"nothing changed: no node became {report.half}, and the result computes what it did"
+
+
+def _already_half(model: Path) -> str:
+    """That a model has half of its own, where it has; empty elsewhere."""
+    found = half_types.half_of(model)
+    counted = f"amp-rewrite coverage {as_argument(model)} counts it"
+    return f"; the model has {found.name} already ({counted})" if found is not None else ""
 
 
 def _told(advice: Advice, placed: Comparison | None, seen: Observed | None) -> dict[str, object]:

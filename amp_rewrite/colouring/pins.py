@@ -106,12 +106,16 @@ def _instead(pattern: str, names: Sequence[str]) -> str:
     """What to say in place of a pattern that matches no name."""
     part = pattern.replace(".*", "").strip("*")
     inside = [name for name in names if part and part.lower() in name.lower()]
-    if inside:
+    if inside and not difflib.get_close_matches(pattern, names, n=1, cutoff=_A_SLIP):
         found = re.search(re.escape(part), inside[0], re.IGNORECASE)
         shown = f".*{re.escape(found[0]) if found else part}.*"
         return f"a regular expression matches a whole name: {shown} matches {', '.join(inside[:3])}"
     near = difflib.get_close_matches(pattern, names, n=3)
     return f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`"
+
+
+_A_SLIP = 0.9
+"""How alike a pattern and a name are (difflib's ratio) that the one is a slip for the other."""
 
 
 def _claims(graph: UnitGraph, nested: Around, pattern: str, field: str) -> _Claims:

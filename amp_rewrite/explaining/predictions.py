@@ -9,10 +9,8 @@ PREDICTED = "predicted, not measured"
 
 
 def summary(found: Prediction) -> str:
-    """The times of a result against float32 and against everything in half, with its launches and Casts."""
-    speeds = (
-        f"{found.speedup:.2f} times float32 and {found.of_everything:.2f} times everything in {found.half}"
-    )
+    """The speed of a result against float32 and against everything in half, with its launches and Casts."""
+    speeds = f"{found.speedup:.2f}x float32 and {found.of_everything:.2f}x everything in {found.half}"
     launches = f"{found.result.launches:,} launches, {found.result.casts:,} of them Casts"
     return f"{speeds} on {found.device}{_at(found)}, {launches} ({PREDICTED})"
 
@@ -24,7 +22,7 @@ def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
     remedy = _GATED if gated else _REMEDY
     if not found.fast_half:
         return (f"{found.device} is no faster in {found.half} than in float32; {remedy}",)
-    speed = f"predicted {found.speedup:.2f} times float32 on {found.device}{_at(found)}"
+    speed = f"predicted speed {found.speedup:.2f}x float32 on {found.device}{_at(found)}"
     return (f"{speed}{_why(found)}; {remedy}",)
 
 

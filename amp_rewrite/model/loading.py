@@ -70,7 +70,7 @@ def load(source: ModelSource) -> Loaded:
 def what_to_give(source: object) -> str:
     """The remedy for what is no model: of PyTorch's ONNXProgram, the model in it."""
     if type(source).__name__ == "ONNXProgram":
-        return "give its `model`, as in program.model"
+        return "give the model in it: program.model"
     return "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
 
 

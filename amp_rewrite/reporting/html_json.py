@@ -83,6 +83,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
     if verdict is None:
         return {
             "ok": None,
+            "said": "not compared with the original",
             "how": evidence.unverified or "Nothing was run.",
             "rows": [],
             "faults": [],
@@ -90,6 +91,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
         }
     return {
         "ok": verdict.ok,
+        "said": verdict_text.in_short(verdict),
         "how": verdict_text.describe(verdict),
         "columns": verdict_text.COLUMNS,
         "rows": list(map(_plain_output, verdict.outputs)),

@@ -81,9 +81,9 @@ def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
 
 
 def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:
-    """The predicted times, where there are any."""
+    """The predicted speed, where there is any."""
     if found is not None:
-        yield SummaryLine("time", predictions.summary(found))
+        yield SummaryLine("speed", predictions.summary(found))
 
 
 def observed_lines(seen: Observed | None) -> Iterator[SummaryLine]:

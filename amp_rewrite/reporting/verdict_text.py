@@ -21,6 +21,15 @@ def describe(verdict: Verdict) -> str:
     return f"compared with the original on {_samples(verdict)}; {verdict.how}"
 
 
+def in_short(verdict: Verdict) -> str:
+    """The verdict in a few words."""
+    if verdict.ok:
+        return "PASS: verified against the original"
+    if verdict.signature:
+        return "FAIL: not compared with the original"
+    return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"
+
+
 def _samples(verdict: Verdict) -> str:
     inputs = verdict.inputs
     if inputs.is_synthetic:
@@ -69,7 +78,8 @@ _SHOWN_SAMPLES = 10
 
 def _not_judged(other: NotJudged) -> str:
     noise = f", noise {other.noise:.1e}" if other.noise is not None else ""
-    return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged"
+    yours = "" if other.ok else ", which would fail: --data FILE.npz compares on images of yours"
+    return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged{yours}"
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:

@@ -8,18 +8,14 @@
   data.stepChip = (index) => Step.chip(data, index);
   data.boxes.forEach((box) => Object.assign(box, { kinds: kindsOf(box) }));
 
-  function verdictOn(ok) {
-    if (ok === null) return ["not compared with the original", "none"];
-    return ok ? ["PASS: verified against the original", "good"] : ["FAIL: not verified against the original", "bad"];
-  }
+  const stateOf = (ok) => (ok === null ? "none" : ok ? "good" : "bad");
 
   const file = data.title.split(/[\\/]/).pop();
   document.title = `${file} · amp-rewrite`;
   byId("title").append(Dom.name(file));
   byId("path").append(Dom.name(data.title));
-  const [verdict, state] = verdictOn(data.verification.ok);
-  byId("verdict").textContent = verdict;
-  byId("verdict").className = `verdict ${state}`;
+  byId("verdict").textContent = data.verification.said;
+  byId("verdict").className = `verdict ${stateOf(data.verification.ok)}`;
   const executed = Execution.graphOf(data);
   const hasRanges = data.reasons.some(({ range }) => range);
   const [goPlanned, goExecuted] = [data, executed].map((graph) => (index) => {
