@@ -10,6 +10,7 @@ from dataclasses import replace
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs import prices
+from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.flops import flop_count
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -41,7 +42,7 @@ class Search:
         self._analysis, self._sites, self._session, self._bound = analysis, sites, session, bound
         self._prices = prices.measure(analysis.graph, analysis.options)
         self._choice = Choice(self._prices, analysis.painting, sites, _worth(analysis, prefer))
-        self._may_be_slower = _may_be_slower(analysis.options, prefer)
+        self._may_be_slower = _may_be_slower(analysis.options, prefer, self._predicted(analysis.painting))
         self.noise, self.errors = session.squared(()), [0.0] * len(sites)
         self.walked: list[Point] = []
         self._met: list[Found] = []
@@ -152,15 +153,19 @@ class Search:
     def _measured(self, kept: Collection[int], painting: Painting) -> Found:
         rounded = self._rounded(painting)
         squared = self._session.squared(rounded)
-        halves = [painting.is_half(unit) for unit in range(len(painting.paints))]
+        halves = _halves(painting)
         seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
-        predicted = self._prices.predict(halves)
+        predicted = self._predicted(painting)
         point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound, predicted.speedup)
         self.walked += [point] if point not in self.walked else []
         cost, refused = self._choice.cost(halves, seconds), predicted.is_slower and not self._may_be_slower
         return Found(
             painting, tuple(sorted(kept)), tuple(rounded), squared, seconds, predicted, refused, cost
         )
+
+    def _predicted(self, painting: Painting) -> Prediction:
+        """At the sizes that the model has."""
+        return self._prices.predict(_halves(painting))
 
     def _painted(self, kept: Collection[int]) -> Painting:
         """How the model is coloured with these units in float32."""
@@ -207,9 +212,16 @@ _HOPE = 2.0
 """Parts that are thought to add more than so many times what is left are not tried whole."""
 
 
-def _may_be_slower(options: Options, prefer: Prefer) -> bool:
-    """Whether what was asked for may be predicted no faster than float32: arithmetic in half, or a pin."""
-    return not options.gate and (prefer is Prefer.FLOPS or bool(options.pins.force_half))
+def _halves(painting: Painting) -> list[bool]:
+    return [painting.is_half(unit) for unit in range(len(painting.paints))]
+
+
+def _may_be_slower(options: Options, prefer: Prefer, default: Prediction) -> bool:
+    """Whether a plan may be predicted no faster than float32: where half arithmetic or a pin was asked for,
+    or half does not pay by default either, as in models of small tensors.
+    """
+    asked = prefer is Prefer.FLOPS or bool(options.pins.force_half)
+    return not options.gate and (asked or default.is_slower)
 
 
 def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:

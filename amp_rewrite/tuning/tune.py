@@ -64,7 +64,7 @@ def tune(
     `verify` with these bounds and metrics on all samples; `max_error` is short for Tolerances(error=...).
     Where the default plan does not pass, float32 is a plan too: what the search finds instead is never
     predicted slower, at the sizes that the model has, unless `prefer` or a pin (`Pins.force_half`) asks for
-    it. Then nothing is half, with the rule `gate`.
+    it, or the default plan is slower as well. Then nothing is half, with the rule `gate`.
 
     The search emulates half on the CPU, for the first MOST_SAMPLES samples; all are kept in memory. `budget`
     are the seconds after which the best plan that was found is returned: never one that is worse than the
