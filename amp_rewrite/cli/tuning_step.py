@@ -18,7 +18,7 @@ from amp_rewrite.tuning.found import Prefer, Watch
 from amp_rewrite.tuning.tune import tune
 from amp_rewrite.tuning.tuned import Tuned
 
-REPAIR = 6.0
+REPAIR = 20.0
 """The seconds for which the main job tunes where its comparison fails."""
 SLOW_REPAIR = 60.0
 """The same for a target that adds up in half, of which a run takes about ten times as long."""
