@@ -23,7 +23,7 @@ from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.restoring.restore import Restored
 from amp_rewrite.restoring.restore import restore as restored
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.verdict import DOES_NOT_RUN, Verdict
+from amp_rewrite.running.verdict import Verdict
 
 
 @click.command(cls=WritingCommand)
@@ -90,15 +90,10 @@ def _compared(
     try:
         with limit.running():
             verdict = comparing.verdict(Path(found.model), model, data, borders)
-            return (
-                ModelError(f"{model} does not run ({_cause(verdict)})") if verdict.does_not_run else verdict
-            )
+            failed = verdict.failed_run
+            return ModelError(f"{model} does not run ({failed})") if failed else verdict
     except AmpRewriteError as error:
         return error
-
-
-def _cause(verdict: Verdict) -> str:
-    return "; ".join(verdict.signature).removeprefix(f"{DOES_NOT_RUN}: ")
 
 
 def _print(console: Console, found: Restored, model: Path) -> None:

@@ -73,7 +73,7 @@ def verify(
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
     hints = hints_on_failure.of_comparison(verdict, original, half_types.half_of(rewritten))
     terminal_rewrite.print_hints(Console(), hints)
-    if verdict.does_not_run:
+    if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
         terminal_rewrite.print_hints(Console(), [mended])
     if json_ is not None:

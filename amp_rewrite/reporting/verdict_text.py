@@ -16,7 +16,7 @@ COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosin
 def describe(verdict: Verdict) -> str:
     """On which inputs and where the two models were compared."""
     if verdict.signature and not verdict.samples:
-        why = "it does not run" if verdict.does_not_run else "names, types or shapes differ"
+        why = "it does not run" if verdict.failed_run else "names, types or shapes differ"
         return f"not compared with the original: {why}"
     return f"compared with the original on {_samples(verdict)}; {verdict.how}"
 

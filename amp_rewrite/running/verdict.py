@@ -13,9 +13,6 @@ from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.own_metrics import Measured
 from amp_rewrite.running.sessions import Device
 
-DOES_NOT_RUN = "the rewritten model does not run"
-"""How a fault of a signature begins that is no difference."""
-
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -70,9 +67,10 @@ class Verdict:
     """Whether a rewritten model computes the same outputs as the original.
 
     `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the
-    error that keeps the rewritten model from running. `how` is where the two ran, `samples` the number of
-    samples, `inputs` their source; `blame` is None unless requested. `warnings` are about outputs that
-    declare a wrong shape in both models; these are compared all the same. `metrics` are those of the user's
+    error that keeps the rewritten model from running, which is `failed_run` too, else empty. `how` is where
+    the two ran, `samples` the number of samples, `inputs` their source; `blame` is None unless requested.
+    `warnings` are about outputs that declare a wrong shape in both models; these are compared all the same.
+    `metrics` are those of the user's
     own. `witness` is where the rewritten model ran: on the CPU half is emulated. `not_judged` are comparisons
     on images of other ranges, on which float32 is less exact itself. `tried` are options that might have
     mended a failed comparison, in the order in which they were tried.
@@ -107,6 +105,7 @@ class Verdict:
     not_judged: tuple[NotJudged, ...] = ()
     tried: tuple[Tried, ...] = ()
     witness: Device = Device.CPU
+    failed_run: str = ""
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
@@ -122,11 +121,6 @@ class Verdict:
         violated = (f"{output.name}: {bound}" for output in self.outputs for bound in output.broken)
         own = (metric.fault for metric in self.metrics if metric.fault)
         return (*self.signature, *violated, *own, *self.unproven)
-
-    @property
-    def does_not_run(self) -> bool:
-        """Whether an error keeps the rewritten model from running."""
-        return any(fault.startswith(DOES_NOT_RUN) for fault in self.signature)
 
     @property
     def ok(self) -> bool:

@@ -35,7 +35,7 @@ from amp_rewrite.running.own_metrics import Metric, MetricFunction
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Runnable
 from amp_rewrite.running.tolerances import Tolerances
-from amp_rewrite.running.verdict import DOES_NOT_RUN, Verdict
+from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.witness_sessions import WitnessSession
 
 
@@ -132,7 +132,8 @@ def verify_trials(
             pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)
             return blank if differences else judging.judge(blank, pair, trials)
     except RewrittenRunError as error:
-        return replace(blank, signature=(f"{DOES_NOT_RUN}: {error}",))
+        cause = str(error)
+        return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
 
 
 def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:
