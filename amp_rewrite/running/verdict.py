@@ -70,10 +70,9 @@ class Verdict:
     error that keeps the rewritten model from running, which is `failed_run` too, else empty. `how` is where
     the two ran, `samples` the number of samples, `inputs` their source; `blame` is None unless requested.
     `warnings` are about outputs that declare a wrong shape in both models; these are compared all the same.
-    `metrics` are those of the user's
-    own. `witness` is where the rewritten model ran: on the CPU half is emulated. `not_judged` are comparisons
-    on images of other ranges, on which float32 is less exact itself. `tried` are options that might have
-    mended a failed comparison, in the order in which they were tried.
+    `metrics` are those of the user's own. `witness` is where the rewritten model ran: on the CPU half is
+    emulated. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
+    `tried` are options that might have mended a failed comparison, in the order in which they were tried.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
