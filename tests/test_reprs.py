@@ -1,5 +1,6 @@
 """What a notebook shows of a result, an analysis and a verdict: a line."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,13 @@ def test_a_result_and_an_analysis_are_a_line(result, tmp_path):
     assert repr(warned) == f"Result(ModelProto: {COUNTS}; not valid: bad; slow\\n)"
     (tmp_path / "m.onnx").write_bytes(network().SerializeToString())
     assert f"Result({tmp_path / 'm_fp16.onnx'}: " in repr(amp_rewrite.rewrite(tmp_path / "m.onnx"))
+
+
+def test_lists_are_a_line():
+    """The name, and counts; options, which hold lists, are short as well."""
+    lists = amp_rewrite.load_lists("default").override("deny", "Conv")
+    assert re.fullmatch(r"OpLists\(default: \d{3} operators, 1 moved\)", repr(lists))
+    assert " at 0x" not in repr(amp_rewrite.Options(lists=lists))
 
 
 def test_a_verdict_is_a_line(result):

@@ -33,7 +33,7 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OpLists:
     """One entry per operator. What is not in here is on no list.
 
@@ -53,6 +53,10 @@ class OpLists:
     entries: Mapping[Operator, Entry]
     files: tuple[Path, ...] = ()
     moved: Mapping[Operator, Entry | None] = dataclasses.field(default_factory=dict[Operator, "Entry | None"])
+
+    def __repr__(self) -> str:
+        """A line: the name, how many operators are listed, and how many of them were moved."""
+        return f"OpLists({self.name}: {len(self.entries)} operators, {len(self.moved)} moved)"
 
     def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
         entries, moved = dict(self.entries), dict(self.moved)  # the views of them cannot be pickled

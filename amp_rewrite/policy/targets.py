@@ -35,9 +35,9 @@ class Target:
 
     name: str
     table: str | None = None
-    together: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=_no_variables)
+    together: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=_no_variables, repr=False)
     has_faults: bool = False
-    refusals: Mapping[str, Refused] = field(default_factory=_no_refusals)
+    refusals: Mapping[str, Refused] = field(default_factory=_no_refusals, repr=False)
     accumulate: Accumulation = Accumulation.FLOAT
     longest_sum: int | None = None
 
