@@ -132,7 +132,7 @@ def test_a_gated_node_says_why():
     told = "stays float32: the gate: float16 is predicted to be 0.333 times as fast as float32 on h200"
     assert first_step(analysis.decisions(), 0).reason == told
     (cause,) = analysis.causes()
-    assert cause.suggestion.why == "leave out --gate"
+    assert cause.suggestion.why == "leave out --gate, or tune with --prefer flops"
 
 
 def test_a_saved_plan_has_decided(tmp_path):

@@ -83,7 +83,10 @@ def _without_trying(cause: RootCause) -> str:
     return "nothing to gain: it goes with what is beside it" if root.entry.kind is Kind.CLEAR else ""
 
 
-_PREDICTED = {Rule.PRUNE: "nothing to gain, as predicted", Rule.GATE: "leave out --gate"}
+_PREDICTED = {
+    Rule.PRUNE: "nothing to gain, as predicted",
+    Rule.GATE: "leave out --gate, or tune with --prefer flops",
+}
 _BY_USER = frozenset((Authority.PIN, Authority.OVERRIDE))
 
 
