@@ -117,15 +117,9 @@ demo (float[batch,3,32,32] image) => (float[batch,10] probabilities)
 # The last word of a name selects the distribution of its values.
 WEIGHT_SHAPES: dict[str, tuple[int, ...]] = {
     "conv1_weight": (16, 3, 3, 3),
-    "norm1_scale": (16,),
-    "norm1_bias": (16,),
-    "norm1_mean": (16,),
-    "norm1_variance": (16,),
+    **dict.fromkeys(("norm1_scale", "norm1_bias", "norm1_mean", "norm1_variance"), (16,)),
     "conv2_weight": (16, 16, 3, 3),
-    "norm2_scale": (16,),
-    "norm2_bias": (16,),
-    "norm2_mean": (16,),
-    "norm2_variance": (16,),
+    **dict.fromkeys(("norm2_scale", "norm2_bias", "norm2_mean", "norm2_variance"), (16,)),
     "conv3_weight": (WIDTH, 16, 3, 3),
     "conv3_bias": (WIDTH,),
     "attention_norm_scale": (WIDTH,),

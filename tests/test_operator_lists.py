@@ -9,7 +9,7 @@ import pytest
 
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy import operator_lists, shipped_lists
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.yaml_fields import LARGEST
@@ -47,8 +47,8 @@ def _kind_of(name: str, operator: str) -> tuple[Kind, bool]:
 
 def test_shipped_names() -> None:
     """Three lists are shipped; each has its file's name, a description, and is loaded once."""
-    assert operator_lists.shipped() == ("bfloat16", "default", "tensorflow")
-    for name in operator_lists.shipped():
+    assert shipped_lists.names() == ("bfloat16", "default", "tensorflow")
+    for name in shipped_lists.names():
         found = operator_lists.load(name)
         assert found.name == name
         assert found.description
@@ -87,14 +87,14 @@ def _has_float(operator) -> bool:
     return any("tensor(float)" in t for t in types)  # in a sequence or an optional, too
 
 
-@pytest.mark.parametrize("name", operator_lists.shipped())
+@pytest.mark.parametrize("name", shipped_lists.names())
 def test_no_shipped_name_is_misspelt(name: str) -> None:
     """Every operator on a shipped list exists in onnx or in onnxruntime's schemas."""
     for domain, op_type in operator_lists.load(name).entries:
         assert op_type in {*schema.known_operators(domain), "Mul(x,x)"}, op_type
 
 
-@pytest.mark.parametrize("name", operator_lists.shipped())
+@pytest.mark.parametrize("name", shipped_lists.names())
 def test_reasons_are_short(name: str) -> None:
     """A reason fits on a line of a report and ends without a full stop."""
     for operator, entry in operator_lists.load(name).entries.items():
@@ -443,10 +443,10 @@ def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> 
     (tmp_path / place).mkdir(parents=True)
     _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
     monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
+        shipped_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
     )
-    assert operator_lists.folder() == tmp_path / place
-    assert operator_lists.shipped() == ("default",)
+    assert shipped_lists.folder() == tmp_path / place
+    assert shipped_lists.names() == ("default",)
     assert operator_lists.load("default").entries.keys() == {("", "Exp")}
 
 
@@ -456,16 +456,16 @@ def test_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / place).mkdir(parents=True)
         _written(tmp_path / place, "name: x\n", "default.yaml")
     monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
+        shipped_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
     )
-    assert operator_lists.folder() == tmp_path / "amp_rewrite" / "oplists"
+    assert shipped_lists.folder() == tmp_path / "amp_rewrite" / "oplists"
 
 
 def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without lists anywhere both places are told; a stranger's `oplists` is not taken for ours."""
     (tmp_path / "oplists").mkdir()
     monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
+        shipped_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
     )
     with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
         operator_lists.load("default")

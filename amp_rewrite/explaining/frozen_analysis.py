@@ -110,10 +110,9 @@ class Analysis:
         """
         if self.state.ranges is None:
             self._refuse_edited()
-            if self.state.proven is None:
-                self.state.proven = bounding.find(self.loaded.model, self.facts, self.options)
             model, options = self.loaded.model, self.options
-            proven = bounding.with_clamped_masks(model, self.facts, options, self.state.proven)
+            found = self.state.proven or bounding.find(model, self.facts, options)
+            proven = bounding.with_clamped_masks(model, self.facts, options, found)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
             self.state.ranges = unit_ranges.find(self.facts, halves, proven, self._seen, options.half)
         return self.state.ranges

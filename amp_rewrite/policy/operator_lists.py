@@ -27,7 +27,7 @@ from typing import Any
 from amp_rewrite import arguments
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy import entries
+from amp_rewrite.policy import entries, shipped_lists
 from amp_rewrite.policy.entries import Entry, Kind, Operator
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text
@@ -96,7 +96,7 @@ class OpLists:
     @property
     def stands_alone(self) -> bool:
         """Whether this is a file of a user's that extends no other list."""
-        return len(self.files) == 1 and not _is_shipped(self.files[0])
+        return len(self.files) == 1 and not shipped_lists.holds(self.files[0])
 
     def moved_to(self, operator: str) -> Kind | None:
         """The list to which an operator was moved; None where it was not, or does not exist.
@@ -143,39 +143,12 @@ def load(name_or_path: str | Path) -> OpLists:
         >>> Options(half="bfloat16", lists=lists).operator_lists().name
         'bfloat16'
     """
-    if name_or_path in shipped():
-        return _load_shipped(folder() / f"{name_or_path}.yaml")
+    if name_or_path in shipped_lists.names():
+        return _load_shipped(shipped_lists.folder() / f"{name_or_path}.yaml")
     path = arguments.path("name_or_path", name_or_path)
     if not path.exists():
         raise ListError("there is no such list", file=path, remedy=_near_lists(str(path)))
     return _read(path, trail=())
-
-
-def shipped() -> tuple[str, ...]:
-    """The names of the lists that come with the package, in order; ListError if it has none."""
-    return _names_in(folder())
-
-
-@functools.cache
-def _names_in(place: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in place.glob("*.yaml")))
-
-
-def folder() -> Path:
-    """Where the shipped lists are: in an installed package, or beside it in a checkout.
-
-    Raises ListError when they are in neither place.
-    """
-    package = Path(__file__).resolve().parents[1]
-    places = (package / "oplists", package.parent / "oplists")
-    # A folder of that name beside an installed package may be anybody's.
-    for place in places:
-        if (place / "default.yaml").is_file():
-            return place
-    raise ListError(
-        f"the shipped operator lists are in neither {places[0]} nor {places[1]}",
-        remedy="install amp-rewrite again",
-    )
 
 
 @functools.cache
@@ -192,7 +165,7 @@ _TOP_KEYS = ("name", "description", "extends", *(kind.value for kind in Kind))
 def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
     top = {
         field.name: field
-        for field in fields(path, parse(path, _TOP_KEYS, trusted=_is_shipped(path)), _TOP_KEYS)
+        for field in fields(path, parse(path, _TOP_KEYS, trusted=shipped_lists.holds(path)), _TOP_KEYS)
     }
     name = text(top["name"]) if "name" in top else path.stem
     base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else _NOTHING
@@ -212,7 +185,11 @@ _NOTHING = OpLists("", "", MappingProxyType({}))
 
 def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
     name = text(extends)
-    path = folder() / f"{name}.yaml" if name in shipped() else extends.file.parent / name
+    path = (
+        shipped_lists.folder() / f"{name}.yaml"
+        if name in shipped_lists.names()
+        else extends.file.parent / name
+    )
     if not path.exists():
         raise extends.error(f"there is no list {name} to extend", _near_lists(name))
     if path.resolve() in trail:
@@ -222,7 +199,7 @@ def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
 
 
 def _near_lists(name: str) -> str:
-    return f"{near(name, shipped())}; anything else is the path of a file"
+    return f"{near(name, shipped_lists.names())}; anything else is the path of a file"
 
 
 # ---- names of operators
@@ -238,7 +215,7 @@ def _split(text: str) -> Operator | None:
 def _operator(field: Field) -> Operator:
     key = _split(field.name)
     # A shipped list may name operators that the installed onnx is too old for; a test reads those.
-    if key and (_is_shipped(field.file) or _exists(key)):
+    if key and (shipped_lists.holds(field.file) or _exists(key)):
         return key
     raise field.error(f"there is no operator {field.name}", _near_operators(key))
 
@@ -250,11 +227,6 @@ def _asked(text: str, kind: Kind) -> Operator:
     raise ListError(
         f"there is no operator {text}", file=f"`OpLists.override({kind.value})`", remedy=_near_operators(key)
     )
-
-
-@functools.cache
-def _is_shipped(file: Path) -> bool:
-    return file.resolve().parent == folder().resolve()
 
 
 def _exists(key: Operator) -> bool:

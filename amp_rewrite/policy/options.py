@@ -10,12 +10,12 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.policy import devices, targets
+from amp_rewrite.policy import devices, shipped_lists, targets
 from amp_rewrite.policy import ranges as declared_ranges
 from amp_rewrite.policy.choices import Beside, ExternalData, IOTypes, Level, Pins
 from amp_rewrite.policy.devices import H200, Device
 from amp_rewrite.policy.form import Form
-from amp_rewrite.policy.operator_lists import OpLists, load, shipped
+from amp_rewrite.policy.operator_lists import OpLists, load
 from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
 
@@ -168,9 +168,8 @@ def _lists(given: OpLists | PathLike | None) -> OpLists | None:
     if given is None or isinstance(given, OpLists):
         return given
     if not arguments.is_path(given):
-        remedy = (
-            f"give an OpLists (amp_rewrite.load_lists), one of {', '.join(shipped())}, or the path of a file"
-        )
+        names = ", ".join(shipped_lists.names())
+        remedy = f"give an OpLists (amp_rewrite.load_lists), one of {names}, or the path of a file"
         raise arguments.refused("Options.lists", f"{arguments.shown(given)} is not an operator list", remedy)
     return load(given if isinstance(given, str) else Path(given))
 

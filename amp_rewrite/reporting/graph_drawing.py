@@ -14,6 +14,7 @@ from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.reporting import value_texts
+from amp_rewrite.reporting.drawing_order import GraphOutput, Thing, in_order, is_constant, key, with_titles
 from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, DrawnNodes, Frame, Shade, Wire
 from amp_rewrite.reporting.value_texts import StoredNumbers
 from amp_rewrite.rewriting.cast_insertion import graph_of
@@ -51,18 +52,6 @@ def of_nodes(root: ir.Graph, types: Types) -> DrawnNodes:
     return DrawnNodes(drawer.drawn(), drawer.nodes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _GraphOutput:
-    """An output of a graph, by its position."""
-
-    graph: ir.Graph
-    port: int
-
-
-_Thing = ir.Node | ir.Value | PlannedCast | _GraphOutput
-"""What a box stands for: a node, an input, an added Cast, or an output."""
-
-
 class _Drawer:
     def __init__(
         self,
@@ -85,9 +74,9 @@ class _Drawer:
         self._planned = planned
         self._known: dict[ir.Value, StoredNumbers] = {}
         self._casts = {use: cast for cast in planned.casts for use in cast.uses}
-        self._graphs = dict(_with_titles(root, ""))
-        self._things = [thing for held in self._graphs for thing in self._in_order(held)]
-        self._at: dict[object, int] = {_key(thing): i for i, thing in enumerate(self._things)}
+        self._graphs = dict(with_titles(root, ""))
+        self._things = [thing for held in self._graphs for thing in in_order(held, planned.casts)]
+        self._at: dict[object, int] = {key(thing): i for i, thing in enumerate(self._things)}
         self._position = {held: i for i, held in enumerate(self._graphs)}
 
     def drawn(self) -> DrawnGraph:
@@ -97,7 +86,7 @@ class _Drawer:
             frames=tuple(Frame(title, owners.get(held)) for held, title in self._graphs.items()),
             boxes=tuple(map(self._box, self._things)),
             wires=tuple(dict.fromkeys(self._wires())),
-            constants=sum(map(_is_constant, nodes)),
+            constants=sum(map(is_constant, nodes)),
         )
 
     @property
@@ -105,30 +94,10 @@ class _Drawer:
         """The node of each box, None for what is no node."""
         return tuple(thing if isinstance(thing, ir.Node) else None for thing in self._things)
 
-    def _in_order(self, graph: ir.Graph) -> list[_Thing]:
-        """The contents of a graph: nodes in order, inputs before their first use, Casts and outputs after
-        their producer.
-        """
-        place = {node: i for i, node in enumerate(graph)}
-        first = _first_uses(place)
-        things: list[tuple[int, int, _Thing]] = []
-        things += ((i, 2, node) for node, i in place.items() if not _is_constant(node))
-        things += ((first.get(v, 0), 0, v) for v in graph.inputs if not v.is_initializer())
-        for cast in self._planned.casts:
-            if graph_of(cast.value) is graph:
-                producer = cast.value.producer()
-                at, rank = (first.get(cast.value, 0), 1) if producer is None else (place[producer], 3)
-                things.append((at, rank, cast))
-        for port, value in enumerate(graph.outputs):
-            producer = value.producer()
-            at = len(place) if producer is None else place.get(producer, len(place))
-            things.append((at, 4, _GraphOutput(graph, port)))
-        return [thing for *_, thing in sorted(things, key=lambda entry: entry[:2])]
-
-    def _box(self, thing: _Thing) -> Box:
+    def _box(self, thing: Thing) -> Box:
         if isinstance(thing, PlannedCast):
             return self._cast(thing)
-        if isinstance(thing, _GraphOutput):
+        if isinstance(thing, GraphOutput):
             value = thing.graph.outputs[thing.port]
             inputs = self._input(Use(thing.graph, thing.port))
             return Box(self._position[thing.graph], "output", value.name or "", Shade.BORDER, inputs=inputs)
@@ -184,7 +153,7 @@ class _Drawer:
         return value in self._planned.values if cast is None else cast.dtype != ir.DataType.FLOAT
 
     def _value(self, value: ir.Value, *, half: bool) -> BoxValue:
-        stored = value.is_initializer() or _is_constant(value.producer())
+        stored = value.is_initializer() or is_constant(value.producer())
         known = self._numbers(value) if stored and self._reads else StoredNumbers()
         kind = _type_text(value, self._types)
         return BoxValue(value.name or "", kind, half, stored, known.range, known.binades)
@@ -200,19 +169,19 @@ class _Drawer:
                 if source in self._at:
                     yield Wire(self._at[source], target)
 
-    def _sources(self, thing: _Thing) -> Iterator[object]:
+    def _sources(self, thing: Thing) -> Iterator[object]:
         """The keys of the boxes that a box gets its inputs from: Casts, else producers and inputs."""
         uses: list[Use] = []
         if isinstance(thing, PlannedCast):
             yield _producer(thing.value)
-        elif isinstance(thing, _GraphOutput):
+        elif isinstance(thing, GraphOutput):
             uses = [Use(thing.graph, thing.port)]
         elif isinstance(thing, ir.Node):
             uses = [Use(thing, port) for port in range(len(thing.inputs))]
         for use in uses:
             value = value_of(use)
             if use in self._casts:
-                yield _key(self._casts[use])
+                yield key(self._casts[use])
             elif value is not None:
                 yield _producer(value)
 
@@ -225,35 +194,8 @@ _SHADES: Mapping[frozenset[bool], Shade] = {
 }
 
 
-def _key(thing: _Thing) -> object:
-    """A key that tells planned Casts apart by identity: they compare by content."""
-    return id(thing) if isinstance(thing, PlannedCast) else thing
-
-
 def _producer(value: ir.Value) -> object:
     return value.producer() or value
-
-
-def _is_constant(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type == "Constant" and not node.domain
-
-
-def _first_uses(place: Mapping[ir.Node, int]) -> dict[ir.Value, int]:
-    first: dict[ir.Value, int] = {}
-    for node, position in place.items():
-        for value in filter(None, node.inputs):
-            first.setdefault(value, position)
-    return first
-
-
-def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
-    """A graph and its subgraphs, titled by attribute and node."""
-    yield graph, title
-    for node in graph:
-        for number, body in enumerate(control_flow.bodies(node)):
-            names = (a.name for a in node.attributes.values() if a.value is body)
-            attribute = next(names, f"body {number + 1}")
-            yield from _with_titles(body, f"{attribute} of {node.op_type} {pinned_as(node)}".strip())
 
 
 def _type_text(value: ir.Value, types: Types) -> str:
