@@ -10,6 +10,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.errors import FeedError, OptionError
+from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.reporting import search_chart
 from amp_rewrite.reporting.pictures import Dot, Tone
@@ -148,6 +149,12 @@ MODELS = {
     "branches": """g (float[4, 8] x, bool c) => (float[4, 8] y) <float[8, 8] w> { a = MatMul (x, w)
         b = If (c) <then_branch = t () => (float[4, 8] p) { p = MatMul (a, w) },
         else_branch = e () => (float[4, 8] q) { q = Tanh (a) }> y = MatMul (b, w) }""",
+    "readers": """g (float[4, 8] x) => (float[4, 8] y, float[8, 4] t, float[4, 8] r)
+        <float[8, 8] w, float[4, 4] v> { t = Transpose (x) a = MatMul (v, x) b = Exp (x) c = MatMul (a, w)
+        u = Transpose (t) d = MatMul (u, w) e = Add (b, c) r = Relu (d) y = Mul (e, r) }""",
+    "loop": """g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, int64 n = {3}> { a = MatMul (x, w)
+        b = Loop (n, , a) <body = l (int64 i, bool go, float[4, 8] s) => (bool more, float[4, 8] p)
+        { more = Identity (go) q = MatMul (s, w) p = Tanh (q) }> y = MatMul (b, w) }""",
     "mask": """g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, float[8] far> { a = MatMul (x, w)
         b = Add (a, far) c = Softmax (b) y = MatMul (c, w) }""",
 }
@@ -157,24 +164,54 @@ STORED = {"far": np.array([0, 0, 0, -3.4e38] * 2, np.float32)}
 @pytest.mark.parametrize("name", MODELS)
 def test_all_switches_are_the_emulation_and_none_is_float32(name):
     """With all sites on, the session computes what the emulated result does; with none, the model."""
-    model = text.model(MODELS[name], STORED)
-    draw = np.random.default_rng(1)
+    model, feeds = _with_feeds(name)
+    made, rounding = _switched(model)
+    count = len(rounding.places)
+    assert made.count == count >= len(rounding.sites) > 2
+    assert sorted(at for site in rounding.sites for at in site.places) == list(range(count))
+    emulated = emulate(amp_rewrite.rewrite(model).model)
+    with runnable(made.loaded) as proto:
+        for reference, on in ((emulated, range(count)), (model, ())):
+            _same(proto, {**feeds, made.switches: np.isin(np.arange(count), list(on))}, reference, feeds)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_choice_is_measured_as_its_result_is_emulated(name):
+    """Whatever nodes stay float32: what they read is exact there, and rounded for readers that are half."""
+    model, feeds = _with_feeds(name)
+    made, rounding = _switched(model)
+    analysis, draw = amp_rewrite.analyze(model), np.random.default_rng(2)
+    nodes = dict.fromkeys(pinned_as(unit.node) for unit in analysis.graph.units)
+    with runnable(made.loaded) as proto:
+        for _ in range(8):
+            kept = tuple(node for node in nodes if draw.random() < 0.4)
+            pinned = Options(pins=Pins(keep_full=tuple(map(re.escape, kept))))
+            on = rounding.rounded(analysis.painted(pinned))
+            switches = np.isin(np.arange(made.count), on)
+            result = emulate(amp_rewrite.rewrite(model, pinned).model)
+            _same(proto, {**feeds, made.switches: switches}, result, feeds)
+
+
+def _with_feeds(name):
+    model, draw = text.model(MODELS[name], STORED), np.random.default_rng(1)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
     feeds = {k: draw.normal(size=shape).astype(np.float32) for k, shape in shapes.items() if k != "c"}
-    feeds |= {"c": np.array(True)} if "c" in shapes else {}
-    analysis, twin = amp_rewrite.analyze(model), amp_rewrite.analyze(model)
-    count = len(sites.find(analysis.graph, analysis.painting))
-    made = switched(twin, sites.find(twin.graph, twin.painting))
-    assert made.count == count > 2
-    emulated = emulate(amp_rewrite.rewrite(model).model)
-    for reference, on in ((emulated, range(count)), (model, ())):
-        wanted = sessions.run_session(sessions.open_session(reference, Device.CPU), feeds)
-        switches = np.isin(np.arange(count), list(on))
-        with runnable(made.loaded) as proto:
-            session = sessions.open_session(proto, Device.CPU)
-            got = sessions.run_session(session, {**feeds, made.switches: switches})
-        for output, value in wanted.items():
-            np.testing.assert_allclose(got[output], value, rtol=2e-6, atol=2e-6)
+    return model, feeds | ({"c": np.array(True)} if "c" in shapes else {})
+
+
+def _switched(model):
+    """The model with switches, and what they are for."""
+    twin = amp_rewrite.analyze(model)
+    rounding = sites.find(twin.graph, twin.painting)
+    return switched(twin, rounding.places), rounding
+
+
+def _same(model, feeds, reference, of_reference):
+    """Both compute the same, but for what onnxruntime fuses."""
+    got = sessions.run_session(sessions.open_session(model, Device.CPU), feeds)
+    wanted = sessions.run_session(sessions.open_session(reference, Device.CPU), of_reference)
+    for output, value in wanted.items():
+        np.testing.assert_allclose(got[output], value, rtol=2e-6, atol=2e-6)
 
 
 def test_what_loses_precision_stays_float32():

@@ -144,7 +144,7 @@ class TestRunning:
     def test_a_search_sees_what_the_emulation_does(self):
         """With all switches on, a searched model has the bits of the emulation with sums in half."""
         analysis = analyze(DEEP, WEBGPU)
-        switches = switched(analysis, sites.find(analysis.graph, analysis.painting))
+        switches = switched(analysis, sites.find(analysis.graph, analysis.painting).places)
         session = sessions.open_session(writing.to_proto(switches.loaded))
         all_on = {switches.switches: np.ones(switches.count, bool)}
         (found,) = sessions.run_session(session, FEEDS | all_on).values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.units import UnitGraph
@@ -51,18 +52,32 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
     return replace(found, painting=pruning.gate(found.painting, predicted), gated=True)
 
 
-def pruned(graph: UnitGraph, painting: Painting, options: Options, known: Prices | None = None) -> Priced:
-    """What pruning leaves of a painting, where the options have it; `known` are prices for these options."""
+def pruned(
+    graph: UnitGraph,
+    painting: Painting,
+    options: Options,
+    known: Prices | None = None,
+    unpruned: Collection[int] = (),
+) -> Priced:
+    """What pruning leaves of a painting, where the options have it, and all of these units; `known` are
+    prices for these options.
+    """
     if _is_guesswork(graph, options):
         return Priced(painting)
-    return _pruned(graph, painting, options, known)
+    return _pruned(graph, painting, options, known, unpruned)
 
 
-def _pruned(graph: UnitGraph, painting: Painting, options: Options, known: Prices | None) -> Priced:
+def _pruned(
+    graph: UnitGraph,
+    painting: Painting,
+    options: Options,
+    known: Prices | None = None,
+    unpruned: Collection[int] = (),
+) -> Priced:
     if not options.prunes or not _is_half_anywhere(painting):
         return Priced(painting)
     found = known or prices.measure(graph, options)
-    return Priced(pruning.prune(found, painting), found)
+    return Priced(pruning.prune(found, painting, unpruned), found)
 
 
 def _is_gated(painting: Painting) -> bool:

@@ -3,6 +3,7 @@
 | not pruned                               | why                                            |
 |------------------------------------------|------------------------------------------------|
 | what a pin or an override decided        | the user knows better                          |
+| arithmetic, in a search for most of it   | it was asked for at any price                  |
 | anything at the level `unsafe-force-all` | it was asked for everything                    |
 | anything, where nothing would be left    | who asks for half gets half; the report says   |
 |                                          | that it does not pay, and the gate is for who  |
@@ -15,7 +16,7 @@ that pays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.propagation import reach
@@ -31,9 +32,9 @@ from amp_rewrite.policy.operator_lists import Entry, Kind
 _BY_USER = (Authority.PIN, Authority.OVERRIDE)
 
 
-def prune(prices: Prices, painting: Painting) -> Painting:
-    """The painting with what does not pay in float32; linear in units and edges."""
-    cut = find(prices, painting)
+def prune(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> Painting:
+    """The painting with what does not pay in float32, but for these units; linear in units and edges."""
+    cut = find(prices, painting, unpruned)
     if cut is None or not cut.unpaid:
         return painting
     left = [is_half and unit not in cut.unpaid for unit, is_half in enumerate(_halves(painting))]
@@ -49,10 +50,12 @@ class Cut:
     unpaid: frozenset[int]
 
 
-def find(prices: Prices, painting: Painting) -> Cut | None:
+def find(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> Cut | None:
     """What does not pay, at the first size at which something pays; None where nothing does at any."""
     halves = _halves(painting)
-    kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER]
+    kept = [
+        unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER or unit in unpruned
+    ]
     has_half = any(kind.dtype == prices.costs.half.dtype for kind in prices.graph.types.values())
     for larger in _LARGER:
         unpaid = unpaid_parts.find(prices.graph, prices.costs.at(larger), prices.borders, halves, kept)

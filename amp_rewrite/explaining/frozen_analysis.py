@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
@@ -151,8 +151,9 @@ class Analysis:
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(found, again))
 
-    def painted(self, options: Options) -> Painting:
-        """How the same model would be coloured with other lists, pins, level and `follow`.
+    def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
+        """How the same model would be coloured with other lists, pins, level and `follow`; the units that are
+        `unpruned` may be half at any price.
 
         Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
         the model has been rewritten since.
@@ -168,7 +169,7 @@ class Analysis:
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
-        return paying.pruned(self.graph, painting, options, self._prices).painting
+        return paying.pruned(self.graph, painting, options, self._prices, unpruned).painting
 
     def _refuse_edited(self) -> None:
         if self.state.is_edited:

@@ -20,7 +20,7 @@ from amp_rewrite.tuning.choice import Choice
 from amp_rewrite.tuning.found import Found, Point, Prefer, Step, Watch
 from amp_rewrite.tuning.parts import Parts
 from amp_rewrite.tuning.sensitivity import Group
-from amp_rewrite.tuning.sites import Site
+from amp_rewrite.tuning.sites import Rounding
 from amp_rewrite.tuning.switched_session import SwitchedSession
 
 
@@ -34,16 +34,18 @@ class Search:
     def __init__(
         self,
         analysis: Analysis,
-        sites: Sequence[Site],
+        rounding: Rounding,
         session: SwitchedSession,
         bound: float,
         prefer: Prefer,
     ) -> None:
-        self._analysis, self._sites, self._session, self._bound = analysis, sites, session, bound
+        self._analysis, self._rounding, self._session, self._bound = analysis, rounding, session, bound
+        self._sites = rounding.sites
+        self._worth = _worth(analysis, prefer)
         self._prices = prices.measure(analysis.graph, analysis.options)
-        self._choice = Choice(self._prices, analysis.painting, sites, _worth(analysis, prefer))
+        self._choice = Choice(self._prices, analysis.painting, self._sites, self._worth)
         self._may_be_slower = _may_be_slower(analysis.options, prefer, self._predicted(analysis.painting))
-        self.noise, self.errors = session.squared(()), [0.0] * len(sites)
+        self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
         self.walked: list[Point] = []
         self._met: list[Found] = []
 
@@ -92,7 +94,8 @@ class Search:
         return time.monotonic() < self._end and runs < (max(_FEWEST_RUNS, sites // 2) - _BEFORE) * share
 
     def _above_noise(self, sites: Sequence[int]) -> float:
-        return max(self._session.squared(sites) - self.noise, 0.0)
+        places = (place for site in sites for place in self._sites[site].places)
+        return max(self._session.squared(places) - self.noise, 0.0)
 
     @property
     def _allowed(self) -> float:
@@ -152,7 +155,7 @@ class Search:
 
     def _measured(self, kept: Collection[int], painting: Painting) -> Found:
         rounded = self._rounded(painting)
-        squared = self._session.squared(rounded)
+        squared = self._session.squared(self._rounding.rounded(painting))
         halves = _halves(painting)
         seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
         predicted = self._predicted(painting)
@@ -176,7 +179,7 @@ class Search:
             worst.update((unit, max(worst[unit], error)) for unit in site.units if unit in worst)
         found = {unit: self._evidence(error) for unit, error in worst.items()}
         held = replace(self._analysis, findings={**self._analysis.findings, **found})
-        return held.painted(self._analysis.options)
+        return held.painted(self._analysis.options, self._worth)
 
     def _evidence(self, squared: float) -> Evidence:
         error = math.sqrt(squared) * self._bound

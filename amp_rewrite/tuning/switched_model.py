@@ -1,17 +1,20 @@
-"""A float32 model with a switch for every site: one session emulates any choice of half units.
+"""A float32 model with a switch for every place: one session emulates any choice of half units.
 
-While a switch is on, all that reads the value of its site reads it rounded to half, as in the emulation
+While a switch is on, the readers of its place read the value rounded to half, as in the emulation
 (running.emulation).
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.analysis.units import Use
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.model.traversal import graphs
@@ -21,7 +24,7 @@ from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.cast_insertion import cast
 from amp_rewrite.running import half_accumulation
-from amp_rewrite.tuning.sites import Site
+from amp_rewrite.tuning.sites import Place
 from amp_rewrite.tuning.switches import Switches
 
 
@@ -34,16 +37,27 @@ class SwitchedModel:
     count: int
 
 
-def switched(analysis: Analysis, sites: Sequence[Site]) -> SwitchedModel:
-    """The model of an analysis, edited in place, with a switch for each of its sites, in their order."""
+def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
+    """The model of an analysis, edited in place, with a switch for each of its places, in their order."""
     analysis.state.is_edited = True
     clamped = {change.stored.value for change in analysis.plan.tensors if change.saturates}
-    switches = Switches(analysis.graph.root, len(sites))
-    for at, site in enumerate(sites):
-        uses = switches.uses(site.value)
-        rounded = _rounded(switches, site.value, analysis.options, clamped)
-        switches.choose(at, uses, rounded, site.value)
-    return SwitchedModel(analysis.loaded, switches.name, len(sites))
+    switches = Switches(analysis.graph.root, len(places))
+    of_value = itertools.groupby(enumerate(places), lambda found: found[1].value)
+    for value, found in of_value:
+        uses = _by_reader(analysis, switches, value)
+        rounded = _rounded(switches, value, analysis.options, clamped)
+        for at, place in found:
+            switches.choose(at, (use for reader in place.readers for use in uses[reader]), rounded, value)
+    return SwitchedModel(analysis.loaded, switches.name, len(places))
+
+
+def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[int | None, list[Use]]:
+    """The uses of a value by the units that read it, and with None those by what belongs to none."""
+    units = {use: unit for unit, use in analysis.graph.uses.get(value, ())}
+    uses: defaultdict[int | None, list[Use]] = defaultdict(list)
+    for use in switches.uses(value):
+        uses[units.get(use)].append(use)
+    return uses
 
 
 def _rounded(

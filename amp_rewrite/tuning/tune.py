@@ -96,11 +96,11 @@ def tune(
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     analysis, twin = (pipeline.analyze(model, options, seen=seen, faint=faint) for _ in range(2))
-    places = sites.find(analysis.graph, analysis.painting)
-    switches = switched(twin, sites.find(twin.graph, twin.painting))  # which edits the twin
+    rounding = sites.find(analysis.graph, analysis.painting)
+    switches = switched(twin, sites.find(twin.graph, twin.painting).places)  # which edits the twin
     bound = confirming.searched(_wanted(judged))
     with opened(runnable, switches, feeds[:MOST_SAMPLES], bound, executor, judges.libraries) as session:
-        search = Search(analysis, places, session, bound, prefer)
+        search = Search(analysis, rounding, session, bound, prefer)
 
         def confirm(found: Found) -> Tuned:
             plan = _saved(analysis, found)
@@ -110,8 +110,8 @@ def tune(
                 target=_wanted(judged),
                 noise=math.sqrt(search.noise) * bound,
                 kept=_names(analysis, found.kept),
-                sensitivity=_sensitivity(analysis, places, search.errors, bound),
-                sites=len(places),
+                sensitivity=_sensitivity(analysis, rounding.sites, search.errors, bound),
+                sites=len(rounding.sites),
                 runs=session.runs,
                 walked=tuple(search.walked),
                 seconds=found.seconds,
