@@ -1,8 +1,10 @@
 """The search for a plan within an error: what it finds, and what it is built from."""
 
+import contextlib
 import json
 import math
 import re
+import time
 
 import numpy as np
 import onnx
@@ -27,6 +29,7 @@ from amp_rewrite.running.emulation import emulate, runnable
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.tuning.switched_model import switched
+from amp_rewrite.tuning.switched_session import opened
 from amp_rewrite.tuning.tune import tune
 
 OFFSET = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 64] v, float[64] offset> {
@@ -530,3 +533,19 @@ def test_a_sample_that_is_not_finite_proves_nothing(files):
     done = run("tune", files / "m.onnx", "-o", files / "t.onnx", "--data", files / "nan.npz")
     assert done.exit_code == 1
     assert "proves nothing" in done.output
+
+
+def test_half_of_the_budget_is_for_the_search(monkeypatch):
+    """On a machine so busy that the sessions open after the budget, a plan is found all the same."""
+    clock, late = time.monotonic, []
+
+    @contextlib.contextmanager
+    def opened_late(*arguments):
+        with opened(*arguments) as session:
+            late.append(1000)
+            yield session
+
+    monkeypatch.setattr("amp_rewrite.tuning.tune.opened", opened_late)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(late))
+    model, sample = offset()
+    assert tune(model, sample, prefer="flops", budget=60).is_met

@@ -67,8 +67,9 @@ def tune(
     it, or the default plan is slower as well. Then nothing is half, with the rule `gate`.
 
     The search emulates half on the CPU, for the first MOST_SAMPLES samples; all are kept in memory. `budget`
-    are the seconds after which the best plan that was found is returned: never one that is worse than the
-    default one. With the same samples, and time enough, the plan is the same. Carry it out with
+    are the seconds after which the best plan that was found is returned, at least half of them for the search
+    itself: never a plan that is worse than the default one. With the same samples, and time enough, the plan
+    is the same. Carry it out with
     rewrite(model, replay=tuned.plan). `seen` and `faint` are those of `rewrite`; `watch` is called with every
     step. The workers of an `executor` (concurrent.futures) run a sample each, and have to see the same
     files. `custom_ops` are the libraries of the model's custom operators. `device` is where `verify` judges.
@@ -86,7 +87,7 @@ def tune(
     """
     judged = _bounds(bounds, max_error)
     runnable, own = run_arguments.model("model", model), own_metrics.several(metrics)
-    end = time.monotonic() + _above_zero("budget", budget)
+    end = time.monotonic() + (seconds := _above_zero("budget", budget))
     prefer = arguments.choice("prefer", prefer, Prefer)
     arguments.function("watch", watch)
     if executor is not None:
@@ -100,6 +101,7 @@ def tune(
     switches = switched(twin, sites.find(twin.graph, twin.painting).places)  # which edits the twin
     bound = confirming.searched(_wanted(judged))
     with opened(runnable, switches, feeds[:MOST_SAMPLES], bound, executor, judges.libraries) as session:
+        end = max(end, time.monotonic() + seconds / 2)  # a busy machine may take long to get here
         search = Search(analysis, rounding, session, bound, prefer)
 
         def confirm(found: Found) -> Tuned:
