@@ -52,6 +52,7 @@ class Found:
     def __init__(self, default, errors, *, refused=False):
         self.default = Plan(default)
         self.plans = [Plan(error, refused) for error in errors]
+        self.walked = [Point(seconds=1.0, half=1, error=default, speedup=1.0)]
 
     def run(self, limit, end, watch):
         """The default plan where no limit is given, and where nothing is within it; else the farthest off."""
@@ -135,3 +136,11 @@ def test_float32_as_the_answer_says_why(tuned, speedups, said):
     (line,) = outcome_text.lines(found, None)
     assert line.text.startswith(said)
     assert "so the model stays as it is" in line.text
+
+
+def test_the_default_plan_is_told_with_the_error_of_its_result(tuned):
+    """Not with the one that was emulated, which may be within the target though the result is not."""
+    search = Found(0.5 * TARGET, [0.1 * TARGET])
+    best, _ = confirmed(search, tuned, 4.0)
+    assert best.is_met
+    assert search.walked[0].error == 2 * TARGET

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from amp_rewrite.tuning.found import Found, Watch
 from amp_rewrite.tuning.search import Search
@@ -17,6 +18,7 @@ def confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, wat
     """
     found = search.run(math.inf, end, watch)  # the default plan
     best = tuned = confirm(found)
+    search.walked[0] = replace(search.walked[0], error=tuned.verdict.error)
     share = _at_first(found, tuned)
     for left in range(_CONFIRMATIONS, 0, -1):
         if not _goes_on(tuned) or _is_over(search, share, end, left):

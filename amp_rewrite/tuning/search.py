@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
@@ -55,7 +56,8 @@ class Search:
 
         A call for less goes on from the best of what an earlier one found on its way.
         """
-        self._limit, self._end, self._watch, self._began = limit, end, watch, self._session.runs
+        self._limit, self._watch, self._began = limit, watch, self._session.runs
+        self._begin, self._end = time.monotonic(), end
         sites = range(len(self._sites))
         self._best = self._measured((), self._painted(()))
         if self._is_met(self._best) or self.noise >= limit:
@@ -84,14 +86,15 @@ class Search:
     def _is_met(self, found: Found) -> bool:
         return found.squared <= self._limit
 
-    def _may_go_on(self, share: float) -> bool:
-        """Whether there is time, and less than a share of the runs was used."""
+    def _may_go_on(self, share: _Share) -> bool:
+        """Whether less than a share of the time and of the runs was used."""
         best, sites = self._best, len(self._sites)
         error = math.sqrt(best.squared) * self._bound
         if self._watch is not None:
             self._watch(Step(self._session.runs, error, len(best.rounded), sites))
         runs = self._session.runs - self._began
-        return time.monotonic() < self._end and runs < (max(_FEWEST_RUNS, sites // 2) - _BEFORE) * share
+        until = self._begin + share.time * (self._end - self._begin)
+        return time.monotonic() < until and runs < (max(_FEWEST_RUNS, sites // 2) - _BEFORE) * share.runs
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         places = (place for site in sites for place in self._sites[site].places)
@@ -102,8 +105,8 @@ class Search:
         """What the errors of sites may sum up to."""
         return _MARGIN * (self._limit - self.noise)
 
-    def _split(self, groups: Sequence[Group], share: float) -> list[Group]:
-        """Finds the errors of sites by themselves, as far as a share of the runs tells them."""
+    def _split(self, groups: Sequence[Group], share: _Share) -> list[Group]:
+        """Finds the errors of sites by themselves, as far as a share of the search tells them."""
         known, fits = self._above_noise, self._allowed * _KNOWN
         found = sensitivity.split(groups, known, fits, lambda: self._may_go_on(share))
         for group in found:
@@ -111,7 +114,7 @@ class Search:
                 self.errors[site] = group.of_each
         return found
 
-    def _bisect(self, share: float) -> None:
+    def _bisect(self, share: _Share) -> None:
         """Measures choices at different prices of an error, around the one that ought to fit."""
         price, factor, was_met = self._choice.price(self.errors, self._allowed), _FACTOR, None
         for _ in range(_STEPS):
@@ -123,7 +126,7 @@ class Search:
                 factor = math.sqrt(factor)
             price, was_met = price / factor if is_met else price * factor, is_met
 
-    def _free(self, share: float) -> None:
+    def _free(self, share: _Share) -> None:
         """Takes parts of what is kept back into half where the target is met without them.
 
         A choice by price is a corner of the hull of all choices: between two corners there may be others.
@@ -202,11 +205,21 @@ _FEWEST_RUNS = 24
 _BEFORE = 2
 """The runs before a search: with no site rounded, and with those of the default plan."""
 
-_ROUNDS = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
-"""The share of its runs up to which each round measures groups of sites, and up to which choices."""
 
-_AGAIN = 0.05
-"""The share of its runs that a search for less takes to free parts again."""
+class _Share(NamedTuple):
+    """Of the runs that a search may take, and of its time."""
+
+    runs: float
+    time: float
+
+
+_ROUNDS = tuple(
+    (_Share(split, split), _Share(tried, tried)) for split, tried in ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
+)
+"""The share up to which each round measures groups of sites, and up to which choices."""
+
+_AGAIN = _Share(runs=0.05, time=1.0)
+"""The share that a search for less takes to free parts again."""
 
 _FACTOR, _STEPS = 4.0, 8
 """By how much the price of an error changes at first, and how often."""

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,7 +121,8 @@ def tune(
                 speedup=found.predicted.speedup,
             )
 
-        return confirming.confirmed(search, confirm, end, watch)
+        best = confirming.confirmed(search, confirm, end, watch)
+        return replace(best, runs=session.runs, walked=tuple(search.walked))
 
 
 def _bounds(bounds: Tolerances | None, max_error: float | None) -> Tolerances:

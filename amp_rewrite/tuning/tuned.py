@@ -18,8 +18,9 @@ class Tuned:
     stayed within (Metrics.error), and `noise` what float32 differs from itself by, optimised in another way.
     `kept` are the nodes that the search keeps in float32, and `sensitivity` the error that rounding adds at
     nodes, by name, as far as it was measured apart. `runs` counts how often all samples were run for the
-    search, and `walked` has the plans that were measured, in their order, the default one first. `seconds` is
-    the time that is predicted for the plan at large sizes, as those of `walked` are, `half` the number of
+    search, and `walked` has the plans that were measured, in their order: the default one first, with the
+    error of its result. `seconds` is the time that is predicted for the plan at large sizes, as those of
+    `walked` are, `half` the number of
     its units in half, 0 where float32 itself is the answer, and `speedup` how many times as fast as float32
     it is predicted to be at the sizes that the model has.
 
