@@ -283,3 +283,14 @@ def test_a_folder_that_is_not_writable_is_an_error(tmp_path):
     with pytest.raises(OutputError, match="copy the model with its data") as caught:
         blame(path, model(WEIGHTS), X, device=Device.CPU)
     assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_the_names_of_values_are_gathered_once(monkeypatch):
+    """Not for every value again: of thousands of nodes that took minutes."""
+    gathered = []
+    names = intermediate_values.InstrumentedModel.value_names
+    assert names.fget is not None
+    counting = property(lambda self: gathered.append(self) or names.fget(self))
+    monkeypatch.setattr(intermediate_values.InstrumentedModel, "value_names", counting)
+    assert blamed(model(SQUARE), X).worst is not None
+    assert len(gathered) == 2

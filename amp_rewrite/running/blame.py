@@ -128,9 +128,10 @@ def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, st
     In an emulation that is the value after rounding, which all its consumers read.
     """
     shared: dict[str, str] = {}
+    there = after.value_names
     for name in before.value_names:
         for other in (rounded_name(name), name):
-            if other in after.value_names:
+            if other in there:
                 shared.setdefault(name, other)
     return shared
 

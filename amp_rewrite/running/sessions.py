@@ -16,7 +16,7 @@ from onnx import parser
 from amp_rewrite.errors import MissingPackageError, ModelError, RunError
 from amp_rewrite.model import loading
 from amp_rewrite.process import fork_safe, interruptible
-from amp_rewrite.running import custom_ops, ort_values, webgpu
+from amp_rewrite.running import custom_ops, ort_values, repeatable, webgpu
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import misfits
 
@@ -145,8 +145,20 @@ _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def _open(model: Runnable, device: Device, options: Any) -> Any:
-    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _path(model)
+    source = _source(model, options)
     return run_interruptible(lambda _: create(source, options, device))
+
+
+def _source(model: Runnable, options: Any) -> bytes | str:
+    """The model as it is, or the bytes of one that draws the same random numbers in every run."""
+    if isinstance(model, onnx.ModelProto):
+        return (repeatable.repeatable(model) or model).SerializeToString()
+    path = _path(model)
+    made = repeatable.repeatable(loading.load_graph(Path(path))) if repeatable.may_draw(Path(path)) else None
+    if made is None:
+        return path
+    options.add_session_config_entry(_DATA_FOLDER, str(Path(path).parent.absolute()))
+    return made.SerializeToString()
 
 
 def create(
