@@ -419,3 +419,17 @@ def test_a_transpose_of_a_stored_weight_is_left_to_the_runtime(runtime, stored):
     result = rewrite(before)
     assert result.report.form_changes == ()
     loads(runtime, before, result.model)
+
+
+def test_a_reshape_to_a_number_of_sizes_that_is_not_known_raises_nothing(runtime):
+    """Sizes that are computed may be of another rank than the data: with a weight of its rank, the product
+    would have an axis more, and the result would not be proved.
+    """
+    between = """sizes = Shape (m) second = Constant <value = int64 {1}> () width = Gather (sizes, second)
+    zero = Constant <value = int64[1] {0}> () wide = Unsqueeze (width, zero)
+    rest = Constant <value = int64[1] {-1}> () asked = Concat <axis = 0> (rest, wide)
+    flat = Reshape (t, asked)"""
+    before = text.model(turned((1, 2, 0), between=between, read="flat", sizes=[8, 3]))
+    result = rewrite(before)
+    assert result.report.form_changes == ()
+    loads(runtime, before, result.model)

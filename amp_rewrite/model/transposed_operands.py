@@ -126,9 +126,7 @@ _AXES = frozenset("ReduceMax ReduceMin Squeeze Unsqueeze".split())
 
 
 def _next_rank(node: ir.Node, made: ir.Value, before: int | None) -> int | None:
-    """The rank of an output. Where it is not declared, a Reshape is taken to do nothing: it is not carried
-    else.
-    """
+    """The rank of an output, as far as it is known."""
     shape = _shape(made)
     if shape is not None:
         return len(shape)
@@ -136,6 +134,8 @@ def _next_rank(node: ir.Node, made: ir.Value, before: int | None) -> int | None:
         return turned_rank(node) or before
     if node.op_type in _AXES or before is None:
         return _rank_of_axes(node, before)
+    if node.op_type == "Reshape":
+        return _number_of_sizes(node)
     others = [len(other) for value in node.inputs if (other := _shape(value)) is not None]
     return max(before, *others) if node.op_type in _SCALES | _ALL and others else before
 
@@ -165,10 +165,16 @@ def _is_reshaped(node: ir.Node, before: int | None) -> bool:
     """Whether a node is a Reshape to another rank, which no Transpose passes."""
     if node.op_type != "Reshape" or before is None:
         return False
-    made, asked = _shape(node.outputs[0]), _shape(node.inputs[1]) if len(node.inputs) > 1 else None
-    ranks = [] if made is None else [len(made)]
-    ranks += [] if asked is None else list(asked)  # of the list of sizes: how many there are
-    return any(isinstance(size, int) and size != before for size in ranks)
+    made = _shape(node.outputs[0])
+    ranks = (None if made is None else len(made), _number_of_sizes(node))
+    return any(rank is not None and rank != before for rank in ranks)
+
+
+def _number_of_sizes(reshape: ir.Node) -> int | None:
+    """The rank that a Reshape gives: how many sizes it is asked for."""
+    asked = _shape(reshape.inputs[1]) if len(reshape.inputs) > 1 else None
+    count = asked[0] if asked is not None and len(asked) == 1 else None
+    return count if isinstance(count, int) else None
 
 
 def _turns(node: ir.Node) -> bool:
