@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import activations, group_normalisation, normalisation, patterns, softmax
+from amp_rewrite.analysis.idioms import (
+    activations,
+    group_normalisation,
+    normalisation,
+    patterns,
+    shares,
+    softmax,
+)
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Half
@@ -20,6 +27,7 @@ whatever the order of independent nodes.
 
 RECOGNISED: tuple[Recognise, ...] = (
     normalisation.find,
+    shares.find,
     group_normalisation.find,
     activations.find,
     softmax.find,
