@@ -9,7 +9,8 @@ from amp_rewrite.policy.options import Options
 from tests import text
 
 SHARE = """g (float[2, 8, 64] x) => (float[2, 8, 64] y)
-    <float[64, 64] w, float[64, 64] v, int64[1] last = {{2}}, float one = {{1}}, float low = {{0.001}}, float below = {{-0.001}}> {{
+    <float[64, 64] w, float[64, 64] v, int64[1] last = {{2}}, float one = {{1}}, float low = {{0.001}},
+    float below = {{-0.001}}> {{
     [first] h = MatMul (x, w) {positive} {total} [share] d = Div (p, t) [scale] z = Mul (h, d)
     [second] y = MatMul (z, v) }}"""
 POSITIVE = {
@@ -66,6 +67,14 @@ def test_what_may_be_negative_or_is_of_something_else_is_no_share(name):
     """A sum that may cancel out bounds nothing; a written-out Softmax is an idiom of its own."""
     positive, total = NOT[name]
     assert found(text.model(SHARE.format(positive=positive, total=total))) == []
+
+
+@pytest.mark.parametrize(("size", "count"), [("32752", 1), ("32753", 0), ("N", 0)])
+def test_a_mean_of_very_many_is_none(size, count):
+    """A share of a mean may be as large as the number of elements, which half has to hold."""
+    body = f"""g (float[1, {size}] x) => (float[1, {size}] y)
+        {{ [positive] p = Sigmoid (x) t = ReduceMean <axes = [1]> (p) y = Div (p, t) }}"""
+    assert len(found(text.model(body))) == count
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])

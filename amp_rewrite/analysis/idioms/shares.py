@@ -9,6 +9,7 @@ That holds where nothing is negative only: shares of what cancels out have no bo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -46,12 +47,30 @@ def _inner(quotient: ir.Node) -> tuple[ir.Node, ...]:
         whole = passed
     if node is None or node.inputs[0] is None or patterns.origin(node.inputs[0]) is not patterns.origin(part):
         return ()
+    if node.op_type == "ReduceMean" and not _averages_few(node):
+        return ()
     norm = patterns.maker(part, "ReduceL2", "ReduceL1")
     is_share = norm is not None or is_nowhere_negative(part)
     return (*([norm] if norm is not None else []), node, *reversed(nodes)) if is_share else ()
 
 
 _REDUCTIONS = ("ReduceMean", "ReduceSum")
+
+
+def _averages_few(mean: ir.Node) -> bool:
+    """Whether a mean is known to be of no more elements than a share of it may be large."""
+    before, after = (
+        value.shape if value is not None else None for value in (mean.inputs[0], mean.outputs[0])
+    )
+    if before is None or after is None or len(before) != len(after):
+        return False
+    sizes = [size for size, left in zip(before, after, strict=True) if left == 1]
+    known = [size for size in sizes if isinstance(size, int)]
+    return len(known) == len(sizes) and math.prod(known) <= _MOST
+
+
+_MOST = 32_752
+"""Half of what float16 holds: the largest share is the number of elements."""
 
 
 def _passed(node: ir.Node) -> ir.Value | None:
