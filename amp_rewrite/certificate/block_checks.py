@@ -1,41 +1,51 @@
-"""Checks of the blocks of large tensors, by threads while further blocks are read."""
+"""Checks of large tensors, part by part, by threads that read and compare side by side."""
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
+from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.tensors import Array
+from amp_rewrite.certificate.tensors import Array, Elements
 
 Check = Callable[[Array, Array, Counter[Licence]], int | None]
 """The position of the first element that is wrong in a block; None where none is."""
 
-Checked = tuple[int | None, Counter[Licence], Array, Array]
-"""What a check found and used, and the blocks that it compared."""
-
 _THREADS = min(4, os.cpu_count() or 1)
-"""NumPy and onnxruntime compute without Python's lock."""
+"""NumPy, onnxruntime and reading do without Python's lock."""
+
+PART = 1 << 22
+"""Elements of a part: 16 MiB of float32."""
 
 
-def checked(check: Check, pairs: Iterable[tuple[Array, Array]]) -> Iterator[Checked]:
-    """What came of each pair of blocks, in order; raises what reading them raises."""
+@dataclass(slots=True)
+class Checked:
+    """What was used in a part, and what is wrong with its first wrong element; empty where none is."""
 
-    def run(old: Array, new: Array) -> Checked:
-        uses = Counter[Licence]()
-        return check(old, new, uses), uses, old, new
+    uses: Counter[Licence] = field(default_factory=Counter[Licence])
+    problem: str = ""
 
-    first = list(itertools.islice(source := iter(pairs), 2))
-    if len(first) < 2:
-        yield from itertools.starmap(run, first)
+
+def checked(check: Check, old: Elements, new: Elements) -> Iterator[Checked]:
+    """What came of each part, in order; raises what reading raises."""
+
+    def run(start: int) -> Checked:
+        stop, found = min(start + PART, old.size), Checked()
+        pairs = zip(old.read(start, stop), new.read(start, stop), strict=True)
+        for at, (before, after) in zip(range(start, stop, tensors.BLOCK), pairs, strict=True):
+            place = check(before, after, found.uses)
+            if place is not None:
+                found.problem = f"element {at + place:,} was {before[place]}, and is {after[place]}"
+                break
+        return found
+
+    parts = range(0, old.size, PART)
+    if len(parts) < 2:
+        yield from map(run, parts)
         return
     with ThreadPoolExecutor(_THREADS) as pool:
-        waiting = deque[Future[Checked]]()
-        for old, new in itertools.chain(first, source):
-            waiting.append(pool.submit(run, old, new))
-            if len(waiting) > _THREADS:
-                yield waiting.popleft().result()
-        yield from (future.result() for future in waiting)
+        yield from pool.map(run, parts)

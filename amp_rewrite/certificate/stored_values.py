@@ -13,7 +13,7 @@ from onnx import TensorProto
 from amp_rewrite.certificate import block_checks, tensors
 from amp_rewrite.certificate.block_checks import Check
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.tensors import Array, Folder
+from amp_rewrite.certificate.tensors import Array, Elements, Folder
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 
@@ -65,13 +65,26 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
         ]
         return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
     found = Comparison(half=b.data_type if a.data_type == _FLOAT and b.data_type in HALVES else None)
-    pairs = zip(tensors.blocks(a, original.folder), tensors.blocks(b, rewritten.folder), strict=True)
-    for at, (place, uses, old, new) in enumerate(block_checks.checked(check, pairs)):
-        found.uses.update(uses)
-        if place is not None:
-            found.problem = f"element {at * tensors.BLOCK + place:,} was {old[place]}, and is {new[place]}"
-            break
+    both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
+    found.problem, found.uses = _checked(check, *both)
+    if found.uses[Licence.RESTORED]:  # which holds of all elements, or of none
+        found.problem, found.uses = _checked(_restored, *both)
     return found
+
+
+def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
+    """What is wrong with a value, empty if nothing is, and what was used: what holds of all of it, once."""
+    uses = Counter[Licence]()
+    for part in block_checks.checked(check, old, new):
+        uses.update(part.uses)
+        if part.problem:
+            return part.problem, uses
+    for licence in _OF_ALL & uses.keys():
+        uses[licence] = 1
+    return "", uses
+
+
+_OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED))
 
 
 def _identical(a: TensorProto, b: TensorProto) -> bool:
@@ -147,6 +160,13 @@ def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None
     return _first(within if within.any() else differs)
 
 
+def _restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+    uses[Licence.RESTORED] = 1
+    if any(_is_restored(old, new, half) for half in (FLOAT16, BFLOAT16)):
+        return None
+    return int(np.argmax(old.view(np.uint32) != new.view(np.uint32)))
+
+
 def _is_restored(old: Array, new: Array, half: Half) -> bool:
     """Whether every element is what rounding to half, or clamping to it, and widening makes of it."""
     with np.errstate(all="ignore"):
@@ -171,13 +191,14 @@ def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int |
         clamped = differs & _clamped(old, half) & (given == fill)
         uses[Licence.CLAMPED] += int(clamped.sum())
         differs &= ~clamped & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
-    infinite = (given & _WITHOUT_SIGN) == wanted.dtype.type(np.inf).view(np.uint16)
-    if infinite.any():
-        uses[Licence.OVERFLOWED] += int((infinite & np.isfinite(old)).sum())
+    infinite = wanted.dtype.type(np.inf).view(np.uint16)
+    if given.view(np.int16).max() >= infinite or given.max() >= infinite | _SIGN:  # else all are finite
+        overflowed = ((given & ~_SIGN) == infinite) & np.isfinite(old)
+        uses[Licence.OVERFLOWED] += int(overflowed.sum())
     return _first(differs)
 
 
-_WITHOUT_SIGN = np.uint16(0x7FFF)
+_SIGN = np.uint16(0x8000)
 
 
 def _widened(old: Array, new: Array, uses: Counter[Licence]) -> int | None:

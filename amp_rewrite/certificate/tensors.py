@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,17 +15,17 @@ from onnx import TensorProto, helper, numpy_helper
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 
-BLOCK = 1 << 20
-"""Elements of a block: of a tensor in a file no more is in memory."""
+BLOCK = 1 << 18
+"""Elements of a block: 1 MiB of float32 stays in a core's cache, and each thread has one in memory."""
 
 Array = NDArray[Any]
 
-_PACKED = frozenset(
-    getattr(TensorProto, name)
-    for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+_BITS = {
+    getattr(TensorProto, name): bits
+    for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
     if hasattr(TensorProto, name)
-)
-"""Element types of less than a byte."""
+}
+"""The bits of an element, of the types of less than a byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +49,46 @@ def dims(tensor: TensorProto) -> tuple[int, ...]:
     return found
 
 
-def blocks(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
-    """The elements of a tensor of numbers, in order; those of less than a byte as they are packed in a file.
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """The elements of a tensor of numbers, and how to read those from one to another, in blocks: each stands
+    only until the next is read.
+    """
 
-    Raises ModelError where they cannot be read, or are not as many as the shape says.
+    size: int
+    read: Callable[[int, int], Iterator[Array]]
+
+
+def elements(tensor: TensorProto, folder: Folder | None) -> Elements:
+    """The elements of a tensor, in order; those of less than a byte packed as in a file.
+
+    Raises ModelError, as reading them does, where they cannot be read, or are not as many as the shape says.
     """
     if tensor.data_location == TensorProto.EXTERNAL and not tensor.HasField("raw_data"):
-        yield from _external(tensor, folder)
-        return
+        return _external(tensor, folder)
     flat = _internal(tensor)
-    yield from (flat[at : at + BLOCK] for at in range(0, flat.size, BLOCK))
+    return Elements(
+        flat.size, lambda start, stop: (flat[at : min(at + BLOCK, stop)] for at in range(start, stop, BLOCK))
+    )
+
+
+def blocks(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
+    """All elements of a tensor; ModelError as `elements`, and blocks as there."""
+    found = elements(tensor, folder)
+    return found.read(0, found.size)
 
 
 def whole(tensor: TensorProto, folder: Folder | None) -> Array:
     """All elements in their shape; ModelError as `blocks`."""
-    parts = [*blocks(tensor, folder)]
+    parts = [block.copy() for block in blocks(tensor, folder)]
     shape = dims(tensor)
-    return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape, _dtype(tensor))
+    if not parts:
+        return np.zeros(shape, _dtype(tensor))
+    flat = np.concatenate(parts)
+    if tensor.data_type in _BITS:
+        packed = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=flat.tobytes())
+        return numpy_helper.to_array(packed)
+    return flat.reshape(shape)
 
 
 def texts(tensor: TensorProto) -> Sequence[bytes]:
@@ -81,14 +104,16 @@ def _dtype(tensor: TensorProto) -> np.dtype[Any]:
 
 
 def _internal(tensor: TensorProto) -> Array:
-    dtype, count = _dtype(tensor), prod(dims(tensor))
-    if tensor.HasField("raw_data") and tensor.data_type not in _PACKED:
+    dtype, count = _stored(tensor)
+    if tensor.HasField("raw_data"):
         raw = tensor.raw_data
         if len(raw) != count * dtype.itemsize:
             raise _damaged(tensor, "does not fit its shape")
-        return np.frombuffer(raw, dtype.newbyteorder("<"))
+        return np.frombuffer(raw, dtype)
     try:
         flat = numpy_helper.to_array(tensor).reshape(-1)
+        if tensor.data_type in _BITS:
+            flat = np.frombuffer(numpy_helper.from_array(flat).raw_data, dtype)
     except Exception as error:  # it raises errors of many kinds
         raise _damaged(tensor, "does not fit its type and shape") from error
     if flat.size != count:
@@ -96,27 +121,36 @@ def _internal(tensor: TensorProto) -> Array:
     return flat
 
 
-def _external(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
-    dtype, count = _dtype(tensor), prod(dims(tensor))
-    if tensor.data_type in _PACKED:
-        bits = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize and 4
-        dtype, count = np.dtype(np.uint8), (count * bits + 7) // 8
+def _stored(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
+    """What a tensor is stored as, and how many of it: small elements are packed into bytes."""
+    dtype, count = _dtype(tensor).newbyteorder("<"), prod(dims(tensor))
+    bits = _BITS.get(tensor.data_type)
+    return (dtype, count) if bits is None else (np.dtype(np.uint8), (count * bits + 7) // 8)
+
+
+def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
+    dtype, count = _stored(tensor)
     said = {entry.key: entry.value for entry in tensor.external_data}
-    place = _place(tensor, said.get("location", ""), folder)
-    try:
-        with reading.open_regular(place) as file:
-            file.seek(int(said.get("offset") or 0))
-            for at in range(0, count, BLOCK):
-                wanted = min(BLOCK, count - at)
-                block = np.fromfile(file, dtype.newbyteorder("<"), wanted)
-                if block.size < wanted:
-                    raise _damaged(tensor, f"ends beyond the end of {place.name}")
-                yield block
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"the data of '{tensor.name}' cannot be read from '{said.get('location', '')}'",
-            remedy="put the file beside the model",
-        ) from error
+    location = said.get("location", "")
+    place = _place(tensor, location, folder)
+
+    def read(start: int, stop: int) -> Iterator[Array]:
+        try:
+            with reading.open_regular(place) as file:
+                file.seek(int(said.get("offset") or 0) + start * dtype.itemsize)
+                buffer = np.empty(min(BLOCK, stop - start), dtype)
+                for at in range(start, stop, BLOCK):
+                    block = buffer[: stop - at]
+                    if file.readinto(block.view(np.uint8).data) < block.nbytes:
+                        raise _damaged(tensor, f"ends beyond the end of {place.name}")
+                    yield block
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"the data of '{tensor.name}' cannot be read from '{location}'",
+                remedy="put the file beside the model",
+            ) from error
+
+    return Elements(count, read)
 
 
 def _place(tensor: TensorProto, location: str, folder: Folder | None) -> Path:

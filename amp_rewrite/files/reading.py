@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from amp_rewrite.errors import READABLE
 
@@ -38,7 +38,7 @@ def read(path: Path, most: int = _MOST) -> bytes:
         return file.read()
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """A regular file, open for reading; raises as `read` does."""
     try:
         _check(path.stat())  # by name first: opening a device or a pipe can have effects
