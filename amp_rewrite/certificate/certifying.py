@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 from onnx import ModelProto
@@ -16,6 +13,7 @@ from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.process import garbage_collection
 
 _MOST_NODES = 1 << 20
 """The nodes that a model may have once its functions are taken apart, where its file has fewer."""
@@ -35,7 +33,7 @@ def certify(original: reading.Source, rewritten: reading.Source) -> Certificate:
         >>> certify(network(), network(seed=1)).problem
         'element 0 was -0.16635707020759583, and is 0.07106806337833405'
     """
-    with _collecting_later():
+    with garbage_collection.paused():
         before, after = _numbered(original), _numbered(rewritten)
         try:
             plain, uses = loss_scale.take_out(before, after)
@@ -68,15 +66,3 @@ def _number(model: ModelProto, folder: Folder | None) -> Numbered:
         problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
         raise ModelError(problem, remedy="give a smaller model")
     return numbering.number(model, folder, functions)
-
-
-@contextmanager
-def _collecting_later() -> Generator[None]:
-    """Many objects are made, and none in cycles that would have to be found before the end."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,14 @@ class Numbered:
         self.kinds.append(kind)
         self.names.append(name)
         return number
+
+    def add_all(self, names: Sequence[str]) -> None:
+        """New values, of which nothing is known yet."""
+        first, count = len(self.roots), len(names)
+        self.roots.extend(range(first, first + count))
+        self.makers.extend([None] * count)
+        self.kinds.extend([None] * count)
+        self.names.extend(names)
 
     def told(self, number: int) -> str:
         """What a value is, in words."""

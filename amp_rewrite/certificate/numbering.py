@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, defs, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, defs
 
-from amp_rewrite.certificate import attributes, bodies, calls, deduced_kinds, order, value_kinds
+from amp_rewrite.certificate import attributes, bodies, calls, constants, deduced_kinds, order, value_kinds
 from amp_rewrite.certificate.numbered import MISSING, Body, Bound, Node, Numbered, Scope
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
@@ -38,6 +37,7 @@ class _Numbering:
     def __init__(self, made: Numbered, functions: calls.Functions) -> None:
         self._made, self._functions = made, functions
         self._root = Scope({}, None, imports(made.proto.opset_import))
+        self._operators: dict[tuple[str, str], tuple[str, str]] = {}
 
     def run(self) -> Numbered:
         made, graph = self._made, self._made.proto.graph
@@ -70,14 +70,15 @@ class _Numbering:
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
+        functions = self._functions
         for row in order.ordered(self._defined(protos, scope), scope):
             proto, operator, _, first, count = row
             if operator == _CONSTANT:
                 self._store(first, proto, scope)
                 continue
-            name = (*operator, proto.overload)
-            if self._functions and name in self._functions:
-                yield self._call(row, scope, self._functions[name])
+            function = functions.get((*operator, proto.overload)) if functions else None
+            if function is not None:
+                yield self._call(row, scope, function)
                 continue
             self._node(row, scope)
             if operator in bodies.KNOWN or operator[0]:
@@ -85,19 +86,26 @@ class _Numbering:
 
     def _defined(self, protos: Iterable[Any], scope: Scope) -> list[order.Row]:
         """The nodes of a graph; their outputs get numbers, one after the other."""
-        names, add, rows = scope.names, self._made.add, list[order.Row]()
+        names, rows, made = scope.names, list[order.Row](), list[str]()
+        number = first = len(self._made.roots)
         for proto in protos:
-            outputs = proto.output
-            first = len(self._made.roots)
-            for name in outputs:
-                number = add(name)
+            read: list[order.Read] = [(names.get(name) or name) if name else MISSING for name in proto.input]
+            for name in proto.output:
                 if name:
                     if name in names:
                         raise ModelError(f"defines '{name}' twice", remedy=EXPORT_AGAIN)
                     names[name] = number
-            operator = (calls.canonical(proto.domain), proto.op_type)
-            rows.append((proto, operator, list(proto.input), first, len(outputs)))
+                made.append(name)
+                number += 1
+            rows.append((proto, self._operator(proto), read, first, number - first))
+            first = number
+        self._made.add_all(made)
         return rows
+
+    def _operator(self, proto: Any) -> tuple[str, str]:
+        """The domain and the name of an operator: one object for all its nodes."""
+        operator = (calls.canonical(proto.domain), proto.op_type)
+        return self._operators.setdefault(operator, operator)
 
     def _find(self, name: str, scope: Scope) -> int:
         found = scope.find(name)
@@ -105,10 +113,10 @@ class _Numbering:
             raise ModelError(f"uses '{name}', which is not defined", remedy=EXPORT_AGAIN)
         return found
 
-    def _inputs(self, read: Sequence[str], scope: Scope) -> list[int]:
+    def _inputs(self, read: Sequence[order.Read], scope: Scope) -> list[int]:
         """The numbers of what a node reads, without omitted ones at the end."""
-        roots, names = self._made.roots, scope.names
-        found = [roots[names[n] if n in names else self._find(n, scope)] if n else MISSING for n in read]
+        roots = self._made.roots
+        found = [roots[n if isinstance(n, int) else self._find(n, scope)] for n in read]
         while found and found[-1] == MISSING:
             found.pop()
         return found
@@ -122,17 +130,24 @@ class _Numbering:
             deduced_kinds.deduce(made, operator, version, inputs)
             kinds = [made.kinds[value] for value in inputs]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
-        for number, rule in enumerate(value_kinds.rules(*operator, version, count), start=first):
+        known = value_kinds.plain(*operator, version, count, tuple(kinds))
+        for number, kind in enumerate(known, first):
             made.makers[number] = node
-            made.kinds[number] = self._kind(rule, node, number, kinds)
+            made.kinds[number] = kind
+        if None in known:
+            self._unknown(node)
         if operator == _CAST and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
             made.roots[first] = inputs[0]
 
-    def _kind(self, rule: value_kinds.Rule | None, node: Node, number: int, kinds: Sequence[Kind]) -> Kind:
-        if rule is not None and rule[0] == "typed":
-            return self._typed(rule[1], node)
-        found = value_kinds.applied(rule, kinds)
-        return self._made.declared.get(self._made.names[number]) if found is None else found
+    def _unknown(self, node: Node) -> None:
+        """The kinds of outputs that are not known by those of the inputs."""
+        made = self._made
+        rules = value_kinds.rules(*node.operator, node.version, node.count)
+        for number, rule in enumerate(rules, start=node.first):
+            if rule is not None and rule[0] == "typed":
+                made.kinds[number] = self._typed(rule[1], node)
+            elif made.kinds[number] is None:
+                made.kinds[number] = made.declared.get(made.names[number])
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
@@ -144,7 +159,7 @@ class _Numbering:
         return self._made.kinds[node.inputs[like]] if like < len(node.inputs) else None
 
     def _store(self, first: int, proto: Any, scope: Scope) -> None:
-        tensor = _constant(attributes.bound(proto, scope))
+        tensor = constants.stored(attributes.bound(proto, scope))
         self._made.stored[first] = tensor
         element = tensor.data_type if isinstance(tensor, TensorProto) else tensor.values.data_type
         self._made.kinds[first] = value_kinds.of_element(element)
@@ -216,27 +231,3 @@ def _stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
         return value_kinds.of_element(value_kinds.by_name(attribute.s.decode(errors="replace")))
     kind = value_kinds.of_element(attribute.i)
     return (value_kinds.SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind
-
-
-def _constant(given: Mapping[str, Bound]) -> Any:
-    """What a Constant node stores, as a tensor, dense or sparse."""
-    for name, held in given.items():
-        attribute = held.attribute
-        if name == "value":
-            return attribute.t
-        if name == "sparse_value":
-            return attribute.sparse_tensor
-        if name in _SCALARS:
-            field, dtype = _SCALARS[name]
-            return numpy_helper.from_array(np.array(getattr(attribute, field), dtype))
-    raise ModelError("has a Constant without a value", remedy=EXPORT_AGAIN)
-
-
-_SCALARS: Mapping[str, tuple[str, Any]] = {
-    "value_float": ("f", np.float32),
-    "value_floats": ("floats", np.float32),
-    "value_int": ("i", np.int64),
-    "value_ints": ("ints", np.int64),
-    "value_string": ("s", object),
-    "value_strings": ("strings", object),
-}

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_rewrite.certificate import attributes, bodies
-from amp_rewrite.certificate.numbered import Scope
+from amp_rewrite.certificate.numbered import MISSING, Scope
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
-Row = tuple[Any, tuple[str, str], list[str], int, int]
-"""A node, its operator, the names that it reads, and the number of its first output and of its outputs."""
+Read = int | str
+"""The number of a value that stands before a node in its own graph, else the name."""
+
+Row = tuple[Any, tuple[str, str], list[Read], int, int]
+"""A node, its operator, what it reads, and the number of its first output and of its outputs."""
 
 
 def ordered(rows: list[Row], scope: Scope) -> Sequence[Row]:
     """The nodes of a graph in an order in which each can be computed; ModelError where there is none."""
-    read = [_read(row) for row in rows]
     names = scope.names
-    if all(
-        names.get(name, 0) < row[3] for row, used in zip(rows, read, strict=True) for name in used if name
-    ):
+    if not any(_is_late(row, names) for row in rows):
         return rows
     made = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
-    needs = [{made[names[n]] for n in used if n and names.get(n) in made} for used in read]
+    needs = [{made[n] for n in _numbers(row, names) if n in made} for row in rows]
     return [rows[i] for i in _sorted(needs)]
 
 
-def _read(row: Row) -> Sequence[str]:
-    """What a node reads, in its bodies as well."""
-    proto, operator, inputs, _, _ = row
-    if operator not in bodies.KNOWN and not operator[0]:
-        return inputs
-    held = (graph for attribute in proto.attribute for graph in attributes.graphs(attribute))
-    return [*inputs, *(name for graph in held for name in free(graph))]
+def _is_late(row: Row, names: Mapping[str, int]) -> bool:
+    """Whether a node stands before one that it reads from."""
+    _, operator, read, first, _ = row
+    if not operator[0] and operator not in bodies.KNOWN and str not in map(type, read):
+        return False
+    return any(number >= first for number in _numbers(row, names))
+
+
+def _numbers(row: Row, names: Mapping[str, int]) -> Iterator[int]:
+    """What a node reads of its own graph, in its bodies as well."""
+    proto, operator, read, _, _ = row
+    yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in read)
+    if operator in bodies.KNOWN or operator[0]:
+        held = (graph for attribute in proto.attribute for graph in attributes.graphs(attribute))
+        yield from (names.get(name, MISSING) for graph in held for name in free(graph))
 
 
 def free(graph: Any) -> Iterator[str]:

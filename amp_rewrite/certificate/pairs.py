@@ -49,10 +49,15 @@ class Proof:
         """Counts what a comparison used; raises DifferentError where it failed."""
         if found.problem:
             raise DifferentError(found.problem, None if at is None else (*at, ""))
-        if found.half is not None and self._half not in (None, found.half):
-            raise DifferentError("values are stored in two half types", None if at is None else (*at, ""))
-        self._half = found.half or self._half
+        if found.half is not None:
+            self.to_half(found.half, at)
         self.uses.update(found.uses)
+
+    def to_half(self, half: int, at: Pair | None) -> None:
+        """Notes the half type of a value; DifferentError where another has another one."""
+        if self._half not in (None, half):
+            raise DifferentError("values are stored in two half types", None if at is None else (*at, ""))
+        self._half = half
 
     def made(self, number: int, operator: str) -> Node:
         """The node of the result that makes a value alone; DifferentError where it is another."""

@@ -84,10 +84,11 @@ class Proving(Proof):
         return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
     def _step(self, left: int, right: int, output: str) -> None:
-        if (left, right) in self._seen:
+        pair, seen = (left, right), self._seen
+        if pair in seen:
             return
-        self._seen.add((left, right))
-        if len(self._seen) > self._most:
+        seen.add(pair)
+        if len(seen) > self._most:
             raise DifferentError("they share so many values that they are not followed further")
         a, b = self.original, self.rewritten
         first, second = a.makers[left], b.makers[right]
@@ -118,7 +119,8 @@ class Proving(Proof):
             self._nodes.add((a.first, b.first))
             self._alike(a, b)
             self._push(self._inputs(a, b), output)
-            self._bodies(a, b, output)
+            if a.bodies or b.bodies:
+                self._bodies(a, b, output)
         return True
 
     def _alike(self, a: Node, b: Node) -> None:
@@ -146,9 +148,10 @@ class Proving(Proof):
         if len(a.inputs) != len(b.inputs):
             raise DifferentError("they have different numbers of inputs")
         pairs = [*zip(a.inputs, b.inputs, strict=True)]
-        if any((left == MISSING) != (right == MISSING) for left, right in pairs):
-            raise DifferentError("an input is left out of one of them")
-        pairs = [pair for pair in pairs if pair[0] != MISSING]
+        if MISSING in a.inputs or MISSING in b.inputs:
+            if any((left == MISSING) != (right == MISSING) for left, right in pairs):
+                raise DifferentError("an input is left out of one of them")
+            pairs = [pair for pair in pairs if pair[0] != MISSING]
         if a.operator in _PRODUCTS and len(a.inputs) > 1:
             return [pair for port, pair in enumerate(pairs) if not self._raised(b, port, *pair)]
         return pairs

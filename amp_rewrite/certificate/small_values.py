@@ -11,10 +11,10 @@ from onnx import TensorProto
 from amp_rewrite.certificate import stored_values
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.pairs import DifferentError, Proof
-from amp_rewrite.certificate.stored_values import HALVES, Comparison
+from amp_rewrite.certificate.stored_values import HALVES
 
-_SMALL, _MANY = 1 << 14, 1 << 22
-"""The bytes of a small float32 value, and of those that are compared at once."""
+_SMALL, _MANY = 1 << 14, 1 << 17
+"""The bytes of a small float32 value, and of those that are compared at once: too few for onnxruntime."""
 
 
 class SmallValues:
@@ -33,13 +33,15 @@ class SmallValues:
         Raises DifferentError as `compare` does.
         """
         a, b = self._proof.original.stored[left], self._proof.rewritten.stored[right]
-        if not _is_pair(a, b):
+        content = _content(a, b)
+        if content is None:
             return False
-        self._proof.count(Comparison(half=b.data_type), (left, right))
+        old, new = content
+        self._proof.to_half(b.data_type, (left, right))
         self._waiting.append((left, right, output))
-        self._old.append(a.raw_data)
-        self._new.append(b.raw_data)
-        self._bytes += len(a.raw_data)
+        self._old.append(old)
+        self._new.append(new)
+        self._bytes += len(old)
         if self._bytes > _MANY:
             self.compare()
         return True
@@ -73,12 +75,14 @@ class SmallValues:
             self._proof.count(found)
 
 
-def _is_pair(a: object, b: object) -> bool:
+def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
+    """The bytes of a small float32 value and of its half; None where they are anything else."""
     if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
-        return False
-    if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES or a.dims != b.dims:
-        return False
-    if min(a.dims, default=0) < 0:
-        return False  # which `compare` refuses
-    size = len(a.raw_data)
-    return 0 < size <= _SMALL and size == 4 * prod(a.dims) == 2 * len(b.raw_data)
+        return None
+    if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES:
+        return None
+    dims = tuple(a.dims)
+    if dims != tuple(b.dims) or min(dims, default=0) < 0 or 4 * prod(dims) > _SMALL:
+        return None  # of which `compare` refuses a negative size
+    old, new = a.raw_data, b.raw_data
+    return (old, new) if 0 < len(old) == 4 * prod(dims) == 2 * len(new) else None

@@ -125,9 +125,14 @@ def by_name(name: str) -> int:
     return int(_ELEMENTS.get(name.lower(), 0))
 
 
-def applied(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
-    """The kind of an output by a rule that needs no attribute, from the kinds of the inputs."""
-    if rule is None:
+@functools.lru_cache(1 << 12)
+def plain(domain: str, operator: str, version: int, count: int, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    """The kinds of the outputs of a node from those of its inputs; None where they do not tell."""
+    return tuple([_applied(rule, kinds) for rule in rules(domain, operator, version, count)])
+
+
+def _applied(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
+    if rule is None or rule[0] == "typed":
         return None
     what, which = rule
     if what == "kind":
