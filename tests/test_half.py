@@ -91,6 +91,14 @@ def test_fit_agrees_with_convert(kind, array):
         assert (found.low, found.high) == (array[finite].min(), array[finite].max())
 
 
+@HALVES
+@settings(deadline=None)
+@given(arrays=st.lists(FLOATS.filter(np.size), min_size=1, max_size=6))
+def test_many_fits_at_once_are_those_of_each(kind, arrays):
+    """Whatever stands beside an array, and with infinities and NaN."""
+    assert half.fit_each(arrays, kind) == [half.fit(array, kind) for array in arrays]
+
+
 def test_rounding_is_to_nearest_even():
     """Ties round to even, and 65520 is the smallest value that overflows."""
     array = np.float32([1 + 2**-11, 1 + 3 * 2**-11, 65519.0, 65520.0])

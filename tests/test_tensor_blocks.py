@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of five values, and tasks of ten."""
+    """Blocks of five values, tasks of ten, and small tensors of up to four."""
+    monkeypatch.setattr(tensor_blocks, "_SMALL", 4)
     monkeypatch.setattr(tensor_blocks, "CHUNK", 5)
     monkeypatch.setattr(tensor_blocks, "_SPAN", 10)
 

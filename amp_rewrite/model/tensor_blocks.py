@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -66,24 +67,40 @@ def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -
     return ModelError(f"the data of '{tensor.name}' cannot be read ({why})", where=tensor.path, remedy=remedy)
 
 
-def fits(tensors: Iterable[ir.TensorProtocol], half: Half) -> list[Fit]:
-    """How each of these float32 tensors fits into `half`; several threads share a large tensor."""
+def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
+    """How each of these float32 tensors fits into `half`: small ones many at once, a large one by several
+    threads.
+    """
+    sized = [(tensor, math.prod(constants.dims(tensor))) for tensor in tensors]
+    small = _small_fits([(tensor, size) for tensor, size in sized if 0 < size <= _SMALL], half)
     with ThreadPoolExecutor(THREADS) as pool:
-        parts = [_parts(tensor, half, pool) for tensor in tensors]
-        return [halves.join([part() for part in each]) for each in parts]
+        parts = [[] if 0 < size <= _SMALL else _parts(tensor, size, half, pool) for tensor, size in sized]
+        return [halves.join([part() for part in found]) if found else next(small) for found in parts]
 
 
-def _parts(tensor: ir.TensorProtocol, half: Half, pool: ThreadPoolExecutor) -> list[Callable[[], Fit]]:
+_SMALL, _MANY = 1 << 8, 1 << 10
+"""The elements of a small tensor, which is less than a block, and how many of these are looked at at once."""
+
+
+def _small_fits(sized: Sequence[tuple[ir.TensorProtocol, int]], half: Half) -> Iterator[Fit]:
+    for at in range(0, len(sized), _MANY):
+        arrays = [next(read(tensor, 0, size)) for tensor, size in sized[at : at + _MANY]]
+        yield from halves.fit_each(arrays, half)
+
+
+def _parts(
+    tensor: ir.TensorProtocol, size: int, half: Half, pool: ThreadPoolExecutor
+) -> list[Callable[[], Fit]]:
     """Functions that return the fits of the spans of a tensor: computed here if small, else by the pool.
 
     Only external tensors are divided: the others copy all their values to return a part.
     """
-    if tensor.size < CHUNK:
-        found = _fit(tensor, 0, tensor.size, half)
+    if size < CHUNK:
+        found = _fit(tensor, 0, size, half)
         return [lambda: found]
-    span = _SPAN if isinstance(tensor, ir.ExternalTensor) else tensor.size
-    starts = range(0, tensor.size, span)
-    return [pool.submit(_fit, tensor, at, min(at + span, tensor.size), half).result for at in starts]
+    span = _SPAN if isinstance(tensor, ir.ExternalTensor) else size
+    starts = range(0, size, span)
+    return [pool.submit(_fit, tensor, at, min(at + span, size), half).result for at in starts]
 
 
 def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:

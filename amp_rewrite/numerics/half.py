@@ -128,6 +128,26 @@ def join(parts: Sequence[Fit]) -> Fit:
     )
 
 
+def fit_each(arrays: Sequence[NDArray[np.float32]], half: Half) -> list[Fit]:
+    """The fit of each of these arrays, all of them at once; none is empty, and small ones are quickest."""
+    flat = np.concatenate([array.reshape(-1) for array in arrays])
+    starts = np.cumsum([0, *(array.size for array in arrays[:-1])])
+    finite, nan, sizes = np.isfinite(flat), np.isnan(flat), np.abs(flat)
+    with np.errstate(all="ignore"):
+        rounded, whole = flat.astype(half.numpy).astype(np.float32), np.trunc(flat)
+    some = np.logical_or.reduceat(finite, starts)
+    found = (
+        np.where(some, np.minimum.reduceat(np.where(finite, flat, np.inf), starts), 0),
+        np.where(some, np.maximum.reduceat(np.where(finite, flat, -np.inf), starts), 0),
+        np.add.reduceat(finite & np.isinf(rounded), starts, dtype=np.intp),
+        np.add.reduceat((sizes <= half.smallest / 2) & (sizes != 0), starts, dtype=np.intp),
+        np.logical_and.reduceat((rounded == flat) | nan, starts),
+        np.logical_and.reduceat((whole == flat) | nan, starts),
+        np.logical_or.reduceat(nan, starts),
+    )
+    return [Fit(*row) for row in zip(*(column.tolist() for column in found), strict=True)]
+
+
 def _fit(array: NDArray[np.float32], half: Half) -> Fit:
     low, high = float(array.min()), float(array.max())
     nan = isnan(low)

@@ -23,8 +23,8 @@ def infer(model: ir.Model, types: Types) -> None:
     is wrong, and replaced. Outputs of graphs stay as they are declared. Where onnx fails, and above
     MOST_NODES, nothing changes.
     """
-    nodes = traversal.nodes(model.graph)
-    if sum(map(len, nodes.values())) > MOST_NODES:
+    nodes = traversal.nodes(model.graph) if len(model.graph) <= MOST_NODES else {}
+    if not nodes or sum(map(len, nodes.values())) > MOST_NODES:
         return
     structure = structure_proto.of(model, nodes, types)
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))

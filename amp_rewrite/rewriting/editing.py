@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection
 
 import onnx
 import onnx_ir as ir
 
 from amp_rewrite.analysis.ranges import fill_of
-from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor, numbers
+from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor, dims, numbers
 from amp_rewrite.model.tensor_blocks import Conversion, ConvertedTensor
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics import rounding
@@ -197,7 +198,7 @@ def _tensor(
 ) -> ir.TensorProtocol:
     """A stored tensor after a conversion: done now for a small one, on writing for a large one."""
     like = stored.tensor
-    if like.nbytes >= LAZY_FROM:
+    if math.prod(dims(like)) * like.dtype.itemsize >= LAZY_FROM:
         return ConvertedTensor(like, conversion, dtype, name)
     return ir.Tensor(
         conversion(numbers(like)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +22,7 @@ from amp_rewrite.analysis.ranges import (
 from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import tensor_blocks
-from amp_rewrite.model.constants import StoredTensor, numbers
+from amp_rewrite.model.constants import StoredTensor, dims, numbers
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.policy.evidence import Evidence
@@ -50,7 +51,7 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half)
     found = _Found(_context(graph, fits, half), fits)
     for value, tensor in zip(read, tensors, strict=True):
         uses = (UnitUse(unit, site.port) for unit, site in graph.uses[value])
-        found.constant(Constant(value, fits[value], tensor.size, tuple(uses)))
+        found.constant(Constant(value, fits[value], prod(dims(tensor)), tuple(uses)))
     for unit in graph.by_operator.get("ConstantOfShape", ()):
         if graph.units[unit].node.domain == "":
             found.fill(unit)
