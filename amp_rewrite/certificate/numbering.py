@@ -89,8 +89,10 @@ class _Numbering:
         names, rows, made = scope.names, list[order.Row](), list[str]()
         number = first = len(self._made.roots)
         for proto in protos:
-            read: list[order.Read] = [(names.get(name) or name) if name else MISSING for name in proto.input]
-            for name in proto.output:
+            read: list[order.Read] = [
+                (names.get(name) or name) if name else MISSING for name in proto.input[:]
+            ]
+            for name in proto.output[:]:  # a list: twice as quick
                 if name:
                     if name in names:
                         raise ModelError(f"defines '{name}' twice", remedy=EXPORT_AGAIN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from amp_rewrite.certificate import (
     clips,
@@ -115,10 +116,10 @@ class Proving(Proof):
         if left - a.first != right - b.first:
             raise DifferentError("they are two outputs of one operator")
         self.same_kind(left, right)
-        if (a.first, b.first) not in self._nodes:
+        if a.count == 1 or (a.first, b.first) not in self._nodes:  # a new pair of values is one of nodes
             self._nodes.add((a.first, b.first))
             self._alike(a, b)
-            self._push(self._inputs(a, b), output)
+            self._follow(a, b, output)
             if a.bodies or b.bodies:
                 self._bodies(a, b, output)
         return True
@@ -144,27 +145,31 @@ class Proving(Proof):
             if self._partner.setdefault(key, other) != other:
                 raise DifferentError("one of them stands for two, which need not give the same")
 
-    def _inputs(self, a: Node, b: Node) -> Sequence[Pair]:
+    def _follow(self, a: Node, b: Node, output: str) -> None:
+        """What is left to prove of two nodes: their inputs, the first one first."""
         if len(a.inputs) != len(b.inputs):
             raise DifferentError("they have different numbers of inputs")
+        if MISSING in a.inputs or MISSING in b.inputs or a.operator in _PRODUCTS:
+            self._push(self._inputs(a, b), output)
+        else:
+            self._stack.extend(zip(reversed(a.inputs), reversed(b.inputs), repeat(output)))
+
+    def _inputs(self, a: Node, b: Node) -> Sequence[Pair]:
         pairs = [*zip(a.inputs, b.inputs, strict=True)]
-        if MISSING in a.inputs or MISSING in b.inputs:
-            if any((left == MISSING) != (right == MISSING) for left, right in pairs):
-                raise DifferentError("an input is left out of one of them")
-            pairs = [pair for pair in pairs if pair[0] != MISSING]
+        if any((left == MISSING) != (right == MISSING) for left, right in pairs):
+            raise DifferentError("an input is left out of one of them")
+        pairs = [pair for pair in pairs if pair[0] != MISSING]
         if a.operator in _PRODUCTS and len(a.inputs) > 1:
             return [pair for port, pair in enumerate(pairs) if not self._raised(b, port, *pair)]
         return pairs
 
     def _raised(self, product: Node, port: int, left: int, right: int) -> bool:
         """Whether a stored factor has more axes than it had, as many as the other factor has at most."""
-        if port > 1 or left not in self.original.stored or right not in self.rewritten.stored:
+        one, other = self.original.stored.get(left), self.rewritten.stored.get(right)
+        if port > 1 or one is None or other is None or not _MATRIX <= len(one.dims) < len(other.dims):
             return False
-        before, after = self.ranks.of(left), self.ranks_after.of(right)
-        if before is None or after is None or before >= after or before < _MATRIX:
-            return False
-        other = self.ranks_after.of(product.inputs[1 - port])
-        if other is None or other < after:
+        rank = self.ranks_after.of(product.inputs[1 - port])
+        if rank is None or rank < len(other.dims):
             raise DifferentError("a stored factor has more axes than the other", (left, right, ""))
         self.count(stored_values.compare(*self.held(left, right), rank=True), (left, right))
         self.uses[Licence.RANK] += 1
@@ -185,7 +190,7 @@ class Proving(Proof):
 
     def _push(self, pairs: Sequence[Pair], output: str) -> None:
         seen = self._seen
-        self._stack.extend((*pair, output) for pair in reversed(pairs) if pair not in seen)
+        self._stack.extend([(*pair, output) for pair in reversed(pairs) if pair not in seen])
 
     def _stored(self, left: int, right: int, output: str) -> None:
         """Compares a value that the result stores."""

@@ -81,8 +81,9 @@ def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
         return None
     if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES:
         return None
-    dims = tuple(a.dims)
-    if dims != tuple(b.dims) or min(dims, default=0) < 0 or 4 * prod(dims) > _SMALL:
+    dims = a.dims[:]
+    size = 4 * prod(dims)
+    if size > _SMALL or dims != b.dims[:] or (dims and min(dims) < 0):
         return None  # of which `compare` refuses a negative size
     old, new = a.raw_data, b.raw_data
-    return (old, new) if 0 < len(old) == 4 * prod(dims) == 2 * len(new) else None
+    return (old, new) if 0 < len(old) == size == 2 * len(new) else None
