@@ -47,7 +47,8 @@ class Proving(Proof):
         super().__init__(original, rewritten)
         self._stack: list[tuple[int, int, str]] = []
         self._seen: set[Pair] = set()
-        self._nodes: set[Pair] = set()
+        self._nodes: set[Pair] = set()  # of several outputs each
+        self._compared = 0
         self._partner: dict[tuple[bool, int], int] = {}
         self._most = _PAIRS * (len(original.roots) + len(rewritten.roots))
         self._folded, self._small = Folded(self), SmallValues(self)
@@ -66,12 +67,12 @@ class Proving(Proof):
             self._folded.prove()
         except DifferentError as found:
             return self._failed(self._small.first() or found, at)
-        return Certificate(True, len(self._nodes), self._uses())
+        return Certificate(True, self._compared, self._uses())
 
     def _failed(self, found: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = found.at or at
         place = Place(name, self.original.told(left), self.rewritten.told(right))
-        return Certificate(False, len(self._nodes), self._uses(), found.problem, place)
+        return Certificate(False, self._compared, self._uses(), found.problem, place)
 
     def assume(self, left: int, right: int) -> None:
         """Takes two values for equal: inputs of the models, or of two bodies."""
@@ -116,13 +117,18 @@ class Proving(Proof):
         if left - a.first != right - b.first:
             raise DifferentError("they are two outputs of one operator")
         self.same_kind(left, right)
-        if a.count == 1 or (a.first, b.first) not in self._nodes:  # a new pair of values is one of nodes
-            self._nodes.add((a.first, b.first))
+        if a.count == 1 or self._is_new((a.first, b.first)):  # a new pair of values may be all of two nodes
+            self._compared += 1
             self._alike(a, b)
             self._follow(a, b, output)
             if a.bodies or b.bodies:
                 self._bodies(a, b, output)
         return True
+
+    def _is_new(self, nodes: Pair) -> bool:
+        is_new = nodes not in self._nodes
+        self._nodes.add(nodes)
+        return is_new
 
     def _alike(self, a: Node, b: Node) -> None:
         """Compares what nodes of one operator say themselves."""
