@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import AttributeProto, ModelProto
+from onnx import AttributeProto, ModelProto, ValueInfoProto
 
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import Kind
@@ -87,7 +87,7 @@ class Numbered:
     kinds: list[Kind] = field(default_factory=lambda: [None])
     names: list[str] = field(default_factory=lambda: [""])
     stored: dict[int, Any] = field(default_factory=dict[int, Any])
-    declared: dict[str, Kind] = field(default_factory=dict[str, Any])
+    declared: dict[str, ValueInfoProto] = field(default_factory=dict[str, ValueInfoProto])
     inputs: dict[str, int] = field(default_factory=dict[str, int])
     outputs: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     calls: int = 0

@@ -57,8 +57,7 @@ class _Numbering:
         """All of a graph but its inputs, which are in its scope."""
         names, made = scope.names, self._made
         given = frozenset(names)
-        for info in (*graph.value_info, *graph.output):
-            made.declared[info.name] = value_kinds.of_type(info.type)
+        made.declared.update({info.name: info for info in (*graph.value_info, *graph.output)})
         for tensor in graph.initializer:
             if tensor.name not in given:
                 names[tensor.name] = made.add(tensor.name, None, value_kinds.of_element(tensor.data_type))
@@ -149,7 +148,8 @@ class _Numbering:
             if rule is not None and rule[0] == "typed":
                 made.kinds[number] = self._typed(rule[1], node)
             elif made.kinds[number] is None:
-                made.kinds[number] = made.declared.get(made.names[number])
+                declared = made.declared.get(made.names[number])
+                made.kinds[number] = None if declared is None else value_kinds.of_type(declared.type)
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
