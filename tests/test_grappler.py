@@ -106,7 +106,7 @@ def _check(case: Case) -> None:
     assert sorted(map(_written, analysis.plan.casts)) == sorted(case.casts)
     result = amp_rewrite.rewrite(model, _options(case))
     assert result.report.broken == ()
-    assert all("predicted" in warning for warning in result.report.warnings)
+    assert all("predicted" in told or "list" in told for told in result.report.warnings)  # in bfloat16
     onnx.checker.check_model(result.model, full_check=True)
     added = _operators(result.model)
     added.subtract(_operators(model))

@@ -1,17 +1,21 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import onnx
 import pytest
 
+from amp_rewrite import analyze
+from amp_rewrite.demo import network
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists, shipped_lists
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.operator_lists import Kind, OpLists
+from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.yaml_fields import LARGEST
 
 LONGEST_REASON = 90  # one line of `explain`
@@ -469,3 +473,34 @@ def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
         operator_lists.load("default")
+
+
+# ---- the half type that a list is for
+
+
+def test_the_half_type_of_a_list(tmp_path: Path) -> None:
+    """It is what the file says, else that of what it extends, else none; overrides keep it."""
+    told = {name: operator_lists.load(name).half for name in shipped_lists.names()}
+    assert told == {"bfloat16": "bfloat16", "default": "float16", "tensorflow": "float16"}
+    assert operator_lists.load("bfloat16").override("deny", "Conv").half == "bfloat16"
+    assert operator_lists.load(_written(tmp_path, "extends: default")).half == "float16"
+    assert operator_lists.load(_written(tmp_path, "extends: default\nhalf: bfloat16")).half == "bfloat16"
+    assert operator_lists.load(_written(tmp_path, "deny: {Exp: large}")).half == ""
+    said = _refusal(_written(tmp_path, "half: bfloat"))
+    assert said == "mine.yaml:1: bfloat is not a half type; did you mean bfloat16?"
+
+
+def test_a_list_for_the_other_half_type_is_warned_of() -> None:
+    """In a line with the two ways out; not where the types agree, nor of a list that is for neither."""
+    model, said = network(), "the list {} is for {}, and {} has another range and precision; give "
+
+    def told(half: str, lists: OpLists | str) -> list[str]:
+        warnings = analyze(model, Options(half=half, lists=lists)).report().warnings
+        return [warning for warning in warnings if warning.startswith("the list")]
+
+    other = said.format("default", "float16", "bfloat16")
+    assert told("bfloat16", "default") == [f"{other}`Options.half` float16, or `Options.lists` bfloat16"]
+    other = said.format("bfloat16", "bfloat16", "float16")
+    assert told("float16", "bfloat16") == [f"{other}`Options.half` bfloat16, or `Options.lists` default"]
+    assert told("bfloat16", "bfloat16") == told("float16", "tensorflow") == []
+    assert told("bfloat16", replace(operator_lists.load("default"), half="")) == []

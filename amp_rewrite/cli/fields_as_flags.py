@@ -19,6 +19,8 @@ FLAGS = {
     "Options.fold": "--no-fold",
     "Options.free": "--no-free",
     "Options.gate": "--gate",
+    "Options.half": "--to",
+    "Options.lists": "--list",
     "Options.keep_opset": "--keep-opset",
     "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.model.traversal import graphs
+from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import OpLists
-from amp_rewrite.policy.options import Pins
+from amp_rewrite.policy.options import SHIPPED_FOR, Options, Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,15 @@ def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
     return (*_pinned(graph, pins), *_listed(graph, lists))
 
 
-def unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
+def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator[str]:
+    """Warnings of lists that do not suit the half type, or where nothing is half the model."""
+    lists = options.operator_lists()
+    yield from _of_other_half(lists, options.half)
+    if not any(map(painting.is_half, range(len(graph.units)))):
+        yield from _unlisted(graph, lists)
+
+
+def _unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
     """A warning of a list that extends no other, and does not name operators of the model; else none."""
     found = set(_operators(graph)) if lists.stands_alone else set[str]()
     named = {schema.written(*operator) for operator in lists.entries}
@@ -45,6 +55,14 @@ def unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
     count = f"{len(found - named):,} of the model's {len(found):,} operators"
     told = f"the list {lists.name} does not name {count}, which stay float32"
     return (f"{told}; it extends no other: add extends: default",)
+
+
+def _of_other_half(lists: OpLists, half: Half) -> tuple[str, ...]:
+    """A warning of lists that are for another half type; else none."""
+    if lists.half in ("", half.name):
+        return ()
+    told = f"the list {lists.name} is for {lists.half}, and {half.name} has another range and precision"
+    return (f"{told}; give `Options.half` {lists.half}, or `Options.lists` {SHIPPED_FOR[half.name]}",)
 
 
 def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:

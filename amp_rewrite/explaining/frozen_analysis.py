@@ -202,8 +202,8 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
     painting, predicted = priced.painting, predictions.warnings(priced.prediction, gated=priced.gated)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
-    if not decided.replayed and not any(map(painting.is_half, range(len(graph.units)))):
-        warnings = (*warnings, *match_counts.unlisted(graph, options.operator_lists()))
+    if not decided.replayed:
+        warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     found = report.of_plan(plan, report.count_nodes(graph, painting))
     reasons = Counter(entry.evidence.reason for entry in painting.entries)

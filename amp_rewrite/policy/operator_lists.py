@@ -1,6 +1,7 @@
 """Operator lists: YAML -> OpLists. Whatever is wrong in a file is told with its line.
 
     name: mine
+    half: float16                       # the half type that it is for; that of what it extends if left out
     extends: default                    # a shipped list, or a path relative to this file
     allow:
       MatMul: why it is fast and safe   # the default domain is left out, any other is written
@@ -26,6 +27,7 @@ from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import ListError
+from amp_rewrite.numerics import half as halves
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import entries, shipped_lists
 from amp_rewrite.policy.entries import Entry, Kind, Operator
@@ -37,7 +39,8 @@ from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, 
 class OpLists:
     """One entry per operator. What is not in here is on no list.
 
-    `files` are those that it was read from. `moved` holds the entries that overrides have replaced, None for
+    `half` names the half type that they are for; empty where they do not say. `files` are those that they
+    were read from. `moved` holds the entries that overrides have replaced, None for
     an operator that was on no list.
 
     Examples:
@@ -53,6 +56,7 @@ class OpLists:
     entries: Mapping[Operator, Entry]
     files: tuple[Path, ...] = ()
     moved: Mapping[Operator, Entry | None] = dataclasses.field(default_factory=dict[Operator, "Entry | None"])
+    half: str = ""
 
     def __repr__(self) -> str:
         """A line: the name, how many operators are listed, and how many of them were moved."""
@@ -60,7 +64,7 @@ class OpLists:
 
     def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
         entries, moved = dict(self.entries), dict(self.moved)  # the views of them cannot be pickled
-        return OpLists, (self.name, self.description, entries, self.files, moved)
+        return OpLists, (self.name, self.description, entries, self.files, moved, self.half)
 
     def find(self, domain: str, op_type: str) -> Entry | None:
         """What is said of an operator; None when it is on no list.
@@ -159,7 +163,7 @@ def _load_shipped(path: Path) -> OpLists:
 # ---- one file
 
 
-_TOP_KEYS = ("name", "description", "extends", *(kind.value for kind in Kind))
+_TOP_KEYS = ("name", "description", "half", "extends", *(kind.value for kind in Kind))
 
 
 def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
@@ -174,7 +178,15 @@ def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
         description=text(top["description"]) if "description" in top else "",
         entries=MappingProxyType({**base.entries, **entries.read(top.values(), name, _operator)}),
         files=(path, *base.files),
+        half=_half(top["half"]) if "half" in top else base.half,
     )
+
+
+def _half(field: Field) -> str:
+    name = text(field)
+    if name not in halves.BY_NAME:
+        raise field.error(f"{name} is not a half type", near(name, tuple(halves.BY_NAME)))
+    return name
 
 
 _NOTHING = OpLists("", "", MappingProxyType({}))
