@@ -370,7 +370,6 @@ class TestRunning:
             ([demo.feeds(), "x"], "samples[1]: 'x' is not a sample"),
             ((iter([IMAGE])), "samples[0]: ndarray is not a sample"),
             ([{1: IMAGE}], "samples[0]: 1 is not the name of an input"),
-            (None, "samples: None is not a sample"),
             ("in.npz", "samples: 'in.npz' is not a sample"),
             (Data(), "samples: Data is not a sample"),
             ([], "there is no sample"),

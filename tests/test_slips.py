@@ -260,3 +260,26 @@ def test_looking_at_nothing_but_infinities_shows_nothing(model, tmp_path):
     flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "inf.npz")]
     done = run(tmp_path / "m.onnx", *flags)
     assert (done.exit_code, done.stderr) == (2, f"amp-rewrite: {line.replace('`samples`', '--data')}\n")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"half": "bf16"}, "Options.half: 'bf16' is not one of float16, bfloat16; did you mean bfloat16?"),
+        ({"half": "FP16"}, "Options.half: 'FP16' is not one of float16, bfloat16; did you mean float16?"),
+        ({"half": "int8"}, "Options.half: 'int8' is not one of float16, bfloat16"),
+        ({"half": "float8"}, "Options.half: 'float8' is not one of float16, bfloat16"),
+        ({"io": "keeep"}, "Options.io: 'keeep' is not one of keep, half; did you mean keep?"),
+    ],
+)
+def test_another_name_of_a_choice_is_known(fields, said):
+    """From Python as on the command line; what is near to none is not guessed at."""
+    assert refusal(Options, **fields) == said
+
+
+def test_an_array_without_a_name_is_given_one(model, tmp_path):
+    """An .npy file does not say of which input it is."""
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", SAMPLE["x"])
+    line = run(tmp_path / "m.onnx", "--data", tmp_path / "x.npy").stderr
+    assert "numpy.savez('inputs.npz', NAME=numpy.load('FILE.npy')) does, with the input's NAME" in line

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 from onnx import parser
 
 import amp_rewrite
+from amp_rewrite import demo
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Level, Options
@@ -22,6 +23,7 @@ from amp_rewrite.running import metrics, tolerances
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
+from amp_rewrite.running.inputs import feeds as feeds_
 from amp_rewrite.running.inputs.input_source import InputSource
 from amp_rewrite.running.sessions import Device
 
@@ -478,3 +480,15 @@ def test_bfloat16_goes_in_and_comes_out():
     found = verdict(before, after, feeds, io=IOTypes.HALF)
     assert found.ok
     assert 1e-4 < found.outputs[0].metrics.relative_l2 < 1e-2
+
+
+def test_without_samples_they_are_synthetic():
+    """As the command has them: the verdict says so, and is that of the same samples."""
+    before, after = demo.network(), amp_rewrite.rewrite(demo.network()).model
+    found = verification.verify(before, after, device=Device.CPU)
+    assert found.inputs.is_synthetic
+    assert (found.ok, found.samples) == (True, 1)
+    assert found.not_judged
+    given = feeds_.feeds(before, feeds_.Data(images=found.inputs.images))
+    assert verification.verify(before, after, given, device=Device.CPU).error == found.error
+    assert not verification.verify(before, demo.network(seed=1), device=Device.CPU).ok

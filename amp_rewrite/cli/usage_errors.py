@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 
 import click
 from click.exceptions import NoSuchOption
 
+from amp_rewrite import slips
 from amp_rewrite.process import startup
 
 _FLOAT16 = "float16 is what amp-rewrite MODEL gives; --to bfloat16 asks for the other half type"
@@ -21,12 +21,6 @@ _MEANT = {
     **dict.fromkeys(("precision", "dtype", "type", "fp", "half-type", "amp"), _TYPES),
 }
 """What helps with flags that other tools have, by their names."""
-
-_HALVES = {"fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16", "bfp16": "bfloat16"}
-"""Other names of the half types."""
-
-_NEAR = 0.75
-"""How alike two flags are (difflib's ratio of their names) that one may be a slip for."""
 
 
 def line(error: click.UsageError) -> str:
@@ -75,15 +69,8 @@ def _flags_of(command: click.Command) -> list[str]:
 
 def _nearest(flag: str, known: Iterable[str]) -> str | None:
     names = {each.lstrip("-"): each for each in known if each.startswith("--")}
-    found = _alike(flag.lstrip("-"), names)
+    found = slips.near(flag.lstrip("-"), names)
     return names[found] if found else None
-
-
-def _alike(word: str, known: Iterable[str]) -> str | None:
-    """The one that is near a word, or else the one that it begins."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=_NEAR)
-    begun = [each for each in known if word and each.startswith(word)]
-    return near[0] if near else begun[0] if len(begun) == 1 else None
 
 
 def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
@@ -102,9 +89,7 @@ def _near_choice(error: click.UsageError) -> str | None:
     given = _QUOTED.search(getattr(error, "message", ""))
     if not isinstance(kind, click.Choice) or given is None:
         return None
-    known = [str(choice) for choice in kind.choices]
-    found = _HALVES.get(given[1].lower())
-    return found if found in known else _alike(given[1].lower(), known)
+    return slips.near(given[1].lower(), map(str, kind.choices))
 
 
 _QUOTED = re.compile("^'([^']*)'")

@@ -28,6 +28,8 @@ from amp_rewrite.running import (
 from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import emulated
+from amp_rewrite.running.inputs import trials
+from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.noise import Float32Noise
@@ -42,7 +44,7 @@ from amp_rewrite.running.witness_sessions import WitnessSession
 def verify(
     original: ModelSource,
     rewritten: ModelSource,
-    samples: Samples,
+    samples: Samples | None = None,
     bounds: Tolerances | None = None,
     *,
     io: IOTypes | str = IOTypes.KEEP,
@@ -56,7 +58,8 @@ def verify(
     """Runs both models on all samples and compares their outputs.
 
     The models can be of any kind that `rewrite` takes. A sample is a mapping from input names to arrays;
-    `samples` is one sample or an iterable of samples, and `inputs` is their source. With `io` "half", float32
+    `samples` is one sample or an iterable of samples, and `inputs` is their source. Without samples, one is
+    synthesised as the command does it: that shows less than real data. With `io` "half", float32
     inputs and outputs may be half in the rewritten model. `device` is "cuda", "cpu" or "webgpu"; by default
     CUDA if it works. On WebGPU the rewritten model runs in half arithmetic, against float32 on the CPU.
     Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half" (`emulate`).
@@ -75,6 +78,8 @@ def verify(
         True
         >>> verify(network(), network(seed=1), feeds()).faults[0]
         'probabilities: error 0.524 is above 0.01'
+        >>> verify(network(), rewrite(network()).model).inputs.is_synthetic
+        True
     """
     bounds = Tolerances() if bounds is None else bounds
     arguments.instance("bounds", bounds, Tolerances, "write Tolerances(error=0.02)")
@@ -83,12 +88,11 @@ def verify(
     own = own_metrics.several(metrics)
     libraries = run_arguments.libraries(custom_ops)
     sums = arguments.choice("accumulate", accumulate, Accumulation)
-    trial = Trial(run_arguments.samples(samples), inputs)
     with TimeLimit(timeout).running():
         return verify_trials(
             original,
             rewritten,
-            (trial,),
+            _trials(original, samples, inputs),
             bounds,
             own,
             io=io,
@@ -98,10 +102,17 @@ def verify(
         )
 
 
+def _trials(original: ModelSource, samples: Samples | None, inputs: InputSource) -> tuple[Trial, ...]:
+    """The samples that were given, and else synthetic ones."""
+    if samples is None:
+        return trials.trials(run_arguments.model("original", original), Data())
+    return (Trial(run_arguments.samples(samples), inputs),)
+
+
 def verify_trials(
     original: ModelSource,
     rewritten: ModelSource,
-    trials: Sequence[Trial],
+    tried: Sequence[Trial],
     bounds: Tolerances,
     metrics: tuple[Metric, ...] = (),
     *,
@@ -116,7 +127,7 @@ def verify_trials(
     reference = sessions.reference(where)
     began = time.perf_counter()
     before = sessions.open_session(models[0], reference, libraries)
-    source = trials[0].source if before.get_inputs() else FROM_CALLER
+    source = tried[0].source if before.get_inputs() else FROM_CALLER
     blank = Verdict(
         outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
     )
@@ -130,7 +141,7 @@ def verify_trials(
             blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
             noise = Float32Noise(models[0], reference, libraries)
             pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)
-            return blank if differences else judging.judge(blank, pair, trials)
+            return blank if differences else judging.judge(blank, pair, tried)
     except RewrittenRunError as error:
         cause = str(error)
         return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)

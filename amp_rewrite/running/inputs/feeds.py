@@ -130,9 +130,14 @@ def _no_samples(path: Path) -> FeedError:
         return FeedError("there is no such file", where=path, remedy=_PATHS)
     except OSError as error:
         return FeedError(reading.problem(error), where=path, remedy=reading.remedy(error))
-    return FeedError("is neither an .npz file nor a directory", where=path, remedy=_PATHS)
+    remedy = _OF_NPY if path.suffix == ".npy" else _PATHS
+    return FeedError("is neither an .npz file nor a directory", where=path, remedy=remedy)
 
 
+_OF_NPY = (
+    "an .npy file does not say of which input its array is: "
+    "numpy.savez('inputs.npz', NAME=numpy.load('FILE.npy')) does, with the input's NAME"
+)
 _PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* directory"
 
 
