@@ -163,3 +163,32 @@ def test_assert_coverage_tells_each_broken_rule_with_its_nodes(model, tmp_path):
     )
     with pytest.raises(OptionError):
         assert_coverage(model, baseline=tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("flag", "given", "line"),
+    [
+        ("--min-flops", "95%", "--min-flops 95% is a percentage; write --min-flops 0.95"),
+        ("--tolerance", "0.5 %", "--tolerance 0.5 % is a percentage; write --tolerance 0.005"),
+        ("--min-nodes", "95", "--min-nodes 95 is not a share; write a share from 0 to 1, as in 0.95"),
+        ("--min-weights", "nan", "--min-weights nan is not a share; write a share from 0 to 1, as in 0.95"),
+        ("--min-flops", "101%", "--min-flops 101% is not a share; write a share from 0 to 1, as in 0.95"),
+        ("--min-flops", "much", "--min-flops much is not a share; write a share from 0 to 1, as in 0.95"),
+    ],
+)
+def test_what_is_no_share_is_answered_with_one(model, tmp_path, flag, given, line):
+    """A percentage by the share that it is, all else by the form of one."""
+    base = tmp_path / "base.json"
+    run("coverage", model, "--baseline", base, "--update")
+    assert failure("coverage", model, "--baseline", base, flag, given) == f"amp-rewrite: {line}"
+
+
+def test_a_baseline_of_another_model_is_warned_of(model, tmp_path):
+    """Once, with operators that the model lacks: on these, every rule holds."""
+    base = tmp_path / "base.json"
+    other = tmp_path / "other.onnx"
+    onnx.save(text.model("g (float[4] x) => (float[4] y) { a = Exp (x) b = Erf (a) y = Tanh (b) }"), other)
+    assert run("coverage", other, "--baseline", base, "--update").exit_code == 0
+    (line,) = run("coverage", model, "--baseline", base).stderr.splitlines()
+    assert line.startswith(f"warning  {base} counts operators that {model} lacks (Erf, Exp, Tanh): it may be")
+    assert run("coverage", other, "--baseline", base).stderr == ""

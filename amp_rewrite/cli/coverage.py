@@ -14,6 +14,8 @@ from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import baselines
+from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.ci_rules import Baseline
 from amp_rewrite.coverage.github_annotations import commands
 from amp_rewrite.coverage.junit_xml import junit
 from amp_rewrite.coverage.markdown import markdown
@@ -75,6 +77,8 @@ def coverage(
         staging.write(junit(measured), junit_)
     if asked.update is not None:
         baselines.save(measured[0].coverage, asked.update)
+    if asked.rules.baseline is not None:
+        _warn_of_another(measured[0], asked.rules.baseline)
     for one in measured:
         _print(one, quiet=quiet, github=github, titled=len(measured) > 1)
     exit_codes.fail_unless(ok)
@@ -83,6 +87,13 @@ def coverage(
 def _measured(model: Path, asked: CoverageFlags) -> MeasuredModel:
     found = measure(model, asked.dims)
     return MeasuredModel(str(model), found, check(found, asked.rules))
+
+
+def _warn_of_another(one: MeasuredModel, baseline: Baseline) -> None:
+    """Says on standard error that a baseline seems to be of another model."""
+    if lacking := baselines.lacking(one.coverage, baseline):
+        told = f"{baseline.where} counts operators that {one.title} lacks ({some(lacking)})"
+        Console(stderr=True).print(f"warning  {told}: it may be of another model; --update writes a new one")
 
 
 def _print(one: MeasuredModel, *, quiet: bool, github: bool, titled: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,24 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.flops.open_dimensions import Dims
 
 
+def _number(_: click.Context, flag: click.Parameter, text: str | None) -> float | None:
+    """A share from 0 to 1; OptionError for a percentage, and for what is none."""
+    if text is None:
+        return None
+    name, percentage = max(flag.opts, key=len), text.strip().endswith("%")
+    try:
+        share = float(text.strip().removesuffix("%"))
+    except ValueError:
+        share = math.nan
+    if percentage and 0 <= share <= 100:
+        raise OptionError(f"{name} {text} is a percentage", remedy=f"write {name} {share / 100:.12g}")
+    if percentage or not 0 <= share <= 1:
+        raise OptionError(f"{name} {text} is not a share", remedy=SHARE)
+    return share
+
+
 def _share(name: str, help_: str) -> Flag:
-    return click.option(name, type=float, metavar="SHARE", help=help_)
+    return click.option(name, callback=_number, metavar="SHARE", help=help_)
 
 
 _FLAGS = (
@@ -68,7 +85,7 @@ def _read(flags: Mapping[str, Any]) -> CoverageFlags:
     baseline: Path | None = flags["baseline"] or held.baseline
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
-    bounds = {name: _first(_checked(name, flags[name]), getattr(held, name)) for name in SHARES}
+    bounds = {name: _first(flags[name], getattr(held, name)) for name in SHARES}
     if flags["tolerance"] is not None and baseline is None:
         raise OptionError("--tolerance is for --baseline", remedy="add --baseline FILE, or leave it out")
     rules = CoverageRules(
@@ -85,12 +102,6 @@ def _read(flags: Mapping[str, Any]) -> CoverageFlags:
 
 def _first(flag: Any, held: Any) -> Any:
     return flag if flag is not None else held
-
-
-def _checked(name: str, share: float | None) -> float | None:
-    if share is not None and not 0 <= share <= 1:
-        raise OptionError(f"--{name.replace('_', '-')} {share:g} is not a share", remedy=SHARE)
-    return share
 
 
 def _requirements(texts: Sequence[str]) -> dict[str, float]:

@@ -81,8 +81,13 @@ def _flag(flag: str, value: object) -> str:
         return flag
     values: tuple[object, ...] = value if isinstance(value, tuple) else (value,)
     shown = [each for each in values if isinstance(each, _PLAIN)]
-    texts = (each.name if isinstance(each, Path) else str(each) for each in shown)
-    return " ".join(f"{flag} {text}" for text in texts) or flag
+    return " ".join(f"{flag} {_text(each)}" for each in shown) or flag
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Path):
+        return value.name
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 _PLAIN = (str, int, float, Path)

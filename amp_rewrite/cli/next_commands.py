@@ -121,6 +121,8 @@ def _words(param: click.Parameter, value: Any) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.12g}"
     if not isinstance(value, ExternalData):
         return str(value)
     return value.beside.value if value.largest is None else f"{value.largest / 1000:.12g}kB"

@@ -73,6 +73,11 @@ def _held(content: Any, place: tuple[str, ...], kind: type | tuple[type, ...]) -
     return content
 
 
+def lacking(coverage: Coverage, baseline: Baseline) -> tuple[str, ...]:
+    """The operators of a baseline that a model lacks, on which nothing is compared."""
+    return tuple(name for name in baseline.operators if coverage.row(name) is None)
+
+
 def save(coverage: Coverage, path: Path) -> None:
     """Writes the numbers that later coverages are compared with; raises OutputError."""
     writing.write_json(coverage.summary(), path)
