@@ -103,7 +103,7 @@ def test_a_quiet_zoo_names_what_failed(tmp_path):
     (tmp_path / "models" / "bad.onnx").write_text("no model")
     (tmp_path / "m.onnx").rename(tmp_path / "models" / "m.onnx")
     done = run("zoo", "models", "-o", "half", "-q")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("failed bad: ")
     assert "is not an ONNX model" in line

@@ -146,3 +146,14 @@ def test_a_model_is_found_once(folder):
     """Though a folder and a pattern have it."""
     found = many_models.find([folder / "models" / "a.onnx", folder / "models" / "*.onnx"])
     assert [each.model.name for each in found] == ["a.onnx", "broken.onnx"]
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 2), (("--tolerance", "error=1e-30"), 1)], ids=["bad", "far"])
+def test_the_exit_code_is_that_of_the_worst_model(folder, more, code):
+    """2 where one is no model, 1 where a result is too far off; of a zoo, and of this command."""
+    pytest.importorskip("onnxruntime")
+    if code == 1:
+        (folder / "models" / "broken.onnx").unlink()
+    flags = ("--observe", "never", *more)
+    assert run("models", "--out-dir", "half", *flags).exit_code == code
+    assert run("zoo", "models", "-o", "zoo", "--", *flags).exit_code == code

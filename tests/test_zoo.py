@@ -47,7 +47,7 @@ def test_each_model_is_rewritten_as_by_the_command(models, tmp_path):
     """The same bytes; a broken model beside them; what is known in JSON, on the page, in the table."""
     (models / "broken.onnx").write_bytes(b"no model")
     done = run("zoo", models, "-o", tmp_path / "out", "--html", "--", "--to", "bfloat16")
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 2, done.output
     assert "2 close, 1 failed" in done.output
     assert "broken: " in done.output
     told = json.loads((tmp_path / "out" / "zoo.json").read_text())

@@ -2,7 +2,8 @@
 
     0          done; a rewrite that could not be compared is done too, unless --require-verify is given
     1          a result is not valid, a comparison failed or proves nothing, or a coverage rule is broken
-    2          bad input or usage, and faults of amp-rewrite itself: one line on standard error
+    2          bad input or usage, and faults of amp-rewrite itself: one line on standard error; with many
+               models, where any has that, whatever the others came to
     128 + n    ended by signal n; click ends an interrupt (Ctrl-C) with 1
 
 `process.startup` ends a command that cannot be imported with 2; a full standard error changes no code.
@@ -36,6 +37,13 @@ def fail_unless(passed: bool) -> None:
     """Ends the command with FAILED, unless its checks passed."""
     if not passed:
         raise click.exceptions.Exit(FAILED)
+
+
+def end_many(*, done: bool, passed: bool) -> None:
+    """Ends a command on many models with BAD_INPUT unless all were `done`, or FAILED unless all `passed`."""
+    if not done:
+        raise click.exceptions.Exit(BAD_INPUT)
+    fail_unless(passed)
 
 
 def end_rewrite(*, valid: bool, passed: bool | None, required: bool = False) -> None:

@@ -54,8 +54,9 @@ def zoo(
     """Rewrite, compare and report on all models of SOURCE: a folder, or a manifest in YAML or JSON.
 
     FLAGS are those of amp-rewrite MODEL, for every model, behind two dashes: amp-rewrite zoo models -o half
-    -- --to bfloat16. A model that fails, or whose process dies, does not stop the others. Exit code 1 where
-    one failed, or is too far from its original.
+    -- --to bfloat16. A model that fails, or whose process dies, does not stop the others. Exit code 2 where
+    a model has no result, as it is broken or its process died; else 1 where a result is too far from its
+    original, or not valid.
     """
     found = entries.find(source.absolute(), output.absolute())
     for entry in found:
@@ -76,7 +77,7 @@ def zoo(
     console.print(f"see {output / 'index.html'}")
     if quiet:
         print_failures(Console(stderr=True), result)
-    exit_codes.fail_unless(result.ok)
+    exit_codes.end_many(done=not result.has_failed, passed=result.ok)
 
 
 @contextlib.contextmanager

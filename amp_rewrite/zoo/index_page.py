@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from amp_rewrite import version
 from amp_rewrite.escaping import visible
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.zoo import cells
 from amp_rewrite.zoo.row import Row
 
@@ -17,7 +18,7 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>amp-rewrite: {count} models</title>
+<title>amp-rewrite: {count}</title>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }}
@@ -31,7 +32,7 @@ td.why {{ white-space: normal; border-bottom: 1px solid #8884; padding-left: 2re
 </style>
 </head>
 <body>
-<h1>{count} models</h1>
+<h1>{count}</h1>
 <p>{summary}. Made by amp-rewrite {version}.</p>
 <div class="wide"><table>
 <thead><tr>{header}</tr></thead>
@@ -49,7 +50,7 @@ that which is predicted for a GPU, and the sizes are those of the result and of 
 def render(rows: Sequence[Row], counts: Mapping[str, int]) -> str:
     """The page; what comes from models is text in it."""
     return _PAGE.format(
-        count=len(rows),
+        count=plural(len(rows), "model"),
         summary=", ".join(f"{count} {name}" for name, count in counts.items()),
         version=_text(version.installed()),
         header="".join(f"<th>{name}</th>" for name in (*cells.HEADER, "files")),

@@ -33,6 +33,11 @@ class Zoo:
         return all(row.status.is_good for row in self.rows)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether there is no result of some model."""
+        return any(row.status is Status.FAILED for row in self.rows)
+
+    @property
     def counts(self) -> dict[str, int]:
         """How many models ended in each way, those that occur."""
         found = {s.value: sum(row.status is s for row in self.rows) for s in Status}
