@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.verdict import Tried, Verdict
 
-Attempt = Callable[[Options], Verdict | None]
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """The verdict on another result, and how many of its nodes are half."""
+
+    verdict: Verdict
+    nodes: NodeCounts | None = None
+
+
+Attempt = Callable[[Options], Attempted | None]
 """Rewrites with other options, and compares with blame; None where that cannot be done."""
 
 SECONDS = 30.0
@@ -45,9 +55,9 @@ def tried(failed: Verdict, options: Options, attempt: Attempt) -> tuple[Tried, .
 def _attempts(failed: Verdict, options: Options, attempt: Attempt) -> Iterator[Tried]:
     yield from _with_pins(failed, options, attempt)
     for level in _LEVELS.get(options.level, ()):
-        verdict = attempt(replace(options, level=level))
-        if verdict is not None:
-            yield Tried((), level.value, verdict.error, verdict.ok)
+        found = attempt(replace(options, level=level))
+        if found is not None:
+            yield Tried((), level.value, found.verdict.error, found.verdict.ok, found.nodes)
 
 
 def _with_pins(failed: Verdict, options: Options, attempt: Attempt) -> Iterator[Tried]:
@@ -58,13 +68,13 @@ def _with_pins(failed: Verdict, options: Options, attempt: Attempt) -> Iterator[
             return
         kept = tuple(dict.fromkeys((*kept, *more)))
         pins = Pins((*options.pins.keep_full, *kept), options.pins.force_half)
-        verdict = attempt(replace(options, pins=pins))
-        if verdict is None:
+        found = attempt(replace(options, pins=pins))
+        if found is None:
             return
-        yield Tried(kept, None, verdict.error, verdict.ok)
-        if not _is_nearer(failed, verdict):
+        yield Tried(kept, None, found.verdict.error, found.verdict.ok, found.nodes)
+        if not _is_nearer(failed, found.verdict):
             return
-        failed = verdict
+        failed = found.verdict
 
 
 def _is_nearer(before: Verdict, after: Verdict) -> bool:

@@ -13,6 +13,7 @@ from tests import commands, text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
+from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Verdict
@@ -26,6 +27,11 @@ def verdict(error, pins=(), lost=False):
     output = Output("y", METRICS, ("too far",) if error > 0.01 else (), error=error)
     found = Blame((), LOST if lost else None, tuple(pins))
     return Verdict((output,), (), "CPU", 1, blame=found)
+
+
+def compared(found):
+    """What an attempt gives for a verdict; None for none."""
+    return found and mending.Attempted(found)
 
 
 def asked(options):
@@ -70,7 +76,7 @@ INFER, CORES = "treat-infer-as-deny", "tensor-cores-only"
 )
 def test_the_order_of_what_is_tried(failed, answers, tried):
     """Pins while they help, then levels, up to the first that passes."""
-    found = mending.tried(failed, Options(), lambda options: answers[asked(options)])
+    found = mending.tried(failed, Options(), lambda options: compared(answers[asked(options)]))
     assert " | ".join(one.level or " ".join(one.keep_full) for one in found) == tried
     last = answers[tried.split(" | ")[-1]]
     assert (found[-1].ok, found[-1].error) == (last.ok, last.error)
@@ -92,7 +98,7 @@ def test_what_the_user_asked_for_stays():
 def test_time_is_limited(monkeypatch):
     """When the time is over, nothing else is tried."""
     monkeypatch.setattr(mending, "SECONDS", -1.0)
-    assert len(mending.tried(verdict(0.1, "a"), Options(), lambda _: verdict(0.1, "b"))) == 1
+    assert len(mending.tried(verdict(0.1, "a"), Options(), lambda _: compared(verdict(0.1, "b")))) == 1
 
 
 def test_only_what_helps_is_a_hint():
@@ -103,6 +109,10 @@ def test_only_what_helps_is_a_hint():
     mends = mending.Tried((), INFER, 0.002, ok=True)
     found = mending.replace(failed, tried=(vain, mends))
     assert list(verdict_text.hints(found)) == [f"--level {INFER}   # tried: PASS, error 2.0e-03"]
+    much = mending.replace(found, tried=(mending.replace(mends, nodes=NodeCounts(3, 1, 40, 2)),))
+    assert next(verdict_text.hints(much)).endswith("error 2.0e-03, 4 of 44 nodes in half")
+    none = mending.replace(found, tried=(mending.replace(mends, nodes=NodeCounts(0, 0, 44, 2)),))
+    assert next(verdict_text.hints(none)).endswith("error 2.0e-03, nothing in half")
     assert list(verdict_text.in_vain(found)) == ["tried --keep-full 'a b': error 9.0e-02, FAIL"]
     assert list(verdict_text.hints(mending.replace(failed, tried=(vain,)))) == []
 

@@ -39,6 +39,6 @@ def test_a_verdict_is_a_line(result):
     pytest.importorskip("onnxruntime")
     good = repr(amp_rewrite.verify(network(), result.model, feeds(), device="cpu"))
     assert good.startswith("Verdict(PASS: error ")
-    assert good.endswith("; 1 output(s) on 1 sample(s); CPU, float32 against half emulated)")
+    assert good.endswith("; 1 output on 1 sample; CPU, float32 against half emulated)")
     bad = repr(amp_rewrite.verify(network(), network(seed=1), feeds(), device="cpu"))
     assert bad.startswith("Verdict(FAIL: probabilities: error 0.524 is above 0.01; ")

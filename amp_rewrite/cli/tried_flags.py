@@ -10,6 +10,7 @@ from pathlib import Path
 
 from amp_rewrite import mending
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.mending import Attempted
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.running.verdict import Verdict
@@ -39,9 +40,10 @@ def with_tried(outcome: Outcome, options: Options, again: Again | None) -> Outco
     return replace(outcome, verification=replace(verdict, tried=found))
 
 
-def _attempt(again: Again, output: Path, options: Options) -> Verdict | None:
+def _attempt(again: Again, output: Path, options: Options) -> Attempted | None:
     try:
-        found = again(options, output).verification
+        found = again(options, output)
     except AmpRewriteError:  # a pin of the user's says otherwise, or the time is over
         return None
-    return found if isinstance(found, Verdict) else None
+    verdict = found.verification
+    return Attempted(verdict, found.result.report.nodes) if isinstance(verdict, Verdict) else None

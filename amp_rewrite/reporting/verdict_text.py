@@ -90,7 +90,15 @@ def in_vain(verdict: Verdict) -> Iterator[str]:
 def of_tried(tried: Tried) -> str:
     """The flags that were tried, and what came of them."""
     judged = "PASS" if tried.ok else "FAIL"
-    return f"tried {_flags(tried.keep_full, tried.level)}: error {tried.error:.1e}, {judged}"
+    return f"tried {_flags(tried.keep_full, tried.level)}: error {tried.error:.1e}, {judged}{_half(tried)}"
+
+
+def _half(tried: Tried) -> str:
+    """How much of a result that was tried is half."""
+    if tried.nodes is None:
+        return ""
+    some = tried.nodes.half + tried.nodes.mixed
+    return f", {some:,} of {some + tried.nodes.full:,} nodes in half" if some else ", nothing in half"
 
 
 def _flags(keep_full: Iterable[str], level: str | None) -> str:
@@ -110,7 +118,8 @@ def hints(verdict: Verdict) -> Iterator[str]:
     mends = next((tried for tried in verdict.tried if tried.ok), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
     if mends is not None:
-        yield f"{_flags(mends.keep_full, mends.level)}   # tried: PASS, error {mends.error:.1e}"
+        flags = _flags(mends.keep_full, mends.level)
+        yield f"{flags}   # tried: PASS, error {mends.error:.1e}{_half(mends)}"
     elif verdict.is_far and patterns and not verdict.tried:
         yield _flags(patterns, None)
     if verdict.inputs.is_synthetic and (verdict.is_far or verdict.unproven):

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from amp_rewrite.escaping import brief
+from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
@@ -53,13 +55,15 @@ class NotJudged:
 class Tried:
     """Options that were tried after a failed comparison, and what that of their result came to.
 
-    `keep_full` are the pins that were added, `level` the level that was taken; None where it stayed.
+    `keep_full` are the pins that were added, `level` the level that was taken; None where it stayed. `nodes`
+    counts what is half in that result; None where that is not known.
     """
 
     keep_full: tuple[str, ...]
     level: str | None
     error: float
     ok: bool
+    nodes: NodeCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -111,7 +115,7 @@ class Verdict:
         first, *others = self.faults or (f"error {self.error:.1e}",)
         more = f" and {len(others):,} more" if others else ""
         told = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
-        size = f"{len(self.outputs)} output(s) on {self.samples:,} sample(s)"
+        size = f"{plural(len(self.outputs), 'output')} on {plural(self.samples, 'sample')}"
         return brief(f"Verdict({told}; {size}; {self.how})")
 
     @property
