@@ -1,5 +1,6 @@
 """The command line when it compares: verdicts, exit codes, and what it advises."""
 
+import itertools
 import json
 import re
 import shlex
@@ -479,3 +480,74 @@ def test_a_node_has_one_figure_for_what_it_adds(model):
     done = run(model, *FORCED, *data(model, "small"), "--per-node")
     assert re.search(r" adds [\d.e+-]+ to the outputs; its own error [\d.e+-]+$", done.output, re.MULTILINE)
     assert "error 0.0e+00, adds" not in done.output
+
+
+def test_the_original_comes_first(model):
+    """Where the first model has half and the second none, a line has the command the other way round."""
+    half = model.with_name("model_fp16.onnx")
+    run(model, *FORCED, "--no-verify", "-q")
+    lines = run("verify", half, model, *data(model, "small")).output.splitlines()
+    (line,) = (line for line in lines if line.startswith("swapped? "))
+    assert line.endswith(f"the original comes first (amp-rewrite verify {model} {half})")
+    for pair in ((model, half), (model, model), (half, half)):
+        assert "swapped?" not in run("verify", *pair, *data(model, "small")).output
+
+
+ANGLE = """<ir_version: 9, opset_import: ["": 17]> g (float[8, 8] x) => (float[8, 8] y)
+    <float many = {64}, float few = {0.01}> {
+    [front] a = Tanh (x) [much] b = Mul (a, many) [phase] c = Sin (b) [little] d = Mul (x, few)
+    [small] e = Tanh (d) [slight] f = Mul (e, few) [close] g = Exp (f) [last] y = Add (c, f) }"""
+"""What half loses in `much` is small beside its value, and is an angle."""
+
+
+def next_lines(output):
+    """The commands behind `next`, each with its note."""
+    lines = output.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("next "))
+    return [line.removeprefix("next").strip().partition("#")[::2] for line in lines[first:]]
+
+
+def test_what_verify_says_next_is_for_the_same_model(tmp_path):
+    """The nodes that add most to the outputs, beside the flags that the half model was made with; it is said
+    to be not tried, and makes the outputs nearer.
+    """
+    path, half = tmp_path / "m.onnx", tmp_path / "h.onnx"
+    onnx.save(parser.parse_model(ANGLE), path)
+    np.savez(
+        tmp_path / "in.npz",
+        x=np.random.default_rng(0).normal(size=(8, 8)).astype(np.float16).astype(np.float32),
+    )
+    given = ("--keep-full", "slig.*", "--force-half", "small", "--deny", "Exp", "--level", "unsafe-force-all")
+    made = run(path, "-o", half, *given, "--no-verify", "-q")
+    assert made.exit_code == 0, made.output
+    tried = ("--data", tmp_path / "in.npz", "--tolerance", "error=1e-3")
+    bad = run("verify", path, half, *tried)
+    assert bad.exit_code == 1
+    assert "to the outputs; its own error" in bad.output
+    (pins, note), (tune, _) = next_lines(bad.output)
+    assert note == " not tried: rounding there adds most to the outputs"
+    words = shlex.split(pins)
+    kept = {word for flag, word in itertools.pairwise(words) if flag == "--keep-full"}
+    assert {"much", "slig.*"} <= kept
+    assert not kept & {"small", "little", "last"}
+    for flag in ("--force-half small", "--deny Exp"):
+        assert flag in pins
+        assert flag in tune
+    assert "--level unsafe-force-all" in pins
+    assert "--level" not in tune
+    errors = [
+        reported(path, *found, *tried, "-o", half)["verification"]["outputs"][0]["error"]
+        for found in (given, words[2:])
+    ]
+    assert errors[1] < errors[0] / 2
+
+
+def test_a_pin_in_half_that_is_to_blame_is_left_out(model):
+    """Beside the pin that is advised it would be a contradiction."""
+    half = model.with_name("model_fp16.onnx")
+    run(model, "--force-half", "square", *FORCED, "--no-verify", "-q")
+    pins, note = next_lines(run("verify", model, half, *data(model, "large")).output)[0]
+    assert "--keep-full square" in pins
+    assert "--force-half" not in pins
+    assert note == " not tried: values are lost here first"
+    assert run(*shlex.split(pins)[1:]).exit_code == 0

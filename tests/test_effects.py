@@ -85,8 +85,9 @@ def test_what_matters_is_blamed_and_not_what_is_wrong_itself():
     half = amp_rewrite.rewrite(source, FORCED).model
     plain = blame(source, half, sample, device=Device.CPU)
     assert plain.nodes[0].node in ("phase", "back")
-    ranked = effects.ranked(plain, effects.effects(source, half, sample))
+    ranked = effects.ranked(plain, effects.effects(source, half, sample), source)
     assert {error.node for error in ranked.nodes[:2]} == {"front", "much"}
+    assert set(ranked.keep_full) >= {"front", "much", "phase"}  # a Cast before `phase` would round it as well
     pinned = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=("front", "much", "phase")))
     better = amp_rewrite.rewrite(source, pinned).model
     errors = [amp_rewrite.verify(source, each, sample, device="cpu").error for each in (half, better)]
@@ -138,4 +139,4 @@ def test_a_large_model_is_left_alone(monkeypatch):
     half = amp_rewrite.rewrite(source).model
     assert effects.effects(source, half, sample) is None
     plain = blame(source, half, sample, device=Device.CPU)
-    assert effects.ranked(plain, None) == plain
+    assert effects.ranked(plain, None, source) == plain

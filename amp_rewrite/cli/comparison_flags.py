@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import click
@@ -12,14 +13,16 @@ from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import grouped, repeatable
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.metric_flags import Judging, metric_flag
+from amp_rewrite.cli.progress import counted
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.running import run_arguments, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.inputs.trials import of_source, trials
+from amp_rewrite.running.inputs.trials import Trial, of_source, trials
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning import effects
@@ -69,9 +72,14 @@ class ComparisonFlags:
         run_arguments.libraries(self.libraries)
 
     def verdict(
-        self, original: Runnable, rewritten: Runnable, data: Data, io: IOTypes = IOTypes.KEEP
+        self,
+        original: Runnable,
+        rewritten: Runnable,
+        data: Data,
+        io: IOTypes = IOTypes.KEEP,
+        progress: Progress | None = None,
     ) -> Verdict:
-        """The verdict on all samples.
+        """The verdict on all samples, of which `progress` shows how many are done.
 
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
@@ -79,7 +87,7 @@ class ComparisonFlags:
             verdict = verification.verify_trials(
                 original,
                 rewritten,
-                trials(original, data),
+                _counted(trials(original, data), data, progress),
                 self.judging.bounds,
                 self.judging.metrics,
                 io=io,
@@ -89,8 +97,17 @@ class ComparisonFlags:
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 
-    def with_blame(self, verdict: Verdict, original: Runnable, rewritten: Runnable, data: Data) -> Verdict:
-        """The verdict with the blame of the first sample, if that is asked for or an output is too far off.
+    def with_blame(
+        self,
+        verdict: Verdict,
+        original: Runnable,
+        rewritten: Runnable,
+        data: Data,
+        *,
+        by_effect: bool = False,
+    ) -> Verdict:
+        """The verdict with the blame of the first sample, if that is asked for or an output is too far off,
+        by what nodes add to the outputs with `by_effect`.
 
         Raises as `verdict` does, and OutputError as `blame` does.
         """
@@ -105,9 +122,18 @@ class ComparisonFlags:
             accumulate=self.accumulate,
             libraries=self.libraries,
         )
-        if self.per_node:
-            blamed = effects.ranked(blamed, effects.effects(original, rewritten, first, self.libraries))
+        if self.per_node or by_effect:
+            found = effects.effects(original, rewritten, first, self.libraries)
+            blamed = effects.ranked(blamed, found, original)
         return replace(verdict, blame=blamed)
+
+
+def _counted(found: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:
+    totals = (len(trial.source.files) or data.samples for trial in found)
+    return tuple(
+        replace(trial, samples=counted(progress, trial.samples, total))
+        for trial, total in zip(found, totals, strict=True)
+    )
 
 
 comparison_flags = grouped(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from amp_rewrite.cli import next_commands
+from amp_rewrite.cli import flags_of_result, next_commands
 from amp_rewrite.cli.rewrite_job import RewriteJob
-from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.options import Level
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewrite_and_verify import Outcome
+from amp_rewrite.running import half_types
+from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.verdict import Verdict
 
 
@@ -21,16 +23,31 @@ def hints(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
         yield _further(job, outcome, verdict)
 
 
-def of_comparison(verdict: Verdict, original: Path, half: Half | None) -> Iterator[str]:
-    """The same for a result of any tool, which `verify` compared: commands for the original."""
+def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator[str]:
+    """The same for a result of any tool, which `verify` compared: commands for the original, with the flags
+    that the result was made with, as far as it shows them.
+    """
+    half = half_types.half_of(rewritten)
     to = ("--to", half.name) if half not in (None, FLOAT16) else ()
+    known = flags_of_result.beside(rewritten, verdict.blame) if verdict.is_far else ()
+    flags = [change.flag for change in known]
     for hint in verdict_text.hints(verdict):
-        yield next_commands.rewrite(original, hint, *to) if hint.startswith(_PIN) else hint
+        is_pin, again = hint.startswith(_PIN), next_commands.rewrite(original, hint, *flags, *to)
+        yield f"{again}   # not tried: {_why(verdict.blame)}" if is_pin else hint
     if verdict.is_far:
-        yield f"{next_commands.tune(original, None, *to)}   # searches for what to keep in float32"
+        tuned = (change.flag for change in known if change.subject != Level.UNSAFE_FORCE_ALL.value)
+        yield f"{next_commands.tune(original, None, *tuned, *to)}   # searches for what to keep in float32"
 
 
 _PIN = "--keep-full"
+
+
+def _why(blame: Blame | None) -> str:
+    """Why these nodes are named."""
+    if blame is not None and blame.first_lost is not None:
+        return "values are lost here first"
+    measured = blame is not None and any(error.effect for error in blame.nodes)
+    return "rounding there adds most to the outputs" if measured else "their own error is the largest"
 
 
 def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -18,6 +19,8 @@ from rich.progress import Progress as Display
 from rich.text import Text
 
 from amp_rewrite.process.stopwatch import Progress
+
+T = TypeVar("T")
 
 
 class _Bar(BarColumn):
@@ -76,11 +79,21 @@ def tell(progress: Progress | None, stage: str) -> None:
         progress(stage)
 
 
+def counted(progress: Progress | None, samples: Iterable[T], total: int) -> Iterator[T]:
+    """The samples of a stage, which shows how many of them are done, where that can be shown."""
+    count = counting(progress, total)
+    for done, sample in enumerate(samples):
+        count(done)
+        yield sample
+
+
 def counting(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """A function that shows how many of `total` steps of the stage are done, where that can be shown."""
+    """A function that shows how many of `total` steps of the stage are done, where that can be shown, and
+    there are several.
+    """
 
     def count(done: int) -> None:
-        if isinstance(progress, ShownProgress):
+        if isinstance(progress, ShownProgress) and total > 1:
             progress.count(done, total)
 
     return count

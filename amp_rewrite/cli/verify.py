@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
-from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading, writing
@@ -22,6 +23,7 @@ from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.running import half_types
 from amp_rewrite.running.inputs.feeds import Data
 
@@ -67,11 +69,14 @@ def verify(
     comparing = replace(comparing, accumulate=_sums(accumulate, comparing))
     for path in (original, rewritten):
         loading.load(path)  # for error messages of ours rather than onnxruntime's
-    with shown_progress(), limit.running():
-        verdict = comparing.verdict(original, rewritten, data, IOTypes(io))
-        verdict = comparing.with_blame(verdict, original, rewritten, data)
+    with shown_progress() as progress, limit.running():
+        tell(progress, "verify")
+        verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
+        tell(progress, "blame")
+        verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
+    terminal_rewrite.print_lines(Console(), _swapped(original, rewritten))
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
-    hints = hints_on_failure.of_comparison(verdict, original, half_types.half_of(rewritten))
+    hints = hints_on_failure.of_comparison(verdict, original, rewritten)
     terminal_rewrite.print_hints(Console(), hints)
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
@@ -80,6 +85,16 @@ def verify(
         writing.write_json(verdict.to_json(), json_)
     metric_flags.refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok)
+
+
+def _swapped(original: Path, rewritten: Path) -> Iterator[SummaryLine]:
+    """That the first model is the rewritten one, as it seems, where the second is not."""
+    half = half_types.half_of(original)
+    if half is None or half_types.half_of(rewritten) is not None:
+        return
+    command = f"amp-rewrite verify {as_argument(rewritten)} {as_argument(original)}"
+    told = f"{original} has {half.name} and {rewritten} has none: the original comes first ({command})"
+    yield SummaryLine("swapped?", told, is_whole=True)
 
 
 def _sums(asked: str, comparing: ComparisonFlags) -> Accumulation:

@@ -52,9 +52,10 @@ class NodeError:
 
     def to_keep(self, names: Collection[str]) -> tuple[str, ...]:
         """The nodes among `names` to keep in float32: this node, and its consumers too if the value itself
-        overflows, or if this node is not among `names` (a Constant, for example).
+        overflows, if rounding it is what counts (`effect`), as a Cast before them would do it again, or if
+        this node is not among `names` (a Constant, for example).
         """
-        alone = self.node in names and not self.non_finite
+        alone = self.node in names and not self.non_finite and not self.effect
         candidates = (self.node,) if alone else (self.node, *self.readers)
         return tuple(name for name in dict.fromkeys(candidates) if name in names)
 
@@ -106,20 +107,23 @@ def blame(
     errors = list(_node_errors(before.nodes, found, _of_float32(rewritten)))
     first = next((error for error in errors if error.non_finite), None)
     blamed = Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))), first)
-    return replace(blamed, keep_full=tuple(_pins(original, blamed.worst)))
+    return replace(blamed, keep_full=pins(original, [blamed.worst] if blamed.worst else []))
 
 
-def _pins(original: Runnable, worst: NodeError | None) -> Iterator[str]:
-    """Patterns for `Pins.keep_full` that keep the worst node in float32."""
-    if worst is None:
-        return
+def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
+    """Patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
+    names = _pinnable(original)
+    kept = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
+    return tuple(node_patterns.pattern_for(name, names) for name in kept)
+
+
+def _pinnable(original: Runnable) -> set[str]:
+    """The names of the original by which pins find nodes."""
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
     idle_casts.bypass(model, types)
-    names = pin_patterns.pinnable(unit_building.build(model, types))
-    for name in worst.to_keep(names):
-        yield node_patterns.pattern_for(name, names)
+    return pin_patterns.pinnable(unit_building.build(model, types))
 
 
 def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:

@@ -16,7 +16,7 @@ from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.running import emulation
-from amp_rewrite.running.blame import Blame, NodeError
+from amp_rewrite.running.blame import Blame, NodeError, pins
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Feeds, Runnable
 from amp_rewrite.tuning import sensitivity
@@ -86,12 +86,29 @@ def _owners(root: ir.Graph) -> dict[ir.Graph, ir.Node]:
     return {inner: node for node in root for body in control_flow.bodies(node) for inner in graphs(body)}
 
 
-def ranked(blame: Blame, found: Mapping[str, float] | None) -> Blame:
-    """The blame with these effects, if any: the nodes in their descending order, what is lost before all."""
+def ranked(blame: Blame, found: Mapping[str, float] | None, original: Runnable) -> Blame:
+    """The blame with these effects, if any: the nodes in their descending order, what is lost before all, and
+    pins of those that add most, unless a node loses values.
+    """
     if found is None:
         return blame
-    nodes = [replace(error, effect=found.get(error.node, 0.0)) for error in blame.nodes]
-    return replace(blame, nodes=tuple(sorted(nodes, key=_rank)))
+    nodes = sorted((replace(e, effect=found.get(e.node, 0.0)) for e in blame.nodes), key=_rank)
+    told, adding = replace(blame, nodes=tuple(nodes)), _most(nodes)
+    if blame.first_lost is not None or not adding:
+        return told
+    return replace(told, keep_full=pins(original, adding))
+
+
+def _most(nodes: Sequence[NodeError]) -> list[NodeError]:
+    """The first nodes of a ranking that together add MOST of the squared error, up to PINNED of them."""
+    adding = list({error.node: error for error in nodes if error.effect}.values())
+    squared = [(error.effect or 0.0) ** 2 for error in adding]
+    left = sum(squared) * (1 - MOST)
+    return adding[: next((n for n in range(1, PINNED) if sum(squared[n:]) <= left), PINNED)]
+
+
+MOST, PINNED = 0.9, 3
+"""The share of the squared error that pins are to take away, and how many nodes they may name for it."""
 
 
 def _rank(error: NodeError) -> tuple[float, ...]:

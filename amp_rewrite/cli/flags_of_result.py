@@ -1,0 +1,43 @@
+"""The flags that a result was made with, by the decisions that it carries, for making another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from amp_rewrite.errors import ModelError
+from amp_rewrite.explaining import decided_flags
+from amp_rewrite.explaining.causes import Change
+from amp_rewrite.model import loading
+from amp_rewrite.policy.node_patterns import matcher
+from amp_rewrite.rewriting import annotations
+from amp_rewrite.running.blame import Blame
+
+
+def beside(rewritten: Path, blame: Blame | None) -> tuple[Change, ...]:
+    """The flags that go with pins of what is blamed, without any that says the same or the opposite.
+
+    None of a model that carries no decisions that can be read.
+    """
+    pins = blame.keep_full if blame is not None else ()
+    kept = _matched(pins, {error.node for error in blame.nodes} if blame is not None else set())
+    return tuple(change for change in _all(rewritten) if not _clashes(change, pins, kept))
+
+
+def _all(rewritten: Path) -> tuple[Change, ...]:
+    try:
+        found = annotations.read(loading.load(rewritten).model)
+    except ModelError:
+        return ()
+    return () if found is None else decided_flags.of(found)
+
+
+def _clashes(change: Change, pins: Iterable[str], kept: set[str]) -> bool:
+    if change.option == "keep_full":
+        return change.subject in pins
+    return change.option == "force_half" and bool(_matched([change.subject], kept))
+
+
+def _matched(patterns: Iterable[str], names: set[str]) -> set[str]:
+    tests = [matcher(pattern, "", names) for pattern in patterns]
+    return {name for name in names if any(test(name) for test in tests)}
