@@ -88,6 +88,7 @@ COMMANDS = {
     "tuned": "m.onnx -o half.onnx --data in.npz --require-verify --tolerance error=1e-7",
     "tune": "tune m.onnx -o half.onnx --data in.npz --max-error 1e-3",
     "verify": "verify m.onnx m.onnx --data in.npz --per-node --json v.json",
+    "placement": "placement m.onnx --provider cpu --run --data in.npz",
     "bench": "bench m.onnx m.onnx --data in.npz --rounds 2 --warmup 0 --json b.json",
 }
 
@@ -99,7 +100,8 @@ def test_a_command_runs_the_model(command, files, monkeypatch):
     made = run(*COMMANDS[command].split(), "--custom-ops", LIBRARY)
     assert made.exit_code == 0, made.output
     assert "not compared" not in made.output
-    assert ("p50" if command == "bench" else "relative L2") in made.stdout
+    told = {"bench": "p50", "placement": "one run"}
+    assert told.get(command, "relative L2") in made.stdout
     assert ("tuned" in made.stdout) == (command in ("tuned", "tune"))
     if command == "bench":
         assert json.loads((files / "b.json").read_text())["models"][0]["libraries"] == [LIBRARY]
@@ -120,7 +122,7 @@ def _bad(folder):
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "text", "damaged", "other"])
-@pytest.mark.parametrize("command", ["rewrite", "verify", "bench"])
+@pytest.mark.parametrize("command", ["rewrite", "verify", "bench", "placement"])
 def test_a_bad_library_is_one_line(kind, command, files, monkeypatch):
     """Exit code 2, a line that names it, and nothing is written."""
     monkeypatch.chdir(files)

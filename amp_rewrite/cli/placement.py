@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, written
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
@@ -19,7 +20,8 @@ from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.terminal_table import print_placements
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import sessions
+from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Device, Feeds
@@ -41,6 +43,7 @@ from amp_rewrite.running.sessions import Device, Feeds
     show_default=True,
     help="The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
 )
+@custom_ops_flag
 @input_flags
 @timeout_flag
 @json_flag("placements")
@@ -49,6 +52,7 @@ def placement(
     against: Path | None,
     run: bool,
     provider: str,
+    custom_ops: Libraries,
     data: Data,
     limit: TimeLimit,
     json_: Path | None,
@@ -62,7 +66,8 @@ def placement(
     if not run:
         _refuse_inputs()
     device = Device[provider.upper()]
-    with limit.running(), placing.placer(device) as place:
+    libraries = run_arguments.libraries(custom_ops)
+    with limit.running(), placing.placer(device, libraries) as place:
         original = place(against, _feeds(against, data, run=run)) if against else None
         found = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
     if json_ is not None:

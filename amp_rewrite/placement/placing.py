@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.model import loading
 from amp_rewrite.placement import opening, placement, placement_log, saved_graph
 from amp_rewrite.placement.opening import SessionProcess
@@ -19,6 +20,8 @@ from amp_rewrite.placement.placement import OwnNodes, Placement
 from amp_rewrite.placement.placement_log import CpuReason, PlacementLog
 from amp_rewrite.placement.saved_graph import SavedGraph
 from amp_rewrite.placement.session_process import Answer, Request
+from amp_rewrite.running import run_arguments
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds
 
 
@@ -42,27 +45,33 @@ Place = Callable[[Path, Feeds | None], Placement]
 
 
 @contextlib.contextmanager
-def opener(device: Device) -> Generator[Open]:
-    """A function that opens models on a device, one after the other, in one process.
+def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
+    """A function that opens models on a device, one after the other, in one process, with these libraries of
+    custom operators.
 
     Raises MissingPackageError, OptionError and OutputError as `stub_libraries.folder` does; the function
     raises ModelError for what is not a model, and TimeLimitError.
     """
     with opening.session_process(device) as process:
-        yield partial(_opened, process, device)
+        yield partial(_opened, process, device, libraries)
 
 
 @contextlib.contextmanager
-def placer(device: Device) -> Generator[Place]:
+def placer(device: Device, libraries: Libraries = ()) -> Generator[Place]:
     """The same for placements alone."""
-    with opener(device) as opened:
+    with opener(device, libraries) as opened:
         yield lambda model, feeds: opened(model, feeds).placement
 
 
 def place(
-    model: onnx.ModelProto | str | Path, device: Device = Device.CUDA, feeds: Feeds | None = None
+    model: onnx.ModelProto | str | Path,
+    device: Device = Device.CUDA,
+    feeds: Feeds | None = None,
+    *,
+    custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Placement:
-    """What onnxruntime executes of a model on a device. Raises what `opener` raises.
+    """What onnxruntime executes of a model on a device. `custom_ops` are the libraries of the model's custom
+    operators. Raises what `opener` raises, and OptionError for a library that is none.
 
     Examples:
         >>> from amp_rewrite import measure_placement
@@ -72,20 +81,23 @@ def place(
         >>> placement.operators["LayerNormalization"], placement.copies
         (2, 0)
     """
-    with placer(device) as placed, tempfile.TemporaryDirectory() as folder:
+    libraries = run_arguments.libraries(custom_ops)
+    with placer(device, libraries) as placed, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx" if isinstance(model, onnx.ModelProto) else Path(model)
         if isinstance(model, onnx.ModelProto):
             onnx.save(model, path)
         return placed(path, feeds)
 
 
-def _opened(process: SessionProcess, device: Device, model: Path, feeds: Feeds | None = None) -> Execution:
+def _opened(
+    process: SessionProcess, device: Device, libraries: Libraries, model: Path, feeds: Feeds | None = None
+) -> Execution:
     given = placement.own_nodes(loading.load_graph(model))
     with tempfile.TemporaryDirectory(prefix="amp-rewrite-placement-") as folder:
-        request = Request(model, device, Path(folder), feeds)
+        request = Request(model, device, Path(folder), feeds, libraries)
         answer = process.opened(request)
         if answer.refused and feeds is not None:  # a run that crashes says nothing of the load
-            return _without_run(_opened(process, device, model), answer.refused)
+            return _without_run(_opened(process, device, libraries, model), answer.refused)
         if answer.refused:
             return Execution(Placement(refused=answer.refused))
         log, graph = placement_log.read(request.log), saved_graph.read(request.optimised)

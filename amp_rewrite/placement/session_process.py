@@ -15,7 +15,8 @@ from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.process import child_process
-from amp_rewrite.running import profiles, sessions
+from amp_rewrite.running import custom_ops, profiles, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.profiles import Profile
 from amp_rewrite.running.sessions import Device, Feeds
 
@@ -24,13 +25,14 @@ from amp_rewrite.running.sessions import Device, Feeds
 class Request:
     """A model to open on a device, and to run once where there are `feeds`.
 
-    `folder` is for the files of the session.
+    `folder` is for the files of the session, and `libraries` have its custom operators.
     """
 
     model: Path
     device: Device
     folder: Path
     feeds: Feeds | None = None
+    libraries: Libraries = ()
 
     @property
     def log(self) -> Path:
@@ -93,6 +95,7 @@ def _options(runtime: Any, request: Request) -> Any:
     options.log_severity_level = _VERBOSE
     options.intra_op_num_threads = 1
     options.optimized_model_filepath = str(request.optimised)
+    custom_ops.register(options, request.libraries)
     for entry in _WEIGHTS_OUTSIDE:
         options.add_session_config_entry(*entry)
     if request.feeds is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from rich.table import Column
 
 from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Counts, Placement
 
@@ -57,7 +58,8 @@ def _lines(found: Placement, original: Placement | None) -> Iterator[tuple[str, 
         yield "NOT RUN", Styled(found.failed, "red")
     if found.profile is not None:
         profile = found.profile
-        yield "one run", f"{profile.nodes:,} nodes, {profile.casts:,} Casts ran, {profile.copies:,} copies"
+        ran = f"{plural(profile.nodes, 'node')}, {plural(profile.casts, 'Cast')} ran"
+        yield "one run", f"{ran}, {profile.copies:,} {'copy' if profile.copies == 1 else 'copies'}"
     if original is not None:
         yield from _compared(original, found)
 
