@@ -48,7 +48,9 @@ class ShownProgress:
 
     def __call__(self, stage: str) -> None:
         """Shows that a stage begins."""
-        self._display.update(self._task, description=stage, total=None, completed=0)
+        self._display.update(self._task, description=stage, completed=0)
+        for task in self._display.tasks:
+            task.total = None  # which `update` would leave as it is
 
     def count(self, done: int, total: int) -> None:
         """Shows that `done` of `total` steps of the stage are done."""

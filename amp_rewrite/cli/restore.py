@@ -19,6 +19,7 @@ from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.restoring.restore import Restored
 from amp_rewrite.restoring.restore import restore as restored
@@ -68,7 +69,7 @@ def restore(
         verdict = None
         if not no_verify:
             tell(progress, "verify")
-            verdict = _compared(comparing, found, model, data, io, limit)
+            verdict = _compared(comparing, found, model, data, io, limit, progress)
     console = Console(quiet=quiet)
     _print(console, found, model)
     if isinstance(verdict, AmpRewriteError):
@@ -83,13 +84,19 @@ def restore(
 
 
 def _compared(
-    comparing: ComparisonFlags, found: Restored, model: Path, data: Data, io: str, limit: TimeLimit
+    comparing: ComparisonFlags,
+    found: Restored,
+    model: Path,
+    data: Data,
+    io: str,
+    limit: TimeLimit,
+    progress: Progress | None,
 ) -> Verdict | AmpRewriteError:
     """The verdict on the half model beside the restored one, or why there is none."""
     borders = IOTypes.HALF if io == "float" else IOTypes.KEEP
     try:
         with limit.running():
-            verdict = comparing.verdict(Path(found.model), model, data, borders)
+            verdict = comparing.verdict(Path(found.model), model, data, borders, progress)
             failed = verdict.failed_run
             return ModelError(f"{model} does not run ({failed})") if failed else verdict
     except AmpRewriteError as error:

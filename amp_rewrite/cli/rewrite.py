@@ -109,7 +109,7 @@ def rewrite(
     then.
 
     Exit code 1 when the result is not valid, or when the comparison fails or proves nothing; the result is
-    written all the same.
+    written all the same. Exit code 2 for bad input. Of several models, the exit code is the highest.
     """
     console = Console(quiet=quiet)
     if verbose:
@@ -119,7 +119,8 @@ def rewrite(
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         seen = calibration.seen(model, asked, limit, progress, comparing.libraries)
-        placing = _placing(report_files, model, limit, in_place=in_place)
+        placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
+        placing = placing.before() if placing and in_place else placing
         reports = JobReports(model, data, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
@@ -141,7 +142,7 @@ def rewrite(
             limit=limit,
             on_plan=partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,
-            tuning=tuning_step.repair(asked.options),
+            tuning=tuning_step.repair(asked.options, progress),
         )
         done = job.plan(policy) if dry_run else job.run(policy)
         placed = reports.write(job, done, latency=latency)
@@ -176,10 +177,3 @@ def _refuse_latency(latency: bool, report_files: ReportFiles, *, in_place: bool,
         )
     if not report_files.asked:
         raise OptionError("--latency is for --html and --plots", remedy="add one, or use amp-rewrite bench")
-
-
-def _placing(report_files: ReportFiles, model: Path, limit: TimeLimit, *, in_place: bool) -> Placing | None:
-    if not report_files.placement:
-        return None
-    placing = Placing(model, limit)
-    return placing.before() if in_place else placing

@@ -13,11 +13,11 @@ import onnx
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.cli import tried_flags, tuning_step
+from amp_rewrite.cli import outcome_lines, tried_flags, tuning_step
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
-from amp_rewrite.cli.progress import tell
+from amp_rewrite.cli.progress import counting, tell
 from amp_rewrite.cli.tuning_step import Tuning
 from amp_rewrite.errors import (
     AmpRewriteError,
@@ -137,16 +137,17 @@ class RewriteJob:
 
     def evidence(self, outcome: Outcome, *, timed: bool) -> Evidence:
         """The verdict with its blame, observed magnitudes, and if `timed` latencies."""
-        bench = self._time(outcome.result) if timed else None
+        found = Evidence(
+            bench=self._time(outcome.result) if timed else None,
+            search=tuning_step.measured(outcome.tuned),
+            notes=tuple(outcome_lines.lines(outcome.tuned, outcome.result.report)),
+        )
         verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
         if isinstance(verdict, Verdict):
-            observed = self.seen or self._observe_if_possible()
-            return Evidence(
-                verdict, observed=observed, bench=bench, search=tuning_step.measured(outcome.tuned)
-            )
+            return replace(found, verdict=verdict, observed=self.seen or self._observe_if_possible())
         reason = self.not_verified(verdict)
         told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
-        return Evidence(unverified=told, bench=bench)
+        return replace(found, unverified=told)
 
     def not_verified(self, verdict: Verification) -> str:
         """Why the result is not known to compute what the model does; empty where it is."""
@@ -180,7 +181,10 @@ class RewriteJob:
         with naming_sizes(model, self.data), self.limit.running():
             data = self._seen_data()
             source, libraries = feeds.input_source(data), self.comparing.libraries
-            found = observe(model, feeds.feeds(model, data), inputs=source, custom_ops=libraries)
+            count = counting(self.progress, len(source.files) or data.samples)
+            found = observe(
+                model, feeds.feeds(model, data), inputs=source, on_sample=count, custom_ops=libraries
+            )
         return found if self.seen is None else self.seen.merge(found)
 
     def _seen_data(self) -> Data:
@@ -252,7 +256,7 @@ class RewriteJob:
         try:
             with self.limit.running():
                 verdict = self._as_target(self.comparing).verdict(
-                    self.original, result.model, self.data, self.options.io
+                    self.original, result.model, self.data, self.options.io, self.progress
                 )
         except _CANNOT_RUN as error:
             return error

@@ -8,12 +8,13 @@ from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands
+from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands, outcome_lines
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
@@ -24,9 +25,7 @@ from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running import half_types
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning import outcome_text
 from amp_rewrite.tuning.found import Prefer
-from amp_rewrite.tuning.tuned import Tuned
 
 
 def print_result(
@@ -48,9 +47,10 @@ def print_result(
         _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
-    terminal_rewrite.print_lines(console, outcome_text.lines(outcome.tuned, report))
+    terminal_rewrite.print_lines(console, outcome_lines.lines(outcome.tuned, report))
+    if not report.changed:
+        terminal_rewrite.print_lines(console, _already_half(Path(outcome.result.model)))
     if reason == NOTHING_CHANGED:
-        console.print(_nothing_changed(report, outcome.tuned), _already_half(Path(outcome.result.model)))
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     _print_files(console, (json_, *beside))
@@ -68,19 +68,12 @@ def _print_files(console: Console, files: Iterable[Path | None]) -> None:
         terminal_rewrite.print_lines(console, [SummaryLine("wrote", named)])
 
 
-def _nothing_changed(report: Report, tuned: Tuned | None) -> str:
-    if tuned is not None and tuned.is_float32:
-        return "nothing changed: the result is the original (see search)"
-    if report.gated:
-        return f"nothing changed: the result is the original, as --gate asks where {report.half} does not pay"
-    return f"nothing changed: no node became {report.half}, and the result computes what it did"
-
-
-def _already_half(model: Path) -> str:
-    """That a model has half of its own, where it has; empty elsewhere."""
+def _already_half(model: Path) -> Iterator[SummaryLine]:
+    """That a model has half of its own, where it has."""
     found = half_types.half_of(model)
-    counted = f"amp-rewrite coverage {as_argument(model)} counts it"
-    return f"; the model has {found.name} already ({counted})" if found is not None else ""
+    if found is not None:
+        counted = f"amp-rewrite coverage {as_argument(model)} counts it"
+        yield SummaryLine("result", f"the model has {found.name} already ({counted})", is_whole=True)
 
 
 def _told(advice: Advice, placed: Comparison | None, seen: Observed | None) -> dict[str, object]:
@@ -131,7 +124,7 @@ def print_plan(
     halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))
     console.print(
         f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
-        f"{len(analysis.plan.casts):,} Casts; no model was written"
+        f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"
     )
     _print_files(console, (json_, *beside))
 
@@ -150,9 +143,9 @@ def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
 
 
 def _why(job: RewriteJob, result: Result[Any]) -> Iterator[str]:
-    """The command that says why nodes stay float32, where any do."""
+    """The command that says why nodes stay float32, where any do: in part, a schema may ask for it."""
     report = result.report
-    if report.nodes.full or report.nodes.mixed:
+    if report.nodes.full:
         observed = bool(report.observed or report.faint or report.sensitive)
         carried = report.changed and job.options.metadata
         command = next_commands.explain(job.model, Path(result.model), carried=carried, observed=observed)

@@ -22,16 +22,15 @@ from amp_rewrite.cli.job_reports import JobReports
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, original
-from amp_rewrite.cli.tuning_step import Tuning
+from amp_rewrite.cli.tuning_step import Tuning, watching
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.tuning.found import Prefer, Step, Watch
+from amp_rewrite.tuning.found import Prefer
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h)?")
@@ -120,7 +119,7 @@ def tune(
         shown_progress(quiet=quiet) as progress,
         opened(executor) as workers,
     ):
-        placing = Placing(model, limit) if report_files.placement else None
+        placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
         reports = JobReports(model, data, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
@@ -136,7 +135,7 @@ def tune(
             limit=limit,
             on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=True),
             progress=progress,
-            tuning=Tuning(budget, Prefer(prefer), float("inf"), _watch(progress), workers),
+            tuning=Tuning(budget, Prefer(prefer), float("inf"), watching(progress), workers),
         )
         done = job.run(ObservePolicy.ON_FAILURE)
         placed = reports.write(job, done, latency=False)
@@ -163,14 +162,3 @@ def _within(comparing: ComparisonFlags, max_error: float | None) -> ComparisonFl
     if not 0 < max_error < float("inf"):
         raise OptionError(f"--max-error {max_error:g} is no error above zero", remedy="give 0.001, say")
     return replace(comparing, judging=replace(comparing.judging, bounds=replace(bounds, error=max_error)))
-
-
-def _watch(progress: Progress | None) -> Watch:
-    """Shows the steps of the search beside the spinner."""
-
-    def watch(step: Step) -> None:
-        if progress is not None:
-            rounded = f"{step.rounded:,} of {step.sites:,} values rounded"
-            progress(f"tune: {step.runs:,} runs, error {step.error:.1e}, {rounded}")
-
-    return watch

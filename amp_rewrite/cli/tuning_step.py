@@ -10,11 +10,13 @@ from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.tried_flags import LARGE
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import Options
+from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.running.sessions import Feeds, Runnable
-from amp_rewrite.tuning.found import Prefer, Watch
+from amp_rewrite.tuning.found import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import tune
 from amp_rewrite.tuning.tuned import Tuned
 
@@ -63,10 +65,21 @@ class Tuning:
         )
 
 
-def repair(options: Options) -> Tuning:
+def repair(options: Options, progress: Progress | None) -> Tuning:
     """The search where a comparison fails; it may take longer where sums in half are emulated one by one."""
     sums_in_half = options.target.accumulate is Accumulation.HALF
-    return Tuning(budget=SLOW_REPAIR if sums_in_half else REPAIR)
+    return Tuning(budget=SLOW_REPAIR if sums_in_half else REPAIR, watch=watching(progress))
+
+
+def watching(progress: Progress | None) -> Watch:
+    """Shows the steps of a search beside the spinner."""
+
+    def watch(step: Step) -> None:
+        if progress is not None:
+            rounded = f"{step.rounded:,} of {step.sites:,} values rounded"
+            progress(f"tune: {plural(step.runs, 'run')}, error {step.error:.1e}, {rounded}")
+
+    return watch
 
 
 def measured(tuned: Tuned | None) -> Search:

@@ -68,7 +68,7 @@ class DecisionView:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Results of runs: the verdict, or in `unverified` why there is none; observed values; latencies; the
-    search for a plan.
+    search for a plan; and what is to be said of the outcome.
     """
 
     verdict: Verdict | None = None
@@ -76,6 +76,7 @@ class Evidence:
     observed: Seen = field(default_factory=dict[str, Any])
     bench: Bench | None = None
     search: Search = field(default_factory=Search)
+    notes: tuple[SummaryLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ class HtmlReport:
 
     def summary_lines(self) -> Iterator[SummaryLine]:
         """The lines of the summary."""
-        return summary.lines(self.report) if self.report else summary.coverage_lines(self.coverage)
+        yield from summary.lines(self.report) if self.report else summary.coverage_lines(self.coverage)
+        yield from self.evidence.notes
 
     @property
     def errors(self) -> tuple[BoxError, ...]:

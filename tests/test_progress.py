@@ -1,0 +1,92 @@
+"""What is shown while models run: the stage, and how many of its steps are done."""
+
+import contextlib
+
+import onnx
+import pytest
+from rich.progress import Progress
+
+from amp_rewrite import demo
+from amp_rewrite.cli import progress
+from tests.commands import run
+
+pytest.importorskip("onnxruntime")
+
+
+class Recorded(progress.ShownProgress):
+    """Keeps what it would show."""
+
+    def __init__(self):
+        super().__init__(Progress(disable=True))
+        self.told = []
+
+    def __call__(self, stage):
+        """A stage begins."""
+        self.told.append(stage)
+
+    def count(self, done, total):
+        """Steps are done."""
+        self.told.append((self.stage, done, total))
+
+    @property
+    def stage(self):
+        """The last stage that began."""
+        return next(told for told in reversed(self.told) if isinstance(told, str))
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What commands show, on a terminal or not."""
+    found = Recorded()
+    for command in ("verify", "rewrite", "tune", "restore"):
+        name = f"amp_rewrite.cli.{command}.shown_progress"
+        monkeypatch.setattr(name, lambda **_: contextlib.nullcontext(found))
+    return found.told
+
+
+@pytest.fixture
+def model(tmp_path):
+    """The demo network in a file."""
+    onnx.save(demo.network(), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def counts(stage, total):
+    """The counts of a stage whose steps are drawn one by one."""
+    return [(stage, done, total) for done in range(total)]
+
+
+def test_samples_are_counted(model, shown):
+    """Those of a comparison, and those in which values are observed; a single one is not."""
+    assert run("verify", model, model, "--samples", "3").exit_code == 0
+    assert shown[0] == "verify"
+    assert shown[1:4] == counts("verify", 3)
+    del shown[:]
+    assert run(model, "--samples", "3", "--observe", "always").exit_code == 0
+    assert [told for told in shown if told[0] == "observe"] == [("observe", done, 3) for done in (1, 2, 3)]
+    assert set(counts("verify", 3)) < set(shown)
+    del shown[:]
+    assert run("verify", model, model).exit_code == 0
+    assert shown == ["verify", "blame"]
+
+
+@pytest.mark.parametrize("command", [[], ["tune"]], ids=["rewrite", "tune"])
+def test_a_search_tells_its_steps(model, shown, command):
+    """In `tune`, and where the main job tunes what failed: runs, the error, and how much is rounded."""
+    run(*command, model, "--tolerance", "error=1e-5")
+    steps = [told for told in shown if isinstance(told, str) and told.startswith("tune: ")]
+    assert steps
+    assert " runs, error " in steps[-1]
+    assert steps[-1].endswith(" values rounded")
+
+
+def test_the_bar_follows_the_counts():
+    """It has no total before, and none in the next stage."""
+    display = Progress(disable=True)
+    shown = progress.ShownProgress(display)
+    (task,) = display.tasks
+    assert task.total is None
+    assert list(progress.counted(shown, "abc", 3)) == ["a", "b", "c"]
+    assert (task.completed, task.total) == (2, 3)
+    shown("write")
+    assert (task.description, task.completed, task.total) == ("write", 0, None)
