@@ -208,6 +208,7 @@ def rewrite(
     report = replace(
         analysis.report(),
         changed=changed,
+        form_changes=analysis.report().form_changes if changed else (),
         casts_removed=removed,
         warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings, *analysis.predicted),
         broken=checked.broken,

@@ -229,7 +229,7 @@ def test_explain_names_what_holds_nodes_back(model):
 
 def test_explain_all_prints_float32_first(model):
     """`explain MODEL --all` has a line for every unit, those in float32 before those in half."""
-    colours = [line.split()[0] for line in run("explain", model, "--all").output.splitlines()]
+    colours = [line.split()[0] for line in run("explain", model, "--all").stdout.splitlines()]
     assert colours == ["full", "full", "half", "half"]
 
 
@@ -366,3 +366,11 @@ def test_verbose_has_versions_and_the_time_of_each_stage(tmp_path):
     assert re.search(r"^versions +amp-rewrite \S+, Python \d[\d.]+, onnx \d", said, re.MULTILINE)
     assert re.search(r"^seconds +load \d+\.\d\d, prepare \d.*; \d+\.\d\d in all$", said, re.MULTILINE)
     assert "--verbose has no effect with --quiet" in failure(path, "-v", "-q")
+
+
+def test_a_dry_run_of_nothing_has_no_table(model):
+    """Where no Cast and no stored tensor would change; one is said as one."""
+    done = run(model, "--dry-run", "--deny", "MatMul").stdout
+    assert "change" not in done
+    assert ", 0 Casts; no model was written" in done
+    assert run(model, "--dry-run").stdout.startswith("change")

@@ -12,6 +12,7 @@ from amp_rewrite import mending
 from amp_rewrite.cli import next_commands
 from amp_rewrite.cli.rewrite import rewrite
 from amp_rewrite.cli.tune import tune
+from tests import text
 from tests.commands import run
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
@@ -144,3 +145,20 @@ def test_the_level_that_forced_all_is_left_if_that_helps(model, monkeypatch):
     assert "--level default   # tried: PASS" in line, result.output
     again = run(*given, *line.removeprefix("next").partition("#")[0].split())
     assert again.exit_code == 0, again.output
+
+
+MIXED = """g (float[1, 4, 8, 8] x) => (float[1, 4, 16, 16] y)
+    <float[4, 4, 3, 3] w, float[0] roi, float[4] scales = {1, 1, 2, 2}> {
+  [conv] a = Conv <pads = [1, 1, 1, 1]> (x, w) [up] b = Resize <mode = "nearest"> (a, roi, scales)
+  [last] y = Conv <pads = [1, 1, 1, 1]> (b, w) }"""
+
+
+def test_nothing_is_explained_where_nothing_stays(tmp_path):
+    """A node of which only the schema has a part in float32 is no reason to ask."""
+    path = tmp_path / "m.onnx"
+    weights = {"roi": np.zeros(0, np.float32), "scales": np.float32([1, 1, 2, 2])}
+    onnx.save(text.model(MIXED, weights), path)
+    done = run(path, "--no-verify").stdout
+    assert "2 in float16, 1 in both, 0 in float32" in done, done
+    assert "next" not in done
+    assert "amp-rewrite explain" in run(path, "--no-verify", "--keep-full", "conv").stdout

@@ -9,13 +9,16 @@ import pytest
 from amp_rewrite.colouring import paying
 from amp_rewrite.costs import prices
 from amp_rewrite.costs.model_costs import AS_GIVEN
+from amp_rewrite.costs.prediction import RunTime
 from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining import predictions
 from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.policy import devices
 from amp_rewrite.policy.devices import H200, T4, Device
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import value_shapes
+from amp_rewrite.reporting import summary
 from amp_rewrite.rewriting import plan_files
 from tests import text
 from tests.commands import failure, run
@@ -81,7 +84,11 @@ def test_what_runs_as_one_launches_once():
 def test_open_sizes_count_as_large():
     """An open dimension has a size of its own, which the prediction names."""
     opened = text.model("g (float[N, 4] x) => (float[N, 4] y) <float[4, 4] w> { y = MatMul(x, w) }")
-    assert predicted(opened).sizes == "64x4"
+    assert (predicted(opened).sizes, predicted(opened).open_size) == ("64x4", 64)
+    assert " at 64x4 (open sizes count as 64), 3 launches, 2 of them Casts (" in predictions.summary(
+        predicted(opened)
+    )
+    assert " at 4x4, " in predictions.summary(predicted(text.model(SMALL)))
 
 
 def test_a_small_model_counts_as_large_where_it_is_pruned():
@@ -118,6 +125,22 @@ def test_the_gate_leaves_the_model_as_it_is(asked):
     assert result.report.prediction.is_slower
     assert result.report.nodes.half == 0
     assert "the model stays as it is" in result.report.warnings[0]
+
+
+def test_what_did_not_change_has_no_other_form():
+    """Nothing of what was prepared is in the result: neither the report nor its summary speaks of it."""
+    folded = text.model(SMALL.replace("y = MatMul(x, w)", "v = Neg(w) y = MatMul(x, v)"))
+    changed, same = (rewrite(folded, Options(gate=gate)).report for gate in (False, True))
+    assert [line.name for line in summary.lines(changed)].count("form") == 1
+    assert same.gated
+    assert same.form_changes == ()
+    assert "form" not in [line.name for line in summary.lines(same)]
+
+
+def test_one_is_said_as_one():
+    """A launch, a Cast."""
+    one = replace(predicted(text.model(SMALL)), result=RunTime(1.0, 1, 1))
+    assert ", 1 launch, 1 of them a Cast (" in predictions.summary(one)
 
 
 def test_the_gate_lets_through_what_pays():

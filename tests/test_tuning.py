@@ -377,12 +377,17 @@ def test_what_does_not_pay_is_left_as_it_is(tmp_path):
     assert (found.is_met, found.is_float32, found.speedup, found.verdict.error) == (True, True, 1.0, 0.0)
     result = amp_rewrite.rewrite(model, replay=found.plan)
     assert (result.report.changed, result.report.gated) == (False, True)
-    data = ["--data", files / "in.npz", "--json", files / "r.json", *DEVICE]
+    data = ["--data", files / "in.npz", "--json", files / "r.json", "--html", files / "p.html", *DEVICE]
     for command, bound in (([], ["--tolerance", "error=5e-4"]), (["tune"], ["--max-error", "5e-4"])):
         done = run(*command, files / "m.onnx", "-o", files / "r.onnx", *data, *bound)
         assert done.exit_code == 0, done.output
         assert re.search(r"search +float32 is fastest: .* predicted to be 0\.\d\d times as fast", done.output)
         assert "warning  predicted" not in done.output
+        assert "result   nothing changed: the result is the original (see search)" in done.output
+        assert "form " not in done.output
+        page = (files / "p.html").read_text()
+        assert '["search","float32 is fastest' in page
+        assert '["result","nothing changed: ' in page
         assert json.loads((files / "r.json").read_text())["gated"] is True
         assert (files / "r.onnx").read_bytes() == (files / "m.onnx").read_bytes()
 

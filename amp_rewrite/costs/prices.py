@@ -10,6 +10,7 @@ from amp_rewrite.costs import borders, model_costs, prediction
 from amp_rewrite.costs.borders import Border
 from amp_rewrite.costs.model_costs import AS_GIVEN, ModelCosts, Scale
 from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.sizes import OPEN
 from amp_rewrite.policy.options import IOTypes, Options
 
 
@@ -24,17 +25,18 @@ class Prices:
     def predict(self, halves: Sequence[bool], scale: Scale = AS_GIVEN) -> Prediction:
         """The predicted times with these units in half, at the model's own sizes or at another scale."""
         costs, half = self.costs, self.costs.half
-        none = [False] * len(halves)
+        none, (sizes, open_size) = [False] * len(halves), self._sizes()
         everything = prediction.everything(self.graph, half)
         times = prediction.run_times(costs, self.borders, (none, halves, everything), scale)
         return Prediction(
-            costs.device.name, half.name, self._sizes(), costs.device.is_fast(half.name), *times
+            costs.device.name, half.name, sizes, open_size, costs.device.is_fast(half.name), *times
         )
 
-    def _sizes(self) -> str:
-        """The shape of the first input, with a size for what is open; empty where there is none."""
+    def _sizes(self) -> tuple[str, int | None]:
+        """The shape of the first input, empty where there is none, and the size of what is open in it."""
         first = next((value for value in self.graph.root.inputs if value.const_value is None), None)
-        return "x".join(map(str, self.costs.sizes.shape(first) or ()))
+        is_open = first is not None and first.shape is not None and not first.shape.is_static()
+        return "x".join(map(str, self.costs.sizes.shape(first) or ())), OPEN if is_open else None
 
 
 def measure(graph: UnitGraph, options: Options) -> Prices:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.prediction import Prediction, RunTime
 from amp_rewrite.explaining.sentences import plural
 
 PREDICTED = "predicted, not measured"
@@ -11,8 +11,12 @@ PREDICTED = "predicted, not measured"
 def summary(found: Prediction) -> str:
     """The speed of a result against float32 and against everything in half, with its launches and Casts."""
     speeds = f"{found.speedup:.2f}x float32 and {found.of_everything:.2f}x everything in {found.half}"
-    launches = f"{found.result.launches:,} launches, {found.result.casts:,} of them Casts"
-    return f"{speeds} on {found.device}{_at(found)}, {launches} ({PREDICTED})"
+    return f"{speeds} on {found.device}{_at(found)}, {_launches(found.result)} ({PREDICTED})"
+
+
+def _launches(run: RunTime) -> str:
+    casts = "a Cast" if run.casts == 1 else "Casts"
+    return f"{plural(run.launches, 'launch')}, {run.casts:,} of them {casts}"
 
 
 def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
@@ -31,7 +35,8 @@ _REMEDY = "`Options.gate` leaves such a model as it is"
 
 
 def _at(found: Prediction) -> str:
-    return f" at {found.sizes}" if found.sizes else ""
+    opened = f" (open sizes count as {found.open_size})" if found.open_size is not None else ""
+    return f" at {found.sizes}{opened}" if found.sizes else ""
 
 
 def _why(found: Prediction) -> str:

@@ -110,7 +110,7 @@ def of_cause(cause: RootCause) -> Paragraph:
     others = f" and {more:,} more" if more else ""
     downstream = "" if len(roots) == len(cause.held) else "downstream of "
     reason = first_step(cause.decisions, cause.roots[0]).reason
-    return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, _remedy(cause))
+    return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, remedy(cause))
 
 
 def share(part: float) -> str:
@@ -124,19 +124,20 @@ _NEARLY = 0.995
 """From here on a share would be rounded to 100%."""
 
 
-def _remedy(cause: RootCause) -> str:
-    remedy = cause.suggestion
-    flags, drops = " ".join(remedy.flags), " ".join(remedy.dropped_flags)
+def remedy(cause: RootCause) -> str:
+    """What frees what a cause holds, or why nothing does; empty where nothing was tried."""
+    found = cause.suggestion
+    flags, drops = " ".join(found.flags), " ".join(found.dropped_flags)
     if not flags and not drops:
-        return remedy.why
+        return found.why
     forced = cause.first.entry.authority in FOUND | {Authority.TARGET}
     said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
-    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(remedy)})"
+    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found)})"
 
 
-def _freed(remedy: Suggestion) -> str:
+def _freed(found: Suggestion) -> str:
     """How much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
-    nodes, part = plural(remedy.frees, "node"), remedy.flop_share
+    nodes, part = plural(found.frees, "node"), found.flop_share
     return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of FLOPs"
 
 
@@ -149,5 +150,6 @@ def size(count: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    """`1 node`, `2 nodes`, `3 launches`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.reporting.pictures import WIDTH, Anchor, Dot, Drawable, Line, Picture, Text, Tone
 
 
@@ -92,5 +93,5 @@ def _hull(plans: Iterable[Plan], axes: _Axes) -> Iterator[Drawable]:
 
 def _dot(plan: Plan, axes: _Axes) -> Dot:
     tone = Tone.HALF if plan.error <= axes.target else Tone.GREY
-    title = f"error {plan.error:.1e}, {plan.seconds * 1e3:.3g} ms, {plan.half:,} units in half"
+    title = f"error {plan.error:.1e}, {plan.seconds * 1e3:.3g} ms, {plural(plan.half, 'unit')} in half"
     return Dot(axes.x(plan.seconds), axes.y(plan.error), 2.6, tone, title)

@@ -36,7 +36,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield from range_lines(report)
     yield from _stored(report)
     yield from _found_by_runs(report)
-    for text in form_sentences.summary(report.form_changes):
+    for text in form_sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
     if report.certificate is not None:
         yield SummaryLine("proof", str(report.certificate))

@@ -41,7 +41,8 @@ def print_hints(console: Console, found: Iterable[str]) -> None:
 
 def print_plan(console: Console, plan: Plan) -> None:
     """Prints what a plan would change: every Cast, and every stored tensor that is stored differently."""
-    console.table(("change", Column("value", overflow="fold"), "details"), _changes(plan))
+    if changes := list(_changes(plan)):
+        console.table(("change", Column("value", overflow="fold"), "details"), changes)
 
 
 def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:

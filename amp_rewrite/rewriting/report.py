@@ -86,7 +86,7 @@ class Report:
     def in_short(self) -> str:
         """What became of the model, in a line: nodes, Casts, and what is wrong or to be known."""
         counts = f"{self.nodes.half:,} nodes in {self.half}, {self.nodes.full:,} in float32"
-        casts = f"{counts}, {self.casts_added:,} Casts added"
+        casts = f"{counts}, {self.casts_added:,} Cast{'' if self.casts_added == 1 else 's'} added"
         return "; ".join((casts, *(f"not valid: {fault}" for fault in self.broken), *self.warnings))
 
     def to_json(self) -> dict[str, Any]:
