@@ -14,9 +14,11 @@ from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.explaining import causes, suggestions
+from amp_rewrite.explaining import causes, node_remedies, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.explaining.node_remedies import NodeRemedy
+from amp_rewrite.explaining.suggestions import Subject
 from amp_rewrite.files import reading
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
@@ -68,6 +70,14 @@ class Explanation:
         if self._analysis is None:
             raise OptionError("the ranges of values follow from the original", remedy="explain that instead")
         return self._analysis.ranges()
+
+    def remedy(self, unit: int) -> NodeRemedy | None:
+        """What changes the colour of a unit; None where no flag can be tried, as a plan or a file decided."""
+        made = self._analysis
+        if made is None or made.replayed or self.counted is None:
+            return None
+        subject = Subject(made.graph, made.painting, made.options, made.painted, self.counted.flops)
+        return node_remedies.of_unit(unit, self.causes, subject)
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""

@@ -49,10 +49,11 @@ def plan(model):
 
 
 def told(*arguments):
-    """What `explain` prints on standard output, in lines, and nothing on standard error."""
+    """What `explain` prints on standard output, in lines; on standard error, that it decided now, if so."""
     result = run("explain", *arguments)
     assert result.exit_code == 0, result.output
-    assert result.stderr == ""
+    assert not result.stderr or result.stderr.startswith("decided  now, by the ")
+    assert result.stderr.count("\n") <= 1
     return result.stdout.splitlines()
 
 
@@ -136,8 +137,59 @@ PRODUCT = "allowed: tensor cores; the sum of products is kept in float32 (defaul
 
 @pytest.mark.parametrize("kind", ["model", "rewritten", "plan"])
 def test_a_chain(kind, request):
-    """`explain WHAT NODE` prints the same chain, whatever the decisions come from."""
-    assert told(request.getfixturevalue(kind), "root") == CHAIN
+    """`explain WHAT NODE` prints the same chain, whatever decided, and then what would change it."""
+    assert told(request.getfixturevalue(kind), "root") == [*CHAIN, *AFTER_CHAIN[kind]]
+
+
+AFTER_CHAIN = {
+    "model": [
+        "  to allow: --infer Exp (frees 2 nodes, 11% of FLOPs)",
+        "  this node in float16: --force-half root",
+        SIZED,
+    ],
+    "rewritten": ["no flag was tried: that needs the original (amp-rewrite explain ORIGINAL)"],
+    "plan": ["no flag was tried: that needs the model (amp-rewrite explain MODEL)"],
+}
+
+
+FLAGS = {"product": ("half", "full"), "exponential": ("full", "half"), "root": ("full", "half")}
+
+
+@pytest.mark.parametrize("node", FLAGS)
+def test_the_flag_of_a_node_changes_it(model, node):
+    """For each colour there is a flag, which gives the node the other one."""
+    before, after = FLAGS[node]
+    lines = told(model, node)
+    assert lines[1].startswith(f"  {before} by rule ")
+    (line,) = (line for line in lines if line.startswith("  this node in "))
+    assert line.startswith(f"  this node in {'float32' if before == 'half' else 'float16'}: --")
+    assert told(model, node, *line.split(": ")[1].split())[1].startswith(f"  {after} by rule ")
+    told_json = model.with_name("node.json")
+    told(model, node, "--json", told_json)
+    assert json.loads(told_json.read_text())["units"][0]["change"][-1] == line.strip()
+
+
+def test_a_node_that_no_flag_changes(model):
+    """No pin is offered for what the schema has in float32 alone, or another pin decides."""
+    assert not any("this node" in line for line in told(model, "root", "--keep-full", "root"))
+    onnx.save(text.model(TREES), model)
+    assert not any("--" in line for line in told(model, "trees"))
+
+
+TREES = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+g (float[2, 2] x) => (float[2, 2] y) { [trees] y = ai.onnx.ml.Normalizer <norm = "L2"> (x) }"""
+
+
+def test_a_fresh_decision_is_said_to_be_one(model, tmp_path):
+    """Of what carries no decisions: an original, a result that did not change; not of a result that did."""
+    said = "decided  now, by the defaults: no decisions of a rewrite were read from"
+    assert run("explain", model).stderr == f"{said} model.onnx\n"
+    assert "now, by the flags given" in run("explain", model, "--deny", "MatMul").stderr
+    same, half = tmp_path / "same.onnx", tmp_path / "half.onnx"
+    assert run(model, "-o", same, "--deny", "MatMul", "--no-verify").exit_code == 0
+    assert run("explain", same).stderr == f"{said} same.onnx\n"
+    assert run(model, "-o", half, "--no-verify").exit_code == 0
+    assert run("explain", half).stderr == ""
 
 
 @pytest.mark.parametrize("kind", ["model", "rewritten", "plan"])
@@ -273,9 +325,10 @@ def test_damaged_metadata_is_a_warning(rewritten):
     onnx.save(made, rewritten)
     result = run("explain", rewritten, "root")
     assert result.exit_code == 0
-    (line,) = result.stderr.splitlines()
+    line, decided = result.stderr.splitlines()
     assert line.startswith("warning  the decisions in its metadata are damaged")
     assert line.endswith("what follows is a new analysis")
+    assert decided.startswith("decided  now")
     assert result.stdout.splitlines()[0] == "Sqrt 'root' (T)"
 
 
@@ -418,8 +471,10 @@ def test_a_long_chain_is_explained_in_linear_time_and_space(tmp_path):
     assert told(path)[0] == f"{count + 1:,} nodes, 100% of FLOPs: downstream of Exp 'e'"
     lines = told(path, f"n{count - 1}")
     assert len(lines) < 30
-    assert "more, down to" in lines[-2]
-    assert "Exp 'e' (T)" in lines[-1]
+    assert "more, down to" in lines[-4]
+    assert "Exp 'e' (T)" in lines[-3]
+    assert lines[-2].startswith("  no flag frees any (tried: ")
+    assert lines[-1] == f"  this node in float16: --force-half n{count - 1}"
 
 
 def test_origins():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
+from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.reporting.terminal_rewrite import print_lines
 from amp_rewrite.rewriting import result_checks
 
@@ -87,6 +89,7 @@ def explain(
             notes.print(f"warning  {in_flags(warning)}")
         print_lines(notes, summary.match_lines(matched for matched in found.matched if not matched.nodes))
         answer = query.answer(Console(), found)
+        print_lines(notes, _decided_now(model, asked, found))
     if json_ is not None:
         told = {"placement": placed.compared.to_json()} if placed else {}
         writing.write_json({"model": str(model), "from": found.source.value, **answer, **told}, json_)
@@ -105,6 +108,13 @@ def _explanation(model: Path, asked: DecisionFlags, dims: Dims) -> Explanation:
     if asked.decided:
         return explanation_sources.of_analysis(asked.analyze(model), dims)
     return explanation_sources.of_model(model, dims, lambda: asked.analyze(model))
+
+
+def _decided_now(model: Path, asked: DecisionFlags, found: Explanation) -> Iterator[SummaryLine]:
+    """That nothing was read and all was decided now, where that is so."""
+    if found.source is DecisionSource.ANALYSIS:
+        by = "by the flags given" if asked.decided else "by the defaults"
+        yield SummaryLine("decided", f"now, {by}: no decisions of a rewrite were read from {model.name}")
 
 
 def _placing(report_files: ReportFiles, model: Path, found: Explanation) -> Placing | None:

@@ -12,7 +12,7 @@ from amp_rewrite.advice.compute_capability import of_this_machine, parse
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
-from amp_rewrite.explaining import cast_explanations, form_sentences
+from amp_rewrite.explaining import cast_explanations, form_sentences, sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model.traversal import graphs
@@ -133,10 +133,31 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     for form in forms:
         console.print(f"{name}: {form}")
     chains = [chain(found.decisions, unit) for unit in units]
-    for steps in chains:
+    remedies = [_remedies(found, unit) for unit in units]
+    for steps, lines in zip(chains, remedies, strict=True):
         terminal_explain.print_chain(console, steps)
-    units_ = [{"unit": steps[0].unit, "chain": [step.to_json() for step in steps]} for steps in chains]
+        for line in lines:
+            console.whole(Styled(f"  {line}", "cyan"))
+    rests = found.assumptions if any("FLOPs" in line for lines in remedies for line in lines) else ()
+    for line in (*rests, *filter(None, [_NO_FLAG_TRIED[found.source] if chains else ""])):
+        console.print(Styled(line, "dim"))
+    units_ = [
+        {"unit": steps[0].unit, "chain": [step.to_json() for step in steps], "change": lines}
+        for steps, lines in zip(chains, remedies, strict=True)
+    ]
     return {"node": name, "form": forms, "units": units_}
+
+
+def _remedies(found: Explanation, unit: int) -> list[str]:
+    """What changes the colour of a unit, a line each."""
+    remedy = found.remedy(unit)
+    if remedy is None:
+        return []
+    freeing = [sentences.remedy(remedy.cause)] if remedy.cause is not None else []
+    if remedy.pin is None or (remedy.cause is not None and remedy.pin in remedy.cause.suggestion.adds):
+        return freeing
+    colour = "float32" if found.decisions.all[unit].is_half else found.half
+    return [*freeing, f"this node in {colour}: {remedy.pin.flag}"]
 
 
 def _units_of(found: Explanation, name: str) -> list[int]:

@@ -61,6 +61,11 @@ def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
         yield replace(cause, suggestion=trials.remedy(cause))
 
 
+def freeing(cause: RootCause, node: ir.Node, subject: Subject) -> RootCause:
+    """The cause with the mildest flags that bring one of the nodes that it holds into half."""
+    return replace(cause, suggestion=_Trials(subject).remedy(cause, {node}))
+
+
 def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
     """The causes where there is no model to try flags on: with what holds without."""
     return (replace(cause, suggestion=Suggestion(why=_without_trying(cause))) for cause in found)
@@ -124,12 +129,12 @@ class _Trials:
         self._left = min(TRIES, max(LEAST, UNITS // max(len(subject.graph.units), 1)))
         self._known: dict[str, _Outcome | None] = {}
 
-    def remedy(self, cause: RootCause) -> Suggestion:
-        """What helps against a cause, or why there is nothing."""
+    def remedy(self, cause: RootCause, wanted: Collection[ir.Node] = ()) -> Suggestion:
+        """What helps against a cause, for one of the `wanted` nodes if there are any; or why nothing does."""
         hopeless = _without_trying(cause)
         if hopeless:
             return Suggestion(why=hopeless)
-        held = {self._subject.graph.units[unit].node for unit in cause.held}
+        held = set(wanted) or {self._subject.graph.units[unit].node for unit in cause.held}
         vain: dict[str, None] = {}
         for trial in self._of(cause):
             if not self._left and str(trial) not in self._known:
