@@ -401,3 +401,28 @@ def flagged(options, remedy):
     for operator, kind in moves.items():
         found = found.override(kind, [operator])
     return replace(options, lists=found, pins=pins)
+
+
+UNSHAPED = """g (float[4, 4] x, int64[k] s, float[4, 4] w) => (float[a, b] y) {
+  [reshape] r = Reshape(x, s)  [e] b = Exp(r)  [m] c = MatMul(b, w)
+  [first] p = MatMul(x, w)  [e2] f = Exp(p)  [l] d = Log(f)  [last] g = MatMul(d, w)  y = Sum(c, g)
+}"""
+
+
+def test_a_share_is_of_what_is_known():
+    """A node of unknown arithmetic holds no known share of it; all others are said to be of what is known."""
+    analysis = analyze(text.unchecked(UNSHAPED))
+    counted = flop_count.count(analysis.loaded.model, analysis.graph.types).flops
+    assert {node.name for node, flops in counted.items() if flops is None} >= {"e", "m"}
+    known, unknown = (
+        [of_cause(cause) for cause in analysis.causes(flops) if cause.operators == ("Exp",)]
+        for flops in (counted, {node: flops for node, flops in counted.items() if node.name in ("e", "m")})
+    )
+    assert [words.weight.partition(", ")[2].partition("% ")[2] for words in known] == [
+        "of the FLOPs that are known"
+    ]
+    assert [(words.weight.partition(",")[2], "FLOPs" in words.suggestion) for words in unknown] == [
+        ("", False)
+    ]
+    whole = {node: flops or 0 for node, flops in counted.items()}
+    assert all("of FLOPs" in of_cause(cause).weight for cause in analysis.causes(whole))

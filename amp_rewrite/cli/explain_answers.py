@@ -95,6 +95,8 @@ def _answer_advice(console: Console, found: Explanation, asked: str | None) -> A
     advice = found.advice(capability)
     for line in advice_text.lines(advice):
         console.print(line)
+    for line in found.assumptions if advice.paddings else ():
+        console.print(Styled(line, "dim"))
     return {"advice": advice.to_json()}
 
 

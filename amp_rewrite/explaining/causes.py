@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amp_rewrite.colouring.painting import Rule
@@ -68,8 +68,9 @@ class RootCause:
     `roots` are the units where it began, all for one reason, and `held` those that stay float32 for it, one
     for each node, the roots' own included; both by position in `decisions`. `node_share` is the held nodes'
     share of all nodes that have float32, `flop_share` that of the arithmetic of the whole model, both from
-    0 to 1; the second is None where the arithmetic is not known. Of the nodes of which a part is half, of
-    which there are `partly` among the held, the arithmetic does not count.
+    0 to 1; the second is None where no arithmetic is known, and a share of what is known where `all_known`
+    is False. Of the nodes of which a part is half, of which there are
+    `partly` among the held, the arithmetic does not count.
     """
 
     decisions: Decisions
@@ -79,6 +80,7 @@ class RootCause:
     flop_share: float | None
     partly: int = 0
     suggestion: Suggestion = Suggestion()
+    all_known: bool = True
 
     @property
     def first(self) -> Decision:
@@ -134,6 +136,7 @@ def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, .
     Without `flops` the number of nodes counts.
     """
     known = {node: count for node, count in (flops or {}).items() if count}
+    unknown = {node for node, count in (flops or {}).items() if count is None}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     origins = decisions.origins()
     for unit in _held(decisions):
@@ -145,9 +148,10 @@ def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, .
     for held in groups.values():
         whole = [node for unit in held if (node := decisions.all[unit].node) not in in_half]
         roots = dict.fromkeys(origins[unit] for unit in held)
-        share = sum(known.get(node, 0) for node in whole) / total if total else None
-        partly = len(held) - len(whole)
-        found.append(RootCause(decisions, tuple(roots), tuple(held), len(held) / nodes, share, partly))
+        here = sum(known.get(node, 0) for node in whole)
+        share = here / total if total and (here or unknown.isdisjoint(whole)) else None
+        cause = RootCause(decisions, tuple(roots), tuple(held), len(held) / nodes, share)
+        found.append(replace(cause, partly=len(held) - len(whole), all_known=not unknown))
     return tuple(sorted(found, key=lambda cause: (-(cause.flop_share or 0), -len(cause.held))))
 
 

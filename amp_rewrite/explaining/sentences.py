@@ -104,7 +104,7 @@ def of_cause(cause: RootCause) -> Paragraph:
     if cause.partly:
         weight += " in part" if cause.partly == len(cause.held) else f" ({cause.partly:,} in part)"
     if cause.flop_share is not None:
-        weight += f", {share(cause.flop_share)} of FLOPs"
+        weight += f", {share(cause.flop_share)} of {_flops(cause)}"
     roots = cause.root_places
     more = len(roots) - 1
     others = f" and {more:,} more" if more else ""
@@ -132,13 +132,17 @@ def remedy(cause: RootCause) -> str:
         return found.why
     forced = cause.first.entry.authority in FOUND | {Authority.TARGET}
     said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
-    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found)})"
+    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found, _flops(cause))})"
 
 
-def _freed(found: Suggestion) -> str:
+def _flops(cause: RootCause) -> str:
+    return "FLOPs" if cause.all_known else "the FLOPs that are known"
+
+
+def _freed(found: Suggestion, flops: str) -> str:
     """How much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
     nodes, part = plural(found.frees, "node"), found.flop_share
-    return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of FLOPs"
+    return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of {flops}"
 
 
 def size(count: int) -> str:

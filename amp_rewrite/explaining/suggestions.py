@@ -163,7 +163,8 @@ class _Trials:
         fallen = [node for node, before in self._before.items() if after[node] < before]
         total = _sum(subject.flops, subject.flops)
         freed = _sum(subject.flops, risen) - _sum(subject.flops, fallen)
-        return _Outcome(risen, len(risen) - len(fallen), freed / total if total else None)
+        is_known = freed or all(subject.flops.get(node, 0) is not None for node in risen)
+        return _Outcome(risen, len(risen) - len(fallen), freed / total if total and is_known else None)
 
     def _of(self, cause: RootCause) -> Iterator[_Trial]:
         """From the mildest: without the user's change, INFER for what is denied, nodes by name, ALLOW."""
