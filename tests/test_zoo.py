@@ -121,6 +121,12 @@ def test_a_process_that_dies_fails_alone(models, tmp_path, monkeypatch):
     ]
     assert zoo.rows[1].why == "was ended by SIGKILL"
     assert not zoo.ok
+    assert zoo.has_failed
+    monkeypatch.setattr(
+        job, "_START", dying.replace("os.kill(", "print('slow', file=sys.stderr); os.kill(") + "1"
+    )
+    again = amp_rewrite.rewrite_zoo(models, tmp_path / "out")
+    assert again.rows[1].why == "was ended by SIGKILL, after: slow"
     assert not (tmp_path / "out" / "models" / "one.onnx").exists()
     monkeypatch.setattr(job, "_START", "import sys; sys.exit(7)")
     assert "exit code 7" in amp_rewrite.rewrite_zoo(models, tmp_path / "out", ["--io", "half"]).rows[0].why
@@ -273,3 +279,13 @@ def test_names_are_text_on_the_page(tmp_path):
     assert "<b onclick" not in page
     assert html.escape(name) in page
     assert "%2520%23.json" in page
+
+
+def test_a_model_that_the_gate_leaves_says_why(tmp_path):
+    """Its row has a reason; one in which nothing could be half needs none."""
+    write(tmp_path / "models" / "small.onnx")
+    write(tmp_path / "models" / "exact.onnx", PLAIN.replace("float[", "double["))
+    zoo = amp_rewrite.rewrite_zoo(tmp_path / "models", tmp_path / "out", ["--gate"])
+    told = {row.name: (row.status, row.why) for row in zoo.rows}
+    why = "float16 is predicted to be no faster"
+    assert told == {"small": (Status.UNCHANGED, why), "exact": (Status.UNCHANGED, "")}

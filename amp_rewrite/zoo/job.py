@@ -94,10 +94,14 @@ def _ended(job: Job) -> tuple[int, str]:
             told = process.communicate(timeout=job.timeout)[1]
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait(), f"took longer than {job.timeout:g} s"
+            process.wait()
+            return _OVER, f"took longer than {job.timeout:g} s"
     lines = told.decode(errors="backslashreplace").strip().splitlines()
     return process.returncode, lines[-1].removeprefix("amp-rewrite: ") if lines else ""
 
+
+_OVER = 124
+"""Stands for the exit code of a process whose time was over, as of the command timeout."""
 
 _START = """import sys
 sys.path.append(sys.argv.pop(1))  # where this package is, should it not be installed
@@ -107,7 +111,7 @@ main()"""
 
 def _row(job: Job, code: int, told: str) -> Row:
     if code not in _HAS_REPORT or not job.report.is_file():
-        return _failed(job, told or _ending(code))
+        return _failed(job, _why(code, told))
     report = json.loads(job.report.read_bytes())
     status, why = row.status_of(report)
     places = [file.relative_to(job.results).as_posix() for file in job.files]
@@ -123,8 +127,15 @@ def _failed(job: Job, why: str) -> Row:
     return Row(job.entry.name, str(job.entry.model), Status.FAILED, why)
 
 
+def _why(code: int, told: str) -> str:
+    """What is wrong: the last line that was printed; of a process that a signal ended, that as well."""
+    if code >= 0 and told:
+        return told
+    return f"{_ending(code)}, after: {told}" if told else _ending(code)
+
+
 def _ending(code: int) -> str:
-    """How a process ended that printed nothing."""
+    """How a process ended."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

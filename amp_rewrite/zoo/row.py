@@ -87,4 +87,7 @@ def status_of(report: Mapping[str, Any]) -> tuple[Status, str]:
         return Status.FAR, "; ".join(["the result is not valid", *map(str, report["broken"])])
     if "outputs" in (report["verification"] or {}):
         return (Status.FAR if why else Status.CLOSE), why
-    return (Status.NOT_COMPARED, why) if report["changed"] else (Status.UNCHANGED, "")
+    if report["changed"]:
+        return Status.NOT_COMPARED, why
+    gated = f"{report['half']} is predicted to be no faster"
+    return Status.UNCHANGED, gated if report["gated"] else ""
