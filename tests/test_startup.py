@@ -278,3 +278,21 @@ def test_a_shell_completes_commands_flags_and_models(tmp_path, words, offered):
     found = set(done.stdout.split())
     assert offered <= found
     assert words == ("",) or found == offered
+
+
+def test_the_list_of_commands_is_whole():
+    """No line of it is cut short, and the main job comes first."""
+    lines = python("-m", "amp_rewrite", "--help").stdout.splitlines()
+    listed = lines[lines.index("Commands:") + 1 :]
+    assert len(listed) == len(main.commands)
+    assert listed[0].split()[0] == "rewrite"
+    assert not [line for line in listed if line.endswith("...")]
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_help_lists_options_alone(name):
+    """An argument has no words of its own there, and no option a type of Python's."""
+    shown = python("-m", "amp_rewrite", name, "--help").stdout.splitlines()
+    rows = [line for line in shown[2:] if line.startswith("  ") and not line.startswith("   ")]
+    assert not [line for line in rows if re.fullmatch(r"  \[?[A-Z. \[\]]+", line)]
+    assert not [line for line in shown if "INTEGER" in line or "FLOAT" in line]

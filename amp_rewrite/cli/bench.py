@@ -36,10 +36,18 @@ from amp_rewrite.running.sessions import Device
     help="Where to run; if not given, CUDA where it works, else the CPU.",
 )
 @click.option("--tf32", is_flag=True, help="On CUDA, let float32 products use TF32.")
-@click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, help="The most rounds.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=200,
+    show_default=True,
+    help="The most rounds.",
+)
 @click.option(
     "--warmup",
     type=click.IntRange(min=0),
+    metavar="N",
     default=10,
     show_default=True,
     help="Rounds before the measured ones.",
@@ -47,6 +55,7 @@ from amp_rewrite.running.sessions import Device
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
+    metavar="SECONDS",
     default=20.0,
     show_default=True,
     help="The time after which no further round begins.",
@@ -72,7 +81,7 @@ def bench(
     json_: Path | None,
     chart: Path | None,
 ) -> None:
-    """Time models on the same inputs, with interleaved runs, and compare each with the first.
+    """Time models on the same inputs, each against the first.
 
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once: A B A B.
     """

@@ -20,11 +20,11 @@ from amp_rewrite.model import writing
 @click.argument("rewritten", type=PATH)
 @json_flag("certificate")
 def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
-    """Prove that REWRITTEN is ORIGINAL but for precision; nothing is run.
+    """Prove that REWRITTEN is ORIGINAL but for precision.
 
-    Only Casts between float32, float16 and bfloat16, stored values rounded to half, and a closed list of
-    other changes may differ, each proved on its own. Exit code 1 when that is not proved: the line names the
-    first place where the two differ.
+    Nothing is run. Only Casts between float32, float16 and bfloat16, stored values rounded to half, and a
+    closed list of other changes may differ, each proved on its own. Exit code 1 when that is not proved: the
+    line names the first place where the two differ.
     """
     found = proved(original, rewritten)
     Console().print(str(found))

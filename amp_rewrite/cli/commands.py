@@ -38,6 +38,11 @@ class _DefaultGroup(click.Group):
         with errors_as_one_line():  # --help is printed here
             return super().parse_args(ctx, args)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order of the list below, the most common first."""
+        del ctx  # another name would not be click's
+        return list(self.commands)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands and flags, and models: the first argument may be one."""
         found = super().shell_complete(ctx, incomplete)
@@ -104,23 +109,24 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
 def main() -> None:
     """Rewrite ONNX models from float32 to mixed precision.
 
-    A first argument that is not a command means rewrite: amp-rewrite model.onnx -o model_fp16.onnx
+    A first argument that is not a command means rewrite: amp-rewrite model.onnx writes model_fp16.onnx beside
+    it. The options of a command: amp-rewrite COMMAND --help. Without a model: amp-rewrite demo.
     """
 
 
 _SUMMARIES = {
-    "rewrite": "Rewrite MODEL to mixed precision, and compare the result with it.",
-    "tune": "Find the fastest plan for MODEL whose outputs stay within an error, and carry it out.",
-    "train": "Rewrite a train step, MODEL, to mixed precision with a loss scale.",
-    "zoo": "Rewrite, compare and report on all models of SOURCE: a folder, or a manifest in YAML or JSON.",
+    "rewrite": "Rewrite MODEL to mixed precision, and compare the two.",
+    "explain": "Say what keeps MODEL, or one NODE of it, in float32.",
     "verify": "Compare REWRITTEN with ORIGINAL on given or synthetic inputs.",
-    "certify": "Prove that REWRITTEN is ORIGINAL but for precision; nothing is run.",
-    "bench": "Time models on the same inputs, with interleaved runs, and compare each with the first.",
-    "explain": "Say what keeps parts of MODEL in float32; for one NODE, with the chain of causes.",
+    "tune": "Find the fastest plan for MODEL that stays within an error.",
+    "certify": "Prove that REWRITTEN is ORIGINAL but for precision.",
+    "coverage": "Count what of MODEL is half: nodes, FLOPs, weights, Casts.",
+    "bench": "Time models on the same inputs, each against the first.",
+    "placement": "Show what onnxruntime executes of each MODEL on a provider.",
+    "zoo": "Rewrite, compare and report on all models of SOURCE.",
+    "train": "Rewrite a train step, MODEL, to half with a loss scale.",
     "restore": "Make MODEL, half by this tool or another, float32 again.",
-    "coverage": "Count what of MODEL runs in half: nodes, FLOPs, weights, Casts.",
-    "placement": "Show what onnxruntime executes of each MODEL on a provider, after its own optimisation.",
-    "demo": "Build a small network (convolutions, attention, norms, a loop), rewrite it and compare the two.",
+    "demo": "Rewrite a small built-in network, and compare the two.",
 }
 """For the list of commands: the first sentence of each command's own help."""
 

@@ -57,10 +57,10 @@ def coverage(
     github: bool,
     quiet: bool,
 ) -> None:
-    """Count what of MODEL runs in half: nodes, FLOPs, weights, Casts. Any ONNX model will do.
+    """Count what of MODEL is half: nodes, FLOPs, weights, Casts.
 
-    Several models, folders of them and patterns are counted one by one; a baseline is for one. Exit code 1
-    when a rule is broken; the files are written all the same.
+    Any ONNX model will do. Several models, folders of them and patterns are counted one by one; a baseline is
+    for one. Exit code 1 when a rule is broken; the files are written all the same.
     """
     found = many_models.find(model)
     if len(found) > 1 and (asked.update or asked.rules.baseline):

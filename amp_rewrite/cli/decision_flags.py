@@ -23,7 +23,13 @@ from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 
-_KINDS = ("allow", "infer", "clear", "deny")
+_MEAN = {
+    "allow": "it becomes half",
+    "infer": "half between others that are, unless what feeds it is denied",
+    "clear": "it does no arithmetic, and goes with its neighbours",
+    "deny": "it stays float32, and so does what it makes doubtful",
+}
+_KINDS = tuple(_MEAN)
 _LEVELS = (
     "How much becomes half: what the lists and rules say (default); only what they allow for itself "
     "(tensor-cores-only); nothing that only neighbours justify (treat-infer-as-deny); or all that the types "
@@ -63,7 +69,10 @@ _FLAGS = (
         multiple=True,
         help="Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file.",
     ),
-    *(repeatable(f"--{kind}", "OP", f"Put an operator on the {kind} list.") for kind in _KINDS),
+    *(
+        repeatable(f"--{kind}", "OP", f"Put an operator on the {kind} list: {_MEAN[kind]}.")
+        for kind in _KINDS
+    ),
     repeatable("--keep-full", "REGEX", f"Keep these nodes in float32. {_REGEX}"),
     repeatable("--force-half", "REGEX", f"Put these nodes in half. {_REGEX}"),
     _choice("--level", (level.value for level in Level), "default", _LEVELS),

@@ -25,9 +25,10 @@ from amp_rewrite.model import loading
     help="Where to write the two models.",
 )
 def demo(output: Path) -> None:
-    """Build a small network (convolutions, attention, norms, a loop), rewrite it and compare the two.
+    """Rewrite a small built-in network, and compare the two.
 
-    What is printed is what amp-rewrite FOLDER/demo.onnx prints.
+    It has convolutions, attention, norms and a loop. What is printed is what amp-rewrite FOLDER/demo.onnx
+    prints.
     """
     original = output / "demo.onnx"
     _refuse_another_model(original)

@@ -67,10 +67,11 @@ def explain(
     asked: DecisionFlags,
     report_files: ReportFiles,
 ) -> None:
-    """Say what keeps parts of MODEL in float32; for one NODE, with the chain of causes.
+    """Say what keeps MODEL, or one NODE of it, in float32.
 
     MODEL is a model, one that was rewritten (it carries its reasons), or a saved plan. No model is written.
-    NODE is the name of a node, or of one of its outputs.
+    NODE is the name of a node, or of one of its outputs; its chain of causes is told, and which flag would
+    change it.
     """
     query = Query(
         node=node, why_cast=why_cast, all_=all_, ranges=ranges, advice=advice, capability=device_capability

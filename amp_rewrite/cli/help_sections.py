@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 import click
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "What is asked": ("all_", "why_cast", "ranges", "advice", "device_capability", "against", "run"),
+    "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
         *("output", "out_dir", "in_place", "dry_run", "external_data", "json_", "html", "plots", "placement"),
         *("latency", "markdown_", "junit_", "github", "chart", "save_plan", "save_observed"),
@@ -54,7 +56,8 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(rows)
 
     def _sections(self, ctx: click.Context) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        left = {str(param.name): row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))}
+        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        left = {str(option.name): row for option in options if (row := option.get_help_record(ctx))}
         if len(left) > _FEW:
             for title, names in SECTIONS.items():
                 if rows := [left.pop(name) for name in names if name in left]:

@@ -29,6 +29,7 @@ _FLAGS = (
     click.option(
         "--seed",
         type=click.IntRange(min=0),
+        metavar="N",
         default=0,
         show_default=True,
         help="The seed of synthetic inputs.",
@@ -36,6 +37,7 @@ _FLAGS = (
     click.option(
         "--samples",
         type=click.IntRange(min=1),
+        metavar="N",
         default=1,
         show_default=True,
         help="The number of synthetic samples.",

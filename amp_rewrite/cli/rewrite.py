@@ -40,7 +40,8 @@ from amp_rewrite.running.inputs.feeds import Data
     "--out-dir",
     type=PATH,
     metavar="FOLDER",
-    help="Where to write the results of several models, by their names, which a folder's models keep.",
+    help="The folder for the results of several models: each has the name of its model, and its place in the "
+    "folder that was named.",
 )
 @click.option("--in-place", is_flag=True, help="Overwrite the model itself.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write no model.")
@@ -53,14 +54,18 @@ from amp_rewrite.running.inputs.feeds import Data
 @json_flag("report")
 @external_data_flag
 @click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
-@click.option("--no-certify", is_flag=True, help="Write the result even if it is not proved to be the model.")
+@click.option(
+    "--no-certify",
+    is_flag=True,
+    help="Write the result even if it is not proved to be the model but for precision.",
+)
 @click.option(
     "--observe",
     type=click.Choice([policy.value for policy in ObservePolicy]),
     default=ObservePolicy.ON_FAILURE.value,
     show_default=True,
     help="When to run the float32 model to observe all values; those near half's limits stay float32. "
-    "With never, no comparison decides anything either.",
+    "With never, a failed comparison changes nothing either.",
 )
 @click.option("--no-metadata", is_flag=True, help="Do not store the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
@@ -102,7 +107,7 @@ def rewrite(
     report_files: ReportFiles,
     latency: bool,
 ) -> None:
-    """Rewrite MODEL to mixed precision, and compare the result with it.
+    """Rewrite MODEL to mixed precision, and compare the two.
 
     Several models, a folder of them, or a pattern take --out-dir: amp-rewrite models/*.onnx --out-dir half.
     Each is rewritten on its own, and one that fails does not stop the others. m.npz beside m.onnx is its data

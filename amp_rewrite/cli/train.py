@@ -69,7 +69,7 @@ def train(
     asked: DecisionFlags,
     html: Path | None,
 ) -> None:
-    """Rewrite a train step, MODEL, to mixed precision with a loss scale.
+    """Rewrite a train step, MODEL, to half with a loss scale.
 
     A train step is a plain graph that takes weights and a batch, and gives the loss and the new weights.
     Loss, seed and state are found by the flags, else by the metadata of the model, else by names, else by the

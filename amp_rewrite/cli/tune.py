@@ -105,11 +105,11 @@ def tune(
     limit: TimeLimit,
     report_files: ReportFiles,
 ) -> None:
-    """Find the fastest plan for MODEL whose outputs stay within an error, and carry it out.
+    """Find the fastest plan for MODEL that stays within an error.
 
-    The plan of the defaults, where that is good enough; else the search runs the model in float32 with half
-    emulated, on the inputs that are given. Exit code 1 when no plan within the error was found; the closest
-    is written all the same.
+    The plan is carried out, and the result compared. Where the plan of the defaults is good enough, that is
+    it; else a search runs the model in float32 with half emulated, on the inputs that are given. Exit code 1
+    when no plan within the error was found; the closest is written all the same.
     """
     _refuse_force_all(asked)
     console, comparing = Console(quiet=quiet), _within(comparing, max_error)

@@ -61,7 +61,7 @@ def verify(
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
-    On CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it, or with
+    They run on CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it, or with
     --provider webgpu in half arithmetic. Exit code 1 when a tolerance is broken, names, types or shapes
     differ, or there is nothing finite to compare.
     """

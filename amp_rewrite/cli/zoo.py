@@ -31,9 +31,10 @@ from amp_rewrite.zoo.terminal_table import print_failures, print_zoo
     type=PATH,
     required=True,
     metavar="FOLDER",
-    help="The folder for models, reports, zoo.json and index.html; what is done in it is not done again.",
+    help="The folder for models, reports, zoo.json and index.html; a model that is done there already is not "
+    "done again.",
 )
-@executor_flag("Who rewrites the models, one at a time each")
+@executor_flag("Who rewrites the models, each one at a time")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -51,12 +52,12 @@ def zoo(
     html: bool,
     quiet: bool,
 ) -> None:
-    """Rewrite, compare and report on all models of SOURCE: a folder, or a manifest in YAML or JSON.
+    """Rewrite, compare and report on all models of SOURCE.
 
-    FLAGS are those of amp-rewrite MODEL, for every model, behind two dashes: amp-rewrite zoo models -o half
-    -- --to bfloat16. A model that fails, or whose process dies, does not stop the others. Exit code 2 where
-    a model has no result, as it is broken or its process died; else 1 where a result is too far from its
-    original, or not valid.
+    SOURCE is a folder, or a manifest in YAML or JSON. FLAGS are those of amp-rewrite MODEL, for every model,
+    behind two dashes: amp-rewrite zoo models -o half -- --to bfloat16. A model that fails, or whose process
+    dies, does not stop the others. Exit code 2 where a model has no result, as it is broken or its process
+    died; else 1 where a result is too far from its original, or not valid.
     """
     found = entries.find(source.absolute(), output.absolute())
     for entry in found:
