@@ -551,3 +551,22 @@ def test_a_pin_in_half_that_is_to_blame_is_left_out(model):
     assert "--force-half" not in pins
     assert note == " not tried: values are lost here first"
     assert run(*shlex.split(pins)[1:]).exit_code == 0
+
+
+@pytest.mark.parametrize("pattern", ["(", "root", "a" * 60])
+def test_flags_in_damaged_metadata_keep_no_verdict_back(model, pattern):
+    """What is no pattern, or more of them than anybody types, leaves the verdict and its hints alone."""
+    half = model.with_name("model_fp16.onnx")
+    run(model, "--keep-full", "root", "--force-half", "shift", *FORCED, "--no-verify", "-q")
+    made = onnx.load(half)
+    for entry in made.metadata_props:
+        known = json.loads(entry.value)
+        forced = next(each for each in known["entries"] if each.get("reason") == "forced")
+        forced["subject"] = pattern
+        if len(pattern) > 50:
+            known["entries"] += [{**forced, "subject": f"{pattern}{at}"} for at in range(60)]
+        entry.value = json.dumps(known)
+    onnx.save(made, half)
+    bad = run("verify", model, half, *data(model, "large"))
+    assert bad.exit_code == 1, bad.output
+    assert "--keep-full square" in next_lines(bad.output)[0][0]

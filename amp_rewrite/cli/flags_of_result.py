@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import decided_flags
 from amp_rewrite.explaining.causes import Change
 from amp_rewrite.model import loading
@@ -17,11 +18,16 @@ from amp_rewrite.running.blame import Blame
 def beside(rewritten: Path, blame: Blame | None) -> tuple[Change, ...]:
     """The flags that go with pins of what is blamed, without any that says the same or the opposite.
 
-    None of a model that carries no decisions that can be read.
+    None of a model that carries no decisions that can be read, or more than MOST.
     """
     pins = blame.keep_full if blame is not None else ()
     kept = _matched(pins, {error.node for error in blame.nodes} if blame is not None else set())
-    return tuple(change for change in _all(rewritten) if not _clashes(change, pins, kept))
+    found = _all(rewritten)
+    return tuple(change for change in found if len(found) <= MOST and not _clashes(change, pins, kept))
+
+
+MOST = 50
+"""The flags of a command that somebody may have typed; metadata can hold any number."""
 
 
 def _all(rewritten: Path) -> tuple[Change, ...]:
@@ -39,5 +45,9 @@ def _clashes(change: Change, pins: Iterable[str], kept: set[str]) -> bool:
 
 
 def _matched(patterns: Iterable[str], names: set[str]) -> set[str]:
-    tests = [matcher(pattern, "", names) for pattern in patterns]
-    return {name for name in names if any(test(name) for test in tests)}
+    """The names that patterns match; what is no pattern matches none."""
+    found: set[str] = set()
+    for pattern in patterns:
+        with contextlib.suppress(OptionError):
+            found.update(filter(matcher(pattern, "", names), names))
+    return found
