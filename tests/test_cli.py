@@ -374,3 +374,14 @@ def test_a_dry_run_of_nothing_has_no_table(model):
     assert "change" not in done
     assert ", 0 Casts; no model was written" in done
     assert run(model, "--dry-run").stdout.startswith("change")
+
+
+def test_a_dry_run_warns_as_the_rewrite_does(model):
+    """Of what it decided by, and of the predicted speed."""
+    for flags in (("--list", "bfloat16"), ("--to", "bfloat16", "--list", "tensorflow")):
+        told = [
+            [line for line in run(model, *flags, more).stdout.splitlines() if line.startswith("warning")]
+            for more in ("--dry-run", "--no-verify")
+        ]
+        assert told[0] == told[1]
+        assert any(line.startswith("warning  the list ") for line in told[0])

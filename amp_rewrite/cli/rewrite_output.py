@@ -119,7 +119,7 @@ def print_plan(
     terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
     terminal_rewrite.print_lines(console, summary.observed_lines(seen))
     terminal_rewrite.print_lines(console, summary.prediction_lines(analysis.report().prediction))
-    for warning in analysis.predicted:
+    for warning in (*analysis.warnings, *analysis.predicted):
         console.print(f"warning  {in_flags(warning)}")
     halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))
     console.print(
