@@ -32,7 +32,7 @@ from amp_rewrite.onnx_types import inlined_size, worker
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
-from amp_rewrite.process.stopwatch import Progress, Stopwatch
+from amp_rewrite.process.stopwatch import Count, Progress, Stopwatch, count_of
 from amp_rewrite.rewriting import annotations, editing, plan, plan_files, replaying, result_checks, tidy
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import Plan
@@ -203,7 +203,7 @@ def rewrite(
         removed = stages.run("tidy", _tidy, analysis)
         warnings = stages.run("annotate", _annotate, analysis, placed)
         proofs: certified.Proofs = []
-        made = stages.run("write", _write, analysis, source, target, changed, proofs)
+        made = stages.run("write", _write, analysis, source, target, changed, proofs, count_of(progress))
         checked = stages.run("check", _check, analysis, source, made, changed)
     report = replace(
         analysis.report(),
@@ -295,6 +295,7 @@ def _write(
     target: Path | None,
     changed: bool,
     proofs: certified.Proofs,
+    count: Count | None,
 ) -> writing.WrittenResult:
     """Writes the result, proved where that is asked for; a file is proved before it is moved into place."""
     options = analysis.options
@@ -305,6 +306,7 @@ def _write(
         changed=changed,
         external_data=options.external_data,
         proof=certified.proof(source, proofs) if options.certify else None,
+        count=count,
     )
 
 

@@ -90,3 +90,16 @@ def test_the_bar_follows_the_counts():
     assert (task.completed, task.total) == (2, 3)
     shown("write")
     assert (task.description, task.completed, task.total) == ("write", 0, None)
+
+
+def test_tensors_of_files_beside_a_result_are_counted(model, shown):
+    """Those of all files together, while they are written; nothing is counted where there are none."""
+    run(model, "--external-data", "20kB", "--no-verify", "-o", model.with_name("half.onnx"))
+    files = list(model.parent.glob("half.onnx.*.data"))
+    assert len(files) > 1
+    beside = onnx.load(model.with_name("half.onnx"), load_external_data=False).graph.initializer
+    total = sum(bool(tensor.external_data) for tensor in beside)
+    assert sorted(told for told in shown if told[0] == "write") == counts("write", total)
+    del shown[:]
+    run(model, "--no-verify")
+    assert [told for told in shown if not isinstance(told, str)] == []

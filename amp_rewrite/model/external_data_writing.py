@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import tensor_blocks
+from amp_rewrite.process.stopwatch import Count
 
 _INTERNAL_UP_TO = 1 << 10
 """Tensors of up to this many bytes stay in the model file, as in onnx.save: shapes and axes are among them,
@@ -22,11 +23,12 @@ _IN_FLIGHT = 1 << 62
 """No limit on what onnx-ir buffers as it writes: large tensors are not buffered, but written in blocks."""
 
 
-def write(model: ir.Model, stage: Stage, largest: int | None) -> Sequence[str]:
+def write(model: ir.Model, stage: Stage, largest: int | None, count: Count | None = None) -> Sequence[str]:
     """Writes the weights of a model to files of a stage, to which its tensors then refer.
 
     Returns the names of the files, which are free beside the stage's target. With `largest`, no file has more
-    bytes, except for a single tensor that is larger. Raises OSError.
+    bytes, except for a single tensor that is larger. `count` is called with the tensors that are written, and
+    all of them. Raises OSError.
     """
     values = [v for graph in model.graphs() for v in graph.initializers.values()]
     for value in values:
@@ -34,9 +36,21 @@ def write(model: ir.Model, stage: Stage, largest: int | None) -> Sequence[str]:
             (value.const_value,) = ir.external_data.convert_tensors_from_external([value.const_value])
     groups = list(_grouped(filter(_is_large, values), largest))
     names = stage.reserve(file_names(stage.target, len(groups)))
+    before, total = 0, sum(map(len, groups))
     for name, group in zip(names, groups, strict=True):
-        _write_file(group, stage.files, name)
+        _write_file(group, stage.files, name, _counting(count, before, total))
+        before += len(group)
     return names
+
+
+def _counting(count: Count | None, before: int, total: int) -> Callable[..., None]:
+    """What onnx-ir calls with each tensor before it is written."""
+
+    def told(_: ir.TensorProtocol, info: ir.external_data.CallbackInfo) -> None:
+        if count is not None:
+            count(before + info.index, total)
+
+    return told
 
 
 def _is_large(value: ir.Value) -> bool:
@@ -61,10 +75,10 @@ def _grouped(values: Iterable[ir.Value], largest: int | None) -> Iterator[list[i
         yield group
 
 
-def _write_file(group: Sequence[ir.Value], folder: Path, name: str) -> None:
+def _write_file(group: Sequence[ir.Value], folder: Path, name: str, told: Callable[..., None]) -> None:
     tensors = [value.const_value for value in group if value.const_value is not None]
     written = ir.external_data.convert_tensors_to_external(
-        tensors, folder, name, max_workers=tensor_blocks.THREADS, max_in_flight_bytes=_IN_FLIGHT
+        tensors, folder, name, told, max_workers=tensor_blocks.THREADS, max_in_flight_bytes=_IN_FLIGHT
     )
     for value, tensor, external in zip(group, tensors, written, strict=True):
         external.doc_string = tensor.doc_string

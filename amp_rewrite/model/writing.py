@@ -21,6 +21,7 @@ from amp_rewrite.model import external_data as external
 from amp_rewrite.model import external_data_writing, obsolete_data_files, preserved_fields, traversal
 from amp_rewrite.model.loading import Loaded, ModelSource, exported, open_file, root_cause, surgeon
 from amp_rewrite.policy.options import Beside, ExternalData
+from amp_rewrite.process.stopwatch import Count
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 """Bytes from which on a model gets external data: protobuf's own limit is 2 GiB."""
@@ -54,16 +55,18 @@ def write_result(
     changed: bool,
     external_data: ExternalData = _AS_IN_SOURCE,
     proof: Proof | None = None,
+    count: Count | None = None,
 ) -> WrittenResult:
     """The loaded model as the kind that `source` is; an unchanged model as a copy of the source.
 
-    The result for a path is written to `target`. `proof` is called with a result that changed, a file before
-    it is moved into place, and what it raises prevents that. Raises OutputError when that fails, and for a
-    model that is too large.
+    The result for a path is written to `target`, and `count` called with the tensors that are written to data
+    files, and all of them. `proof` is called with a result that changed, a file before it is moved into
+    place, and what it raises prevents that. Raises OutputError when that fails, and for a model that is too
+    large.
     """
     if isinstance(source, (str, os.PathLike)) and target is not None:
         return _write_file(
-            Path(source), loaded, target, external_data, proof if changed else None, changed=changed
+            Path(source), loaded, target, external_data, proof if changed else None, count, changed=changed
         )
     if not changed:
         return WrittenResult(_copied(source), loaded.size, "")
@@ -103,6 +106,7 @@ def _write_file(
     target: Path,
     external_data: ExternalData,
     proof: Proof | None,
+    count: Count | None,
     *,
     changed: bool,
 ) -> WrittenResult:
@@ -113,7 +117,7 @@ def _write_file(
             written = _publish(stage, data, (), loaded.files)
         return WrittenResult(target, len(data), "", written.warnings)
     in_use = loaded.external if source != target else frozenset[Path]()
-    written = save(loaded, target, external_data, in_use, proof)
+    written = save(loaded, target, external_data, in_use, proof, count)
     beside = external.size_of(loaded.model) if external.KEY in written.data else 0
     return WrittenResult(target, beside + len(written.data), str(target), written.warnings)
 
@@ -172,6 +176,7 @@ def save(
     asked: ExternalData = _AS_IN_SOURCE,
     in_use: frozenset[Path] = frozenset[Path](),
     proof: Proof | None = None,
+    count: Count | None = None,
 ) -> WrittenModel:
     """Writes a model to a file in one step: it is complete or not there.
 
@@ -186,7 +191,7 @@ def save(
         names: Sequence[str] = ()
         if is_external:
             _refuse_link_elsewhere(path, stage.target)
-            names = external_data_writing.write(loaded.model, stage, asked.largest)
+            names = external_data_writing.write(loaded.model, stage, asked.largest, count)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use, proof)

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Progress = Callable[[str], None]
 """Is called with the name of each stage as it begins."""
+
+
+Count = Callable[[int, int], None]
+"""Is called with the steps of a stage that are done, and all of them."""
+
+
+@runtime_checkable
+class CountingProgress(Protocol):
+    """A progress callback that shows the steps of a stage, too."""
+
+    def __call__(self, stage: str) -> None:
+        """A stage begins."""
+
+    def count(self, done: int, total: int) -> None:
+        """So many steps of it are done."""
+
+
+def count_of(progress: Progress | None) -> Count | None:
+    """What counts the steps of a stage; None where the callback shows none."""
+    return progress.count if isinstance(progress, CountingProgress) else None
 
 
 class Stopwatch:
