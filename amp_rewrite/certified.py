@@ -13,7 +13,7 @@ import onnx
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.errors import CertificateError, ModelError
-from amp_rewrite.model import writing
+from amp_rewrite.model import serialization
 from amp_rewrite.model.loading import ModelSource
 
 Proofs = list[Certificate]
@@ -40,7 +40,7 @@ def _certified(source: Any, result: Any) -> Certificate:
 
 
 def _prove(source: ModelSource, found: Proofs, result: str | Path | bytes | onnx.ModelProto) -> None:
-    given = writing.checkable(source)
+    given = serialization.checkable(source)
     certificate = _certified(given, result)
     if not certificate.proved and not _certified(given, given).proved:
         return  # what cannot be proved equal to itself says nothing of a rewrite

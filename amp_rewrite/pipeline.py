@@ -3,13 +3,13 @@
     load, prepare, analyse, bound, classify, colour, predict, plan, freeze    what is computed does not change
     edit, tidy, annotate, write, check                                        what was decided is carried out
 
-Each stage is a function of the room that it is named for; here stands only the order.
+Each stage is a function of the room that it is named for, or of `stages`; here stands only the order.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
@@ -17,25 +17,22 @@ from typing import Any, Generic, TypeVar, overload
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import argument_checks, arguments, certified
-from amp_rewrite.analysis.facts import Facts, gather
+from amp_rewrite import argument_checks, arguments, certified, stages
+from amp_rewrite.analysis.facts import gather
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.bounds import bounding, deciding
-from amp_rewrite.bounds.bounding import Proven
-from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.bounds import deciding
 from amp_rewrite.escaping import brief
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
-from amp_rewrite.model import loading, output_paths, writing
-from amp_rewrite.onnx_types import inlined_size, worker
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.model import loading, output_paths, serialization
+from amp_rewrite.onnx_types import worker
+from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
-from amp_rewrite.process.stopwatch import Count, Progress, Stopwatch, count_of
-from amp_rewrite.rewriting import annotations, editing, plan, plan_files, replaying, result_checks, tidy
+from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
+from amp_rewrite.rewriting import plan_files, replaying, result_checks
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 
 M = TypeVar("M", covariant=True)
@@ -98,7 +95,7 @@ def analyze(
     """
     argument_checks.check_types(source, options, replay, seen, faint)
     arguments.function("progress", progress)
-    with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         return _decide(
             source, _settled(options, replay), replay, seen or {}, faint or {}, first, Stopwatch(progress)
         )
@@ -188,23 +185,23 @@ def rewrite(
     arguments.function("progress", progress)
     options = _settled(options, replay)
     target = output_paths.choose(source, output, options, in_place=in_place)
-    stages = Stopwatch(progress)
+    timed = Stopwatch(progress)
     if options.check:
         worker.start()
-    with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
-        analysis = _decide(source, options, replay, seen or {}, faint or {}, first, stages)
+    with garbage_collection.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
+        analysis = _decide(source, options, replay, seen or {}, faint or {}, first, timed)
         changed = bool(analysis.plan) or first is not None
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
             on_plan(analysis)
             analysis.decisions()  # made before the edit, for whoever keeps the analysis
-        placed = stages.run("edit", _edit, analysis)
-        removed = stages.run("tidy", _tidy, analysis)
-        warnings = stages.run("annotate", _annotate, analysis, placed)
+        placed = timed.run("edit", stages.edit, analysis)
+        removed = timed.run("tidy", stages.tidy, analysis)
+        warnings = timed.run("annotate", stages.annotate, analysis, placed)
         proofs: certified.Proofs = []
-        made = stages.run("write", _write, analysis, source, target, changed, proofs, count_of(progress))
-        checked = stages.run("check", _check, analysis, source, made, changed)
+        made = timed.run("write", stages.write, analysis, source, target, changed, proofs, count_of(progress))
+        checked = timed.run("check", stages.check, analysis, source, made, changed)
     report = replace(
         analysis.report(),
         changed=changed,
@@ -214,7 +211,7 @@ def rewrite(
         broken=checked.broken,
         size_after=made.size,
         certificate=next(iter(proofs), None),
-        seconds=stages.seconds,
+        seconds=timed.seconds,
     )
     return Result(made.model, report)
 
@@ -226,101 +223,27 @@ def _decide(
     seen: Seen,
     faint: Faint,
     first: First | None,
-    stages: Stopwatch,
+    timed: Stopwatch,
 ) -> Analysis:
     """All that comes before the first edit of what was decided."""
-    loaded = stages.run("load", loading.load, source)
+    loaded = timed.run("load", loading.load, source)
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
-    kept = stages.run("insert", first, loaded.model) if first is not None else {}
-    prepared = stages.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
-    facts = stages.run("analyse", gather, prepared, options, seen, faint, kept)
-    proven = stages.run("bound", _bound, prepared.model, facts, options) if replay is None else None
+    kept = timed.run("insert", first, loaded.model) if first is not None else {}
+    prepared = timed.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
+    facts = timed.run("analyse", gather, prepared, options, seen, faint, kept)
+    proven = timed.run("bound", stages.bound, prepared.model, facts, options) if replay is None else None
     if proven is not None:
         facts = deciding.decided(facts, prepared.model.graph, proven, options)
-    entries = stages.run("classify", replaying.classify, facts, options, replay)
-    painting = stages.run("colour", replaying.colour, facts, entries, options, replay)
-    priced = stages.run("predict", replaying.price, facts, painting, options, replay)
-    planned = stages.run("plan", _plan, facts, priced, options)
+    entries = timed.run("classify", replaying.classify, facts, options, replay)
+    painting = timed.run("colour", replaying.colour, facts, entries, options, replay)
+    priced = timed.run("predict", replaying.price, facts, painting, options, replay)
+    planned = timed.run("plan", stages.plan, facts, priced, options)
     decided = Decided(priced, planned, options, replay is not None, proven, seen)
-    return stages.run("freeze", freeze, loaded, prepared, facts, decided)
-
-
-def _bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
-    """What is proven of values, where that decides anything; else it is found when somebody asks for it."""
-    return bounding.find(model, facts, options) if deciding.needs(facts, options) else None
+    return timed.run("freeze", freeze, loaded, prepared, facts, decided)
 
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
     """What counts: the options that were given, with what a saved plan decides taken from it."""
     asked = options or Options()
     return replay.over(asked) if replay else asked
-
-
-def _plan(facts: Facts, priced: Priced, options: Options) -> Plan:
-    """The plan of the painting; none behind a gate, which leaves inputs and outputs as they are too."""
-    planned = plan.make(facts, priced.painting, options)  # which refuses names that have no effect
-    return Plan(options.half) if priced.gated else planned
-
-
-def _edit(analysis: Analysis) -> tuple[ir.Node, ...]:
-    """Carries out the plan; returns a node for each of its Casts."""
-    if not analysis.plan:
-        return ()
-    analysis.state.is_edited = True
-    graph = analysis.graph
-    return editing.apply(analysis.plan, analysis.loaded.model, graph.nodes, graph.types)
-
-
-def _tidy(analysis: Analysis) -> int:
-    """How many Casts were superfluous, and are gone."""
-    graph = analysis.graph
-    return tidy.run(graph.root, graph.nodes, graph.types) if analysis.plan else 0
-
-
-def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
-    """Leaves the decisions in a result that changed, if that is asked for; returns what to warn of."""
-    if not analysis.plan:
-        return ()
-    model = analysis.loaded.model
-    if not analysis.options.metadata:
-        annotations.remove(model)
-        return ()
-    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, placed)
-
-
-def _write(
-    analysis: Analysis,
-    source: loading.ModelSource,
-    target: Path | None,
-    changed: bool,
-    proofs: certified.Proofs,
-    count: Count | None,
-) -> writing.WrittenResult:
-    """Writes the result, proved where that is asked for; a file is proved before it is moved into place."""
-    options = analysis.options
-    return writing.write_result(
-        source,
-        analysis.loaded,
-        target,
-        changed=changed,
-        external_data=options.external_data,
-        proof=certified.proof(source, proofs) if options.certify else None,
-        count=count,
-    )
-
-
-def _check(
-    analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult, changed: bool
-) -> result_checks.Validity:
-    """What is wrong with a result that changed."""
-    if not changed:
-        return result_checks.Validity()
-    model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
-    keeps_io = options.io is IOTypes.KEEP
-    broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()
-    if not options.check:
-        return result_checks.Validity(broken=broken)
-    nodes = inlined_size.node_count(model) if model.functions else analysis.report().nodes.total
-    found = result_checks.validate(made.checkable, lambda: writing.checkable(source), nodes)
-    return replace(found, broken=(*broken, *found.broken))

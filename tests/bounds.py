@@ -14,7 +14,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.bounds import given, propagation
 from amp_rewrite.bounds.bound import UNKNOWN, Bound
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.model import writing
+from amp_rewrite.model import serialization
 from amp_rewrite.policy.options import Options
 from amp_rewrite.running.intermediate_values import InstrumentedModel
 from amp_rewrite.running.sessions import Device
@@ -52,7 +52,7 @@ def broken(source: onnx.ModelProto | Path, sample: Feeds) -> Iterator[str]:
     """
     analysis = pipeline.analyze(source, Options(ranges=ranges_of(sample)))
     known = bounds(analysis)
-    runner = InstrumentedModel(writing.to_proto(analysis.loaded), Device.CPU)
+    runner = InstrumentedModel(serialization.to_proto(analysis.loaded), Device.CPU)
     for values in runner.chunks(runner.value_names, sample):
         for name, array in values.items():
             bound = known.get(name, UNKNOWN)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import pipeline
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading, serialization
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.operator_lists import Kind
@@ -58,7 +58,7 @@ def folded(proto, half=FLOAT16, kept=()):
     """The model in float32 after folding, and what changed."""
     loaded = loading.load(proto)
     changes = batch_norm_folding.fold(loaded.model, half, kept)
-    made = writing.to_proto(loaded)
+    made = serialization.to_proto(loaded)
     onnx.checker.check_model(made, full_check=True)
     return made, changes
 

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from amp_rewrite import pipeline
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading, serialization
 from amp_rewrite.onnx_types import worker_process
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.operator_lists import Kind
@@ -27,7 +27,7 @@ def folded(proto, kept=()):
     loaded = loading.load(proto)
     nodes = frozenset(node for node in loaded.model.graph.all_nodes() if node.name in kept)
     changes = constant_folding.fold(loaded.model, nodes)
-    made = writing.to_proto(loaded)
+    made = serialization.to_proto(loaded)
     onnx.checker.check_model(made, full_check=True)
     return made, changes
 

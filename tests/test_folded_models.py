@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite.model import inlining, loading, writing
+from amp_rewrite.model import inlining, loading, serialization
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.preparing import batch_norm_folding, constant_folding
 from tests.test_models import INDEX, MODELS, feeds, name_of
@@ -30,7 +30,7 @@ def changed(entry, fold):
     inlining.inline(loaded.model)
     if not fold(loaded.model):
         pytest.skip("nothing to fold")
-    made = writing.to_proto(loaded).SerializeToString()
+    made = serialization.to_proto(loaded).SerializeToString()
     onnx.checker.check_model(made, full_check=True)
     return source.read_bytes(), made
 

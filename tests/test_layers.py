@@ -13,7 +13,7 @@ ORDER = """
     numerics certificate onnx_types policy model flops
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
-    argument_checks certified pipeline training restoring
+    argument_checks certified stages pipeline training restoring
     explanation_sources tuning rewrite_and_verify mending
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
@@ -149,3 +149,12 @@ def is_part(target):
     if not isinstance(target, ast.Attribute) or target.attr not in FIELDS:
         return False
     return ast.unparse(target.value) != "self"
+
+
+LONGEST = 250
+
+
+@each_module
+def test_a_file_is_short(path):
+    """One idea a file."""
+    assert len(path.read_text().splitlines()) <= LONGEST

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 import amp_rewrite
 from amp_rewrite import Options, emulate
 from amp_rewrite.cli import main
-from amp_rewrite.model import writing
+from amp_rewrite.model import serialization
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.pipeline import analyze
 from amp_rewrite.policy import kernel_table, targets
@@ -145,7 +145,7 @@ class TestRunning:
         """With all switches on, a searched model has the bits of the emulation with sums in half."""
         analysis = analyze(DEEP, WEBGPU)
         switches = switched(analysis, sites.find(analysis.graph, analysis.painting).places)
-        session = sessions.open_session(writing.to_proto(switches.loaded))
+        session = sessions.open_session(serialization.to_proto(switches.loaded))
         all_on = {switches.switches: np.ones(switches.count, bool)}
         (found,) = sessions.run_session(session, FEEDS | all_on).values()
         emulated = emulate(amp_rewrite.rewrite(DEEP, WEBGPU).model, accumulate="half")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from amp_rewrite.bounds import bounding
+from amp_rewrite.cli import job_evidence
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.rewrite_job import RewriteJob
@@ -53,7 +54,7 @@ class JobReports:
     def _page(self, job: RewriteJob, done: Analysis | Outcome, *, latency: bool) -> HtmlReport:
         if isinstance(done, Analysis):
             return self._pages.of_plan(job.model, done)
-        evidence = job.evidence(done, timed=latency)
+        evidence = job_evidence.of(job, done, timed=latency)
         return self._pages.page(job.model, done.result.report, evidence, Path(done.result.model))
 
 

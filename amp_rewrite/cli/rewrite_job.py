@@ -13,7 +13,7 @@ import onnx
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.cli import outcome_lines, tried_flags, tuning_step
+from amp_rewrite.cli import tried_flags, tuning_step
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
@@ -35,24 +35,18 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import ExternalData, Level, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.trials import of_source
-from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.observation import observe
-from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning.tuned import Tuned
 
-NOTHING_CHANGED = "nothing changed"
-
-_CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
+CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
 """What can keep a model from being run here; it is reported, and the rewrite stands."""
 
 
@@ -106,10 +100,10 @@ class RewriteJob:
 
     def _done(self, policy: ObservePolicy) -> Outcome:
         outcome = rewrite_and_verify(self._steps(policy), self.options.half, policy, self._known)
-        return self._with_blame(outcome, self.comparing)
+        return self.with_blame(outcome, self.comparing)
 
     def _steps(self, policy: ObservePolicy) -> Callbacks:
-        look = self._observe if policy is ObservePolicy.ALWAYS else self._observe_if_possible
+        look = self._observe if policy is ObservePolicy.ALWAYS else self.observe_if_possible
         unfreed = None
         if self.replay is None and self.options.free:
             unfreed = replace(self, options=replace(self.options, free=False))._steps(policy)
@@ -135,40 +129,6 @@ class RewriteJob:
         self.on_plan(analysis)
         return analysis
 
-    def evidence(self, outcome: Outcome, *, timed: bool) -> Evidence:
-        """The verdict with its blame, observed magnitudes, and if `timed` latencies."""
-        found = Evidence(
-            bench=self._time(outcome.result) if timed else None,
-            search=tuning_step.measured(outcome.tuned),
-            notes=tuple(outcome_lines.lines(outcome.tuned, outcome.result.report)),
-        )
-        verdict = self._with_blame(outcome, replace(self.comparing, per_node=True)).verification
-        if isinstance(verdict, Verdict):
-            return replace(found, verdict=verdict, observed=self.seen or self._observe_if_possible())
-        reason = self.not_verified(verdict)
-        told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
-        return replace(found, unverified=told)
-
-    def not_verified(self, verdict: Verification) -> str:
-        """Why the result is not known to compute what the model does; empty where it is."""
-        if isinstance(verdict, Verdict):
-            return "; ".join(verdict.faults)
-        if verdict is not None:
-            return in_flags(verdict)
-        return "--no-verify was given" if self.original is None else NOTHING_CHANGED
-
-    def _time(self, result: Result[Any]) -> Bench | None:
-        """The latencies of both models as `bench` measures them by default; None where they cannot be run."""
-        tell(self.progress, "measure")
-        libraries, pair = self.comparing.libraries, (self.model, Path(result.model))
-        subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
-        try:
-            with self.limit.running():
-                samples = list(feeds.feeds(self.model, self.data))
-                return latency.measure(subjects, samples, run_arguments.device(None))
-        except _CANNOT_RUN:
-            return None
-
     @property
     def _known(self) -> Seen:
         return {} if self.seen is None else self.seen
@@ -191,10 +151,11 @@ class RewriteJob:
         """The data of the last comparison, which may have chosen the range of synthetic images."""
         return of_source(self.data, self.judged[-1].inputs) if self.judged else self.data
 
-    def _observe_if_possible(self) -> Seen:
+    def observe_if_possible(self) -> Seen:
+        """What samples show of values, with what was observed before; that alone where nothing runs."""
         try:
             return self._observe()
-        except _CANNOT_RUN:
+        except CANNOT_RUN:
             return self._known
 
     def _tune(self, failed: Result[Any], seen: Seen, faint: Faint) -> Tuned | None:
@@ -207,7 +168,7 @@ class RewriteJob:
         try:
             with self.limit.running():
                 return self.tuning.run(model, samples, self.options, self.comparing, seen, faint)
-        except _CANNOT_RUN:
+        except CANNOT_RUN:
             return None
 
     def _rewrite(self, seen: Seen, faint: Faint, plan: SavedPlan | None) -> Result[Any]:
@@ -258,7 +219,7 @@ class RewriteJob:
                 verdict = self._as_target(self.comparing).verdict(
                     self.original, result.model, self.data, self.options.io, self.progress
                 )
-        except _CANNOT_RUN as error:
+        except CANNOT_RUN as error:
             return error
         self.judged.append(verdict)
         return verdict
@@ -267,7 +228,8 @@ class RewriteJob:
         """A comparison that emulates sums as the target does them."""
         return replace(comparing, accumulate=self.options.target.accumulate)
 
-    def _with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
+    def with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
+        """The outcome with the blame of its verdict, as `comparing` asks for it, where there can be one."""
         verdict = outcome.verification
         if not isinstance(verdict, Verdict) or not isinstance(self.original, Runnable):
             return outcome
@@ -276,18 +238,6 @@ class RewriteJob:
                 blamed = self._as_target(comparing).with_blame(
                     verdict, self.original, outcome.result.model, self.data
                 )
-        except _CANNOT_RUN:
+        except CANNOT_RUN:
             return outcome
         return replace(outcome, verification=blamed)
-
-
-def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
-    """What to compare the result with: a model that will be overwritten is read beforehand."""
-    if not in_place:
-        return model
-    if loading.load(model).external:
-        return ModelError(
-            "--in-place replaces a model with external data",
-            remedy="write the result to another file with -o, and compare the two",
-        )
-    return loading.load_proto(model)

@@ -10,7 +10,8 @@ from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands, outcome_lines
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
-from amp_rewrite.cli.rewrite_job import NOTHING_CHANGED, RewriteJob
+from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
+from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -40,7 +41,7 @@ def print_result(
     were written.
     """
     report, verdict = outcome.result.report, outcome.verification
-    reason = job.not_verified(verdict)
+    reason = not_verified(job, verdict)
     if json_ is not None:
         advice = explanation_sources.advise(outcome.result.model, report.half)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}

@@ -22,7 +22,7 @@ from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.flops.open_dimensions import Dims
-from amp_rewrite.model import constants, inlining, loading, traversal, writing
+from amp_rewrite.model import constants, inlining, loading, serialization, traversal
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -43,7 +43,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         37345680
     """
     sizes = arguments.sizes("dims", dims)
-    with garbage_collection.paused(), result_checks.blaming(lambda: writing.checkable(source)):
+    with garbage_collection.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)

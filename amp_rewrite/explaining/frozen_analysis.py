@@ -246,6 +246,5 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
 
 def _faint(painting: Painting) -> dict[str, float]:
     """The outputs whose last products stay float32 for that, with the error that rounding them makes."""
-    found = (entry.evidence for entry in painting.entries)
-    faint = (evidence for evidence in found if evidence.reason is Reason.FAINT_OUTPUT)
+    faint = (e.evidence for e in painting.entries if e.evidence.reason is Reason.FAINT_OUTPUT)
     return {evidence.subject: evidence.number or 0.0 for evidence in faint}

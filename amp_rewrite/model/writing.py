@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,18 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OutputError
+from amp_rewrite.errors import OutputError
 from amp_rewrite.files import destination, file_identity, locking, staging
 from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import external_data_writing, obsolete_data_files, preserved_fields, traversal
-from amp_rewrite.model.loading import Loaded, ModelSource, exported, open_file, root_cause, surgeon
+from amp_rewrite.model import external_data_writing, obsolete_data_files, serialization
+from amp_rewrite.model.loading import Loaded, ModelSource, open_file, surgeon
 from amp_rewrite.policy.options import Beside, ExternalData
 from amp_rewrite.process.stopwatch import Count
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 """Bytes from which on a model gets external data: protobuf's own limit is 2 GiB."""
-
-Checkable = onnx.ModelProto | bytes | str
-"""What onnx's checker accepts: a model, its bytes, or its path (with external data, only a path)."""
 
 Proof = Callable[[Any], None]
 """What is called with a result, a path, bytes or a ModelProto, before anybody has it."""
@@ -43,7 +40,7 @@ class WrittenResult:
 
     model: Any
     size: int
-    checkable: Checkable
+    checkable: serialization.Checkable
     warnings: tuple[str, ...] = ()
 
 
@@ -71,11 +68,11 @@ def write_result(
     if not changed:
         return WrittenResult(_copied(source), loaded.size, "")
     if isinstance(source, ir.Model):
-        proto = to_proto(loaded)
+        proto = serialization.to_proto(loaded)
         _prove(proof, proto)
         return WrittenResult(loaded.model, external.size_of(loaded.model), proto)
     _refuse_too_large(loaded, "the result", "give a path: a file can have external data")
-    proto = to_proto(loaded)
+    proto = serialization.to_proto(loaded)
     if isinstance(source, bytes):
         data = proto.SerializeToString()
         _prove(proof, data)
@@ -122,46 +119,6 @@ def _write_file(
     return WrittenResult(target, beside + len(written.data), str(target), written.warnings)
 
 
-def checkable(source: ModelSource) -> Checkable:
-    """A model of any kind in a form that onnx's checker accepts."""
-    if isinstance(source, (str, os.PathLike)):
-        return str(source)
-    if isinstance(source, ir.Model):
-        return _serialised(source)
-    return source if isinstance(source, (bytes, onnx.ModelProto)) else exported(source)
-
-
-def to_proto(loaded: Loaded) -> onnx.ModelProto:
-    """The model as a ModelProto, with what was taken out of it on loading."""
-    graphs = tuple(traversal.graphs(loaded.model.graph))
-    if loaded.preserved is not None:
-        _forget_undeclared(graphs, loaded.preserved.declared)
-    proto = _serialised(loaded.model)
-    preserved_fields.restore_trailing_outputs(loaded.model, proto, graphs)
-    if loaded.preserved is not None:
-        preserved_fields.restore(loaded.preserved, proto)
-    for function in proto.functions:
-        function.domain = function.domain or ""  # onnx's checker requires the field, even if empty
-    return proto
-
-
-def _serialised(model: ir.Model) -> onnx.ModelProto:
-    try:
-        return ir.to_proto(model)
-    except ir.serde.SerdeError as error:  # such as a name that is not text, which loading accepts
-        raise ModelError(
-            f"cannot be written as ONNX ({root_cause(error)})", where="the given model", remedy=EXPORT_AGAIN
-        ) from error
-
-
-def _forget_undeclared(graphs: Iterable[ir.Graph], declared: Container[str | None]) -> None:
-    """Removes the types of initializers, for which onnx-ir would add a value_info that was not there."""
-    for graph in graphs:
-        for value in graph.initializers.values():
-            if value.name not in declared and not (value.is_graph_input() or value.is_graph_output()):
-                value.type = value.shape = None
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenModel:
     """The content of the model file itself, and warnings."""
@@ -194,7 +151,9 @@ def save(
             names = external_data_writing.write(loaded.model, stage, asked.largest, count)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
-        return _publish(stage, to_proto(loaded).SerializeToString(), names, loaded.files, in_use, proof)
+        return _publish(
+            stage, serialization.to_proto(loaded).SerializeToString(), names, loaded.files, in_use, proof
+        )
 
 
 @contextlib.contextmanager

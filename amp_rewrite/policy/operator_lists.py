@@ -29,10 +29,10 @@ from amp_rewrite import arguments
 from amp_rewrite.errors import ListError
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy import entries, shipped_lists
+from amp_rewrite.policy import entries, operator_names, shipped_lists
 from amp_rewrite.policy.entries import Entry, Kind, Operator
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text
+from amp_rewrite.policy.yaml_fields import Field, fields, near, parse, text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,7 +110,7 @@ class OpLists:
             >>> load_lists("default").override("deny", "Conv").moved_to("Conv").value
             'deny'
         """
-        key = _split(operator)
+        key = operator_names.split(operator)
         return self.entries[key].kind if key is not None and key in self.moved else None
 
     def put_back(self, operators: Iterable[str]) -> OpLists:
@@ -121,7 +121,7 @@ class OpLists:
             >>> load_lists("default").override("deny", "Conv").put_back(["Conv"]).find("", "Conv").kind.value
             'allow'
         """
-        keys = set(map(_split, operators))
+        keys = set(map(operator_names.split, operators))
         before = {key: entry for key, entry in self.moved.items() if key in keys and entry is not None}
         others = {key: entry for key, entry in self.entries.items() if key not in keys & self.moved.keys()}
         moved = {key: entry for key, entry in self.moved.items() if key not in keys}
@@ -217,27 +217,22 @@ def _near_lists(name: str) -> str:
 # ---- names of operators
 
 
-def _split(text: str) -> Operator | None:
-    domain, colon, name = text.rpartition(":")
-    if not name or any(map(str.isspace, text)) or (colon and not domain):
-        return None
-    return schema.canonical(domain), name
-
-
 def _operator(field: Field) -> Operator:
-    key = _split(field.name)
+    key = operator_names.split(field.name)
     # A shipped list may name operators that the installed onnx is too old for; a test reads those.
     if key and (shipped_lists.holds(field.file) or _exists(key)):
         return key
-    raise field.error(f"there is no operator {field.name}", _near_operators(key))
+    raise field.error(f"there is no operator {field.name}", operator_names.near(key, _known))
 
 
 def _asked(text: str, kind: Kind) -> Operator:
-    key = _split(text)
+    key = operator_names.split(text)
     if key and _exists(key):
         return key
     raise ListError(
-        f"there is no operator {text}", file=f"`OpLists.override({kind.value})`", remedy=_near_operators(key)
+        f"there is no operator {text}",
+        file=f"`OpLists.override({kind.value})`",
+        remedy=operator_names.near(key, _known),
     )
 
 
@@ -251,13 +246,3 @@ def _known(domain: str) -> frozenset[str]:
     """Every name in a domain, as far as anybody knows; empty for a domain that is a user's own."""
     listed = (name for where, name in load("default").entries if where == domain)
     return schema.known_operators(domain).union(listed)
-
-
-def _near_operators(key: Operator | None) -> str:
-    if key is None:
-        return "write it as MatMul, or as domain:MatMul"
-    domain, name = key
-    if elsewhere := [d for d in ("", "com.microsoft") if name in _known(d)]:
-        return f"did you mean {schema.written(elsewhere[0], name)}?"
-    near = nearest(name, _known(domain))
-    return f"did you mean {schema.written(domain, near)}?" if near else "operators are case-sensitive"

@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_rewrite import argument_checks, arguments
 from amp_rewrite.errors import OptionError
-from amp_rewrite.model import inlining, loading, output_paths, writing
+from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.onnx_types import worker
 from amp_rewrite.policy.options import ExternalData
@@ -90,7 +90,7 @@ def restore(
     if io not in _IO:
         raise arguments.refused("io", f"{arguments.shown(io)} is not one of {', '.join(_IO)}")
     target = _target(model, output)
-    with result_checks.blaming(lambda: writing.checkable(model)):
+    with result_checks.blaming(lambda: serialization.checkable(model)):
         loaded = loading.load(model)
         if target is not None:
             output_paths.refuse_data(target, loaded.external)
@@ -101,7 +101,7 @@ def restore(
             model, loaded, target, changed=True, external_data=external_data or ExternalData()
         )
         nodes = len(loaded.model.graph)
-        checked = result_checks.validate(made.checkable, lambda: writing.checkable(model), nodes)
+        checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
     told = (*loaded.warnings, *([kept] if kept else ()), *made.warnings, *checked.warnings)
     return Restored(made.model, edited, loaded.size, made.size, checked.broken, told)
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, CertificateError, ModelError
 from amp_rewrite.model.loading import root_cause
-from amp_rewrite.model.writing import Checkable
+from amp_rewrite.model.serialization import Checkable
 from amp_rewrite.onnx_types import worker, worker_process
 from amp_rewrite.onnx_types.element_types import Types
 

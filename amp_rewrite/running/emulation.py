@@ -19,7 +19,7 @@ from amp_rewrite import arguments
 from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import inlining, loading, writing
+from amp_rewrite.model import inlining, loading, serialization, writing
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
@@ -65,7 +65,7 @@ def emulate(
         dtype('float32')
     """
     how = arguments.choice("accumulate", accumulate, Accumulation)
-    return writing.to_proto(emulation(source, late=arguments.flag("late", late), accumulate=how))
+    return serialization.to_proto(emulation(source, late=arguments.flag("late", late), accumulate=how))
 
 
 def emulation(
@@ -100,7 +100,7 @@ def runnable(loaded: loading.Loaded) -> Generator[sessions.Runnable]:
     the context ends.
     """
     if not loaded.external and loaded.size < writing.PROTOBUF_LIMIT // 4:
-        yield writing.to_proto(loaded)
+        yield serialization.to_proto(loaded)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "emulated.onnx"

@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import OutputError
-from amp_rewrite.model import external_data, inlining, loading, writing
+from amp_rewrite.model import external_data, inlining, loading, serialization
 from amp_rewrite.running import witness_sessions
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
@@ -90,7 +90,7 @@ def _inlined_copy(model: Runnable) -> onnx.ModelProto:
         return proto
     loaded = loading.load(model)
     inlining.inline(loaded.model)
-    return writing.to_proto(loaded)
+    return serialization.to_proto(loaded)
 
 
 def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from amp_rewrite.model import external_data, inlining, loading, proto_traversal, writing
+from amp_rewrite.model import external_data, inlining, loading, proto_traversal, serialization, writing
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.onnx_types import element_types, shape_inference
 from amp_rewrite.policy.options import ExternalData
@@ -64,7 +64,7 @@ def _read(model: Runnable, folder: Path) -> LightModel:
     types = reducible_values.float_types(loaded.model, shape_inference.types(loaded.model))
     opset = element_types.default_opset(loaded.model.graph.opset_imports)
     if loaded.external or external_data.size_of(loaded.model) <= LARGE:
-        proto = writing.to_proto(loaded)
+        proto = serialization.to_proto(loaded)
         return LightModel(fingerprint, proto, types, opset, _relocate(proto, loaded.external))
     return LightModel(fingerprint, _written(loaded, folder / "model.onnx"), types, opset, folder)
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading, serialization
 from amp_rewrite.running import custom_ops, sessions, webgpu_adapter
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
@@ -31,7 +31,7 @@ def model(name: str, given: loading.ModelSource) -> Runnable:
     if arguments.is_path(given):
         return _checked_path(Path(given))
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
-        return writing.to_proto(loading.load(given))
+        return serialization.to_proto(loading.load(given))
     raise ModelError(
         f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given)
     )

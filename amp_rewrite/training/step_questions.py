@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import SpecError
-from amp_rewrite.model import inlining, loading, writing
+from amp_rewrite.model import inlining, loading, serialization
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.training import finding, scaled_step
 from amp_rewrite.training.asked_spec import Asked
@@ -54,7 +54,7 @@ def find_spec(
 def complete_spec(model: loading.ModelSource, asked: Asked, suffix: str | None = None) -> TrainSpec:
     """What was said of a step, with what it leaves open found as by `find_spec`."""
     loaded = loading.load(model).model
-    with result_checks.blaming(lambda: writing.checkable(model)):
+    with result_checks.blaming(lambda: serialization.checkable(model)):
         return found_in(loaded, asked, suffix).spec
 
 

@@ -15,7 +15,7 @@ from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.model import loading, output_paths, writing
+from amp_rewrite.model import loading, output_paths, serialization, writing
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy import named_policies
@@ -111,13 +111,13 @@ def insert_loss_scale(
         raise OptionError("no loss scale is asked for", where="loss_scale", remedy='give "dynamic", say')
     target = _target(model, output)
     loaded = loading.load(model)
-    with result_checks.blaming(lambda: writing.checkable(model)):
+    with result_checks.blaming(lambda: serialization.checkable(model)):
         step, _ = scaled_step.scale(found_in(loaded.model, _asked(spec)), asked, skip_nonfinite=skips)
         if target is not None:
             output_paths.refuse_data(target, loaded.external)
         made = writing.write_result(model, loaded, target, changed=True)
     nodes = len(loaded.model.graph)
-    checked = result_checks.validate(made.checkable, lambda: writing.checkable(model), nodes)
+    checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
     return InsertResult(made.model, step, checked.broken)
 
 

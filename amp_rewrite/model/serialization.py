@@ -1,0 +1,56 @@
+"""Models in memory as protobufs: what was taken out of them on loading is put back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable
+
+import onnx
+import onnx_ir as ir
+
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.model import preserved_fields, traversal
+from amp_rewrite.model.loading import Loaded, ModelSource, exported, root_cause
+
+Checkable = onnx.ModelProto | bytes | str
+"""What onnx's checker accepts: a model, its bytes, or its path (with external data, only a path)."""
+
+
+def checkable(source: ModelSource) -> Checkable:
+    """A model of any kind in a form that onnx's checker accepts."""
+    if isinstance(source, (str, os.PathLike)):
+        return str(source)
+    if isinstance(source, ir.Model):
+        return _serialised(source)
+    return source if isinstance(source, (bytes, onnx.ModelProto)) else exported(source)
+
+
+def to_proto(loaded: Loaded) -> onnx.ModelProto:
+    """The model as a ModelProto, with what was taken out of it on loading."""
+    graphs = tuple(traversal.graphs(loaded.model.graph))
+    if loaded.preserved is not None:
+        _forget_undeclared(graphs, loaded.preserved.declared)
+    proto = _serialised(loaded.model)
+    preserved_fields.restore_trailing_outputs(loaded.model, proto, graphs)
+    if loaded.preserved is not None:
+        preserved_fields.restore(loaded.preserved, proto)
+    for function in proto.functions:
+        function.domain = function.domain or ""  # onnx's checker requires the field, even if empty
+    return proto
+
+
+def _serialised(model: ir.Model) -> onnx.ModelProto:
+    try:
+        return ir.to_proto(model)
+    except ir.serde.SerdeError as error:  # such as a name that is not text, which loading accepts
+        raise ModelError(
+            f"cannot be written as ONNX ({root_cause(error)})", where="the given model", remedy=EXPORT_AGAIN
+        ) from error
+
+
+def _forget_undeclared(graphs: Iterable[ir.Graph], declared: Container[str | None]) -> None:
+    """Removes the types of initializers, for which onnx-ir would add a value_info that was not there."""
+    for graph in graphs:
+        for value in graph.initializers.values():
+            if value.name not in declared and not (value.is_graph_input() or value.is_graph_output()):
+                value.type = value.shape = None

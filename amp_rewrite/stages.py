@@ -1,0 +1,98 @@
+"""What the pipeline does beyond calling a room: on what condition, and with which parts of the analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from amp_rewrite import certified
+from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.bounds import bounding, deciding
+from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.model import loading, serialization, writing
+from amp_rewrite.onnx_types import inlined_size
+from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.process.stopwatch import Count
+from amp_rewrite.rewriting import annotations, editing, result_checks
+from amp_rewrite.rewriting import plan as planning
+from amp_rewrite.rewriting import tidy as tidying
+from amp_rewrite.rewriting.plan import Plan
+
+
+def bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
+    """What is proven of values, where that decides anything; else it is found when somebody asks for it."""
+    return bounding.find(model, facts, options) if deciding.needs(facts, options) else None
+
+
+def plan(facts: Facts, priced: Priced, options: Options) -> Plan:
+    """The plan of the painting; none behind a gate, which leaves inputs and outputs as they are too."""
+    planned = planning.make(facts, priced.painting, options)  # which refuses names that have no effect
+    return Plan(options.half) if priced.gated else planned
+
+
+def edit(analysis: Analysis) -> tuple[ir.Node, ...]:
+    """Carries out the plan; returns a node for each of its Casts."""
+    if not analysis.plan:
+        return ()
+    analysis.state.is_edited = True
+    graph = analysis.graph
+    return editing.apply(analysis.plan, analysis.loaded.model, graph.nodes, graph.types)
+
+
+def tidy(analysis: Analysis) -> int:
+    """How many Casts were superfluous, and are gone."""
+    graph = analysis.graph
+    return tidying.run(graph.root, graph.nodes, graph.types) if analysis.plan else 0
+
+
+def annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
+    """Leaves the decisions in a result that changed, if that is asked for; returns what to warn of."""
+    if not analysis.plan:
+        return ()
+    model = analysis.loaded.model
+    if not analysis.options.metadata:
+        annotations.remove(model)
+        return ()
+    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, placed)
+
+
+def write(
+    analysis: Analysis,
+    source: loading.ModelSource,
+    target: Path | None,
+    changed: bool,
+    proofs: certified.Proofs,
+    count: Count | None,
+) -> writing.WrittenResult:
+    """Writes the result, proved where that is asked for; a file is proved before it is moved into place."""
+    options = analysis.options
+    return writing.write_result(
+        source,
+        analysis.loaded,
+        target,
+        changed=changed,
+        external_data=options.external_data,
+        proof=certified.proof(source, proofs) if options.certify else None,
+        count=count,
+    )
+
+
+def check(
+    analysis: Analysis, source: loading.ModelSource, made: writing.WrittenResult, changed: bool
+) -> result_checks.Validity:
+    """What is wrong with a result that changed."""
+    if not changed:
+        return result_checks.Validity()
+    model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
+    keeps_io = options.io is IOTypes.KEEP
+    broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()
+    if not options.check:
+        return result_checks.Validity(broken=broken)
+    nodes = inlined_size.node_count(model) if model.functions else analysis.report().nodes.total
+    found = result_checks.validate(made.checkable, lambda: serialization.checkable(source), nodes)
+    return replace(found, broken=(*broken, *found.broken))
