@@ -138,6 +138,7 @@ def test_plots_are_files_of_their_own(model, tmp_path):
     assert names == {f"{name}.{kind}" for name in ("errors", "ranges", "sensitivity") for kind in kinds}
 
 
+@pytest.mark.slow
 @needs_runs
 def test_latency_is_a_plot_too(model, tmp_path, monkeypatch):
     """Both models are timed, in the order before and after."""

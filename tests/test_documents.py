@@ -97,6 +97,7 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path):
     assert printed[:compared] == shown[:compared]
 
 
+@pytest.mark.slow
 def test_a_verdict_that_fails_is_the_one_that_its_page_shows(demo_folder):
     """The command ends with exit code 1 and prints what is shown, apart from numbers."""
     (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", PAGES["verification.md"], re.MULTILINE)

@@ -51,7 +51,8 @@ def end_worker():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("where", [processes, pytest.param(dask, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [processes, dask])
 def test_results_are_those_without_an_executor(where, tmp_path):
     """What is seen and tuned does not depend on who runs the samples, nor on the kind of the model."""
     chain, samples = model(CHAIN), [feeds(seed=seed, mask=1e5 * (seed == 19)) for seed in range(20)]

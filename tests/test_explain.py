@@ -462,6 +462,7 @@ def test_what_an_allowed_node_leads_to_is_not_said_to_be_led_to_by_none(tmp_path
     assert told(path, "s")[1].endswith("safe in half, but on no safe path from one allowed node to another")
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_explained_in_linear_time_and_space(tmp_path):
     """What holds back thousands of nodes is found, and a chain is told by its ends."""
     count = 2_000

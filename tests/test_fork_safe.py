@@ -10,14 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize(
-    "module",
-    [
-        "amp_rewrite.pipeline",
-        pytest.param("amp_rewrite.colouring.classification", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("module", ["amp_rewrite.pipeline", "amp_rewrite.colouring.classification"])
 def test_a_fork_waits_for_imports(module):
     """The child of a fork in the midst of another thread's first rewrite can rewrite as well."""
     done = subprocess.run(

@@ -241,6 +241,7 @@ def test_the_graph_can_be_coloured_by_range(browser, tmp_path):
         assert shown.colour(shown.index("rms_sqrt")) == shown.palette("frame")
 
 
+@pytest.mark.slow
 def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
     """Nothing of it runs or becomes an element, and its names are read as they are."""
     report = written(hostile(), tmp_path, "--no-check", "--no-verify")
@@ -257,6 +258,7 @@ def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_numbers_that_half_loses_have_a_colour_of_their_own(browser, tmp_path):
     """A bar for each power of two of a stored value; of a few numbers the range says enough."""
     proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>

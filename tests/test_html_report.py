@@ -262,6 +262,7 @@ def test_attributes_are_short(attribute, text):
     assert value_texts.attributes(ir.Node("", "Op", [], [attribute])) == (("a", text),)
 
 
+@pytest.mark.slow
 def test_a_verdict_that_fails_says_what_is_next(tmp_path):
     """The page has the flags that the terminal prints."""
     pytest.importorskip("onnxruntime")

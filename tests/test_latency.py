@@ -145,6 +145,7 @@ def save(text, path):
 X = {"x": np.ones(4, np.float32)}
 
 
+@pytest.mark.slow
 def test_a_bench_has_all_figures_of_all_models(model):
     """Two models and two samples: percentiles in order; the first is 1.0 of itself."""
     subjects = [TimedModel("one", model), TimedModel("two", model)]
@@ -171,6 +172,7 @@ def test_a_bench_as_json(model):
     assert {"p50", "speedup", "size", "memory", "session_seconds", "casts", "on_cpu"} <= entry.keys()
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_weights(tmp_path):
     """The child process that runs a model with 64 MB of weights grows by at least as much."""
     pytest.importorskip("onnxruntime")

@@ -148,6 +148,7 @@ def test_a_model_is_found_once(folder):
     assert [each.model.name for each in found] == ["a.onnx", "broken.onnx"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("more", "code"), [((), 2), (("--tolerance", "error=1e-30"), 1)], ids=["bad", "far"])
 def test_the_exit_code_is_that_of_the_worst_model(folder, more, code):
     """2 where one is no model, 1 where a result is too far off; of a zoo, and of this command."""

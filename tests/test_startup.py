@@ -226,6 +226,7 @@ def test_a_rewrite_and_its_comparison_need_no_algebra(tmp_path):
     assert (tmp_path / "model_fp16.onnx").is_file()
 
 
+@pytest.mark.slow
 def test_what_waits_is_there_when_it_is_asked_for():
     """onnx-ir calculates with dimensions as ever; nothing is postponed once the imports are done."""
     done = python("-c", WAITS)

@@ -278,6 +278,7 @@ def _renamed(model):
     return model, names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", every(2, NAMES))
 def test_real_steps_bit_for_bit(name):
     """Three steps with a scale that grows: every loss and all state as without."""

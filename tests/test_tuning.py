@@ -367,6 +367,7 @@ def test_the_main_job_repairs_itself(wide):
     assert "--keep-full squash: 1 node" in done.output
 
 
+@pytest.mark.slow
 def test_what_does_not_pay_is_left_as_it_is(tmp_path):
     """Half pays by default, and all that is near enough is predicted slower than float32: float32 is the
     answer, and passes.
@@ -406,6 +407,7 @@ def test_a_result_that_was_asked_for_may_be_slower():
     assert gated.is_float32
 
 
+@pytest.mark.slow
 def test_the_gate_holds_after_a_search(tmp_path):
     """A default plan that pays fails, and what the search finds for a smaller error does not pay."""
     folder = saved(tmp_path, JUST_PAYS)
@@ -418,6 +420,7 @@ def test_the_gate_holds_after_a_search(tmp_path):
         assert json.loads((folder / "r.json").read_text())["gated"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["error", "relative_l2"])
 def test_a_tolerance_of_nothing_is_the_target(files, name):
     """It is 0, and not the default; a model of which onnxruntime fuses nothing is left as it is."""
@@ -457,6 +460,7 @@ def test_the_hull_has_what_no_plan_beats():
     assert (dots[1].tone, dots[0].tone) == (Tone.GREY, Tone.HALF)
 
 
+@pytest.mark.slow
 def test_the_main_job_repairs_itself_in_place(wide):
     """The file holds the tuned result."""
     done = run(wide / "m.onnx", "--in-place", "--data", wide / "in.npz", *DEVICE)
@@ -474,6 +478,7 @@ def test_where_half_does_not_pay_by_default_it_need_not_after_a_search():
     assert tune(model, sample, Options(gate=True), max_error=1e-3).is_float32
 
 
+@pytest.mark.slow
 def test_float32_as_the_answer_in_place(tmp_path):
     """The file holds the original again."""
     files = saved(tmp_path, JUST_PAYS)

@@ -56,6 +56,7 @@ def test_units_of_a_node_share_what_it_makes():
         assert len({id(decision.defs) for decision in units}) == 1
 
 
+@pytest.mark.slow
 def test_ports_are_gathered_in_one_go():
     """A type variable for each of fifty thousand outputs."""
     groups = schema.layout("", "Loop", 17, 50_002, 50_000)

@@ -43,6 +43,7 @@ def models(tmp_path):
     return tmp_path / "models"
 
 
+@pytest.mark.slow
 def test_each_model_is_rewritten_as_by_the_command(models, tmp_path):
     """The same bytes; a broken model beside them; what is known in JSON, on the page, in the table."""
     (models / "broken.onnx").write_bytes(b"no model")
@@ -281,6 +282,7 @@ def test_names_are_text_on_the_page(tmp_path):
     assert "%2520%23.json" in page
 
 
+@pytest.mark.slow
 def test_a_model_that_the_gate_leaves_says_why(tmp_path):
     """Its row has a reason; one in which nothing could be half needs none."""
     write(tmp_path / "models" / "small.onnx")
