@@ -86,6 +86,29 @@ def test_unknown_operators_are_believed():
     assert inferred(proto)["k"] == "[7]"
 
 
+FUSED = """g (float[n,4] x) => (float[n,4] y) <float[4] w, float[4,6] v> {{
+    h, m, d, s = com.microsoft.SkipLayerNormalization (x, x, w)  b = com.microsoft.{} (h, w)
+    p = MatMul (b, v)  q = MatMul (s, v)  t = Add (p, q)  z = ReduceSum <keepdims = 0> (t)
+    y = Add (x, z) }}"""
+
+
+@pytest.mark.parametrize("operator", ["BiasGelu", "FastGelu"])
+def test_operators_of_onnxruntime_that_keep_a_shape(operator):
+    """Values behind what its optimiser fuses have shapes, as they had before."""
+    found = inferred(text.unchecked(FUSED.format(operator)))
+    assert found["h"] == found["s"] == found["b"] == "[n,4]"
+    assert found["t"] == "[n,6]"
+
+
+def test_what_is_declared_of_such_an_operator_counts():
+    """Where it says more than its first input."""
+    proto = text.unchecked(
+        "g (float[n] u, int64[k] s) => (y) { x = Reshape (u, s)  h = com.microsoft.FastGelu (x) y = Neg (h) }"
+    )
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, [7]))
+    assert inferred(proto)["h"] == "[7]"
+
+
 def test_computed_shapes():
     """Shapes that are computed from shapes are followed."""
     proto = text.model(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import TensorProto
-
-from amp_rewrite.certificate import attributes
+from amp_rewrite.certificate import attributes, lengths
 from amp_rewrite.certificate.numbered import Node, Numbered
 
 
@@ -37,6 +35,8 @@ class Ranks:
         if node is None or number in self._model.stored or node.count != 1 or node.operator[0]:
             return []
         name = node.operator[1]
+        if name == "Reshape" and len(node.inputs) > 1:
+            return [*lengths.shaped(self._model, node.inputs[1])]
         return node.inputs if name in _BROADCAST else node.inputs[: _INPUTS.get(name, 0)]
 
     def _found(self, number: int, used: list[int]) -> int | None:
@@ -56,9 +56,7 @@ class Ranks:
             perm = attributes.of(node).get("perm")
             return None if perm is None else len(perm.attribute.ints) or None
         if node.operator == ("", "Reshape") and len(node.inputs) > 1:
-            sizes = self._model.stored.get(node.inputs[1])
-            if isinstance(sizes, TensorProto) and len(sizes.dims) == 1:
-                return sizes.dims[0]
+            return lengths.of(self._model, node.inputs[1], self._known.get)
         return None
 
     def _by_name(self, number: int) -> int | None:
@@ -75,7 +73,7 @@ class Ranks:
 
 
 def _by_inputs(name: str, ranks: list[int | None]) -> int | None:
-    if None in ranks:
+    if None in ranks or name == "Reshape":
         return None
     known = [rank for rank in ranks if rank is not None]
     if name in _BROADCAST:
