@@ -100,6 +100,37 @@ def test_operators_of_onnxruntime_that_keep_a_shape(operator):
     assert found["t"] == "[n,6]"
 
 
+MORE = {
+    "Attention": ("h = com.microsoft.Attention <num_heads = 2> (x, qkv)", "[n,t,4]"),
+    "of other widths": (
+        "h = com.microsoft.Attention <num_heads = 1, qkv_hidden_sizes = [3, 3, 6]> (x, qkv)",
+        "[n,t,6]",
+    ),
+    "EmbedLayerNormalization": (
+        "h, m = com.microsoft.EmbedLayerNormalization (ids, ids, qkv, qkv)",
+        "[n,t,12]",
+    ),
+    "FusedMatMul": ("h = com.microsoft.FusedMatMul <transB = 1, alpha = 0.5> (x, x)", "[n,t,t]"),
+    "the other turned": ("h = com.microsoft.FusedMatMul <transA = 1> (x, x)", "[n,4,4]"),
+    "batches turned": ("h = com.microsoft.FusedMatMul <transBatchA = 1> (x, x)", "None"),
+    "GroupQueryAttention": (
+        "h = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (x, x, x)",
+        "[n,t,4]",
+    ),
+    "packed": ("h = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (x)", "None"),
+    "nothing": ("h = com.microsoft.Attention (x)", "None"),
+}
+
+
+@pytest.mark.parametrize(("line", "found"), MORE.values(), ids=MORE)
+def test_attention_and_products_of_onnxruntime(line, found):
+    """What they make has the shape that they document, where all that it depends on is known."""
+    proto = text.unchecked(
+        f"""g (float[n,t,4] x, int64[n,t] ids) => (y) <float[4,12] qkv> {{ {line}  y = Relu (h) }}"""
+    )
+    assert inferred(proto)["h"] == found
+
+
 def test_what_is_declared_of_such_an_operator_counts():
     """Where it says more than its first input."""
     proto = text.unchecked(

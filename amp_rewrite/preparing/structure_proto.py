@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,27 +15,13 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.preparing import stored_values
+from amp_rewrite.preparing import contrib_shapes, stored_values
+from amp_rewrite.preparing.contrib_shapes import Naming
 
 SMALL = 1 << 7
 """The number of elements up to which tensors keep them: shapes and axes are among these."""
 
-_LIKE_FIRST = {
-    ("", "SimplifiedLayerNormalization"): (0,),
-    **{
-        ("com.microsoft", operator): (0,)
-        for operator in ("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding")
-    },
-    ("com.microsoft", "SkipLayerNormalization"): (0, 3),
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): (0, 3),
-}
-"""Of operators of onnxruntime, the outputs that have the shape of the first input, by its documentation
-(ContribOperators.md); onnx knows none of them, and what follows them would have no shape.
-"""
-
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-
-Naming = Callable[[ir.Value], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +107,9 @@ class _Builder:
             return
         name = self._name
         is_known = self._schema(node.domain, node.op_type) is not None
-        if not is_known and (casts := list(self._like_first(node))):
-            made.node.extend(casts)
+        alike = [] if is_known else list(contrib_shapes.nodes_for(node, name, self._types))
+        if alike:
+            made.node.extend(alike)
             return
         written = made.node.add(
             op_type=node.op_type,
@@ -136,21 +123,6 @@ class _Builder:
                 self._attribute(written, attribute)
         if not is_known:
             made.value_info.extend(self._declared(value) for value in node.outputs if value.name)
-
-    def _like_first(self, node: ir.Node) -> Iterator[onnx.NodeProto]:
-        """Casts in the place of a node that onnx does not know, of which no shape is declared, whose outputs
-        have the shape of its first input; none for any other.
-        """
-        first = node.inputs[0] if node.inputs else None
-        ports = _LIKE_FIRST.get((node.domain, node.op_type), ())
-        outputs = [node.outputs[port] for port in ports if port < len(node.outputs)]
-        if first is None or any(value.shape is not None for value in outputs):
-            return
-        for value in outputs:
-            kind = self._types.get(value)
-            if value.name and isinstance(kind, ir.TensorType):
-                names = [self._name(first)], [self._name(value)]
-                yield helper.make_node("Cast", *names, to=int(kind.dtype))
 
     def _attribute(self, node: onnx.NodeProto, attribute: ir.Attr) -> None:
         kind = attribute.type
