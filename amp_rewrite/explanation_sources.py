@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,13 +71,13 @@ class Explanation:
             raise OptionError("the ranges of values follow from the original", remedy="explain that instead")
         return self._analysis.ranges()
 
-    def remedy(self, unit: int) -> NodeRemedy | None:
-        """What changes the colour of a unit; None where no flag can be tried, as a plan or a file decided."""
+    def remedies(self, units: Sequence[int]) -> Sequence[NodeRemedy]:
+        """What changes the colour of each unit; empty where no flag can be tried, as a plan decided."""
         made = self._analysis
         if made is None or made.replayed or self.counted is None:
-            return None
+            return ()
         subject = Subject(made.graph, made.painting, made.options, made.painted, self.counted.flops)
-        return node_remedies.of_unit(unit, self.causes, subject)
+        return tuple(node_remedies.of_units(units, self.causes, subject))
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""

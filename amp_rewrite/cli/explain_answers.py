@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
 from amp_rewrite.explaining import cast_explanations, form_sentences, sentences
+from amp_rewrite.explaining.node_remedies import NodeRemedy
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model.traversal import graphs
@@ -135,7 +136,7 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     for form in forms:
         console.print(f"{name}: {form}")
     chains = [chain(found.decisions, unit) for unit in units]
-    remedies = [_remedies(found, unit) for unit in units]
+    remedies = _remedies(found, units)
     for steps, lines in zip(chains, remedies, strict=True):
         terminal_explain.print_chain(console, steps)
         for line in lines:
@@ -150,11 +151,15 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     return {"node": name, "form": forms, "units": units_}
 
 
-def _remedies(found: Explanation, unit: int) -> list[str]:
-    """What changes the colour of a unit, a line each."""
-    remedy = found.remedy(unit)
-    if remedy is None:
-        return []
+def _remedies(found: Explanation, units: Sequence[int]) -> list[list[str]]:
+    """What changes the colour of each unit, in lines; none where no flag can be tried."""
+    tried = found.remedies(units)
+    if not tried:
+        return [[] for _ in units]
+    return [_changing(found, unit, remedy) for unit, remedy in zip(units, tried, strict=True)]
+
+
+def _changing(found: Explanation, unit: int, remedy: NodeRemedy) -> list[str]:
     freeing = [sentences.remedy(remedy.cause)] if remedy.cause is not None else []
     if remedy.pin is None or (remedy.cause is not None and remedy.pin in remedy.cause.suggestion.adds):
         return freeing

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import onnx_ir as ir
+
 from amp_rewrite.colouring import pin_patterns as naming
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining import suggestions
 from amp_rewrite.explaining.causes import Change, RootCause
@@ -25,24 +29,34 @@ class NodeRemedy:
     pin: Change | None
 
 
-def of_unit(unit: int, causes: Iterable[RootCause], subject: Subject) -> NodeRemedy:
-    """What changes the colour of a unit, one of those that were decided."""
-    node = subject.graph.units[unit].node
-    holding = next((cause for cause in causes if node in cause.nodes), None)
-    freeing = holding and suggestions.freeing(holding, node, subject)
-    return NodeRemedy(None if subject.painting.is_half(unit) else freeing, _pin(unit, subject))
+def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject) -> Iterator[NodeRemedy]:
+    """What changes the colour of each unit of those that were decided; what holds of a node is tried once."""
+    units_of, before = subject.graph.units, subject.painting
+
+    @functools.cache
+    def freeing(node: ir.Node) -> RootCause | None:
+        holding = next((cause for cause in causes if node in cause.nodes), None)
+        return holding and suggestions.freeing(holding, node, subject)
+
+    @functools.cache
+    def pinned(node: ir.Node, *, keep: bool) -> tuple[Change, Painting] | None:
+        return _pinned(node, "keep_full" if keep else "force_half", subject)
+
+    for unit in units:
+        node, is_half = units_of[unit].node, before.is_half(unit)
+        found = pinned(node, keep=is_half)
+        changed = found is not None and found[1].is_half(unit) is not is_half
+        yield NodeRemedy(None if is_half else freeing(node), found[0] if found and changed else None)
 
 
-def _pin(unit: int, subject: Subject) -> Change | None:
-    """The pin that gives the unit the other colour."""
-    graph, before = subject.graph, subject.painting
-    name = node_patterns.pinned_as(graph.units[unit].node)
-    option = "keep_full" if before.is_half(unit) else "force_half"
-    pattern = node_patterns.pattern_for(name, naming.pinnable(graph)) if name else ""
-    pins = subject.options.pins
-    pinned = replace(pins, **{option: (*getattr(pins, option), pattern)})
+def _pinned(node: ir.Node, option: str, subject: Subject) -> tuple[Change, Painting] | None:
+    """A pin of the node, and what becomes of the model with it; None where it has no name, or is refused."""
+    name = node_patterns.pinned_as(node)
+    if not name:
+        return None
+    pattern, pins = node_patterns.pattern_for(name, naming.pinnable(subject.graph)), subject.options.pins
+    wanted = replace(pins, **{option: (*getattr(pins, option), pattern)})
     try:
-        after = subject.again(replace(subject.options, pins=pinned)) if name else before
+        return Change(option, pattern), subject.again(replace(subject.options, pins=wanted))
     except AmpRewriteError:  # no schema allows it, or another pin says otherwise
         return None
-    return Change(option, pattern) if after.is_half(unit) is not before.is_half(unit) else None
