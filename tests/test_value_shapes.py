@@ -77,6 +77,31 @@ def test_names_that_onnx_makes_up(output, found):
     assert inferred(proto)["h"] == found
 
 
+@pytest.mark.parametrize(("opset", "found"), [(10, "[None,4]"), (11, "[unk__0,4]")])
+def test_a_part_has_not_the_name_of_the_whole(opset, found):
+    """A runtime would store it where the whole has room; onnx says so of Slice at opset 10."""
+    proto = text.unchecked(
+        f"""<ir_version: 5, opset_import: ["": {opset}]> g (float[n,4] x) => (float[a,b] y)
+            <int64[1] s = {{0}}, int64[1] e = {{2}}> {{ h = Slice (x, s, e, s)  y = Relu (h) }}"""
+    )
+    assert inferred(proto)["h"] == found
+
+
+def test_names_that_were_made_up_before_count_no_more():
+    """Where onnx inferred the model once: now it makes up the same names for other sizes."""
+    proto = text.unchecked(
+        """g (float[n,4] x, int64[1] s, int64[1] t) => (float[a,b] y, float[c,d] z) {
+            h = Slice (x, s, s)  k = Relu (h)  m = com.microsoft.Any (x)  l = Slice (x, t, t)
+            y = Relu (k)  z = Relu (l) }"""
+    )
+    for name in ("h", "m"):
+        proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, 1, ["unk__2", "unk__3"]))
+    shapes = inferred(proto)
+    assert shapes["h"] == shapes["k"] == "[unk__0,unk__1]"
+    assert shapes["m"] == "[None,None]"
+    assert shapes["l"] == "[unk__2,unk__3]"
+
+
 def test_unknown_operators_are_believed():
     """Of an operator that onnx does not know, what is declared counts, and is followed."""
     proto = text.unchecked(

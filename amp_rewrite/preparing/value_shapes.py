@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import onnx
 import onnx_ir as ir
 
 from amp_rewrite.model import traversal
-from amp_rewrite.onnx_types import worker, worker_process
+from amp_rewrite.model.traversal import GraphNodes
+from amp_rewrite.onnx_types import element_types, worker, worker_process
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import structure_proto
 
@@ -26,30 +29,63 @@ def infer(model: ir.Model, types: Types) -> None:
     nodes = traversal.nodes(model.graph) if len(model.graph) <= MOST_NODES else {}
     if not nodes or sum(map(len, nodes.values())) > MOST_NODES:
         return
+    for value in (value for held in nodes.values() for node in held for value in node.outputs):
+        _forget_made_up(value)
     structure = structure_proto.of(model, nodes, types)
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
+    names = _Names.NONE if _has_slice_10(model, nodes) else _Names.GIVEN if is_shown else _Names.ALL
     found = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
     for held, inferred in zip(nodes.values(), found, strict=False):
         infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
         for value in (value for node in held for value in node.outputs):
             kind = infos.get(structure.name(value))
             if kind is not None and not value.is_graph_output():
-                _declare(value, kind.tensor_type, types, named=not is_shown)
+                _declare(value, kind.tensor_type, types, names)
 
 
 _Dims = tuple[int | str | None, ...]
 
 
-def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, *, named: bool) -> None:
+class _Names(Enum):
+    """Which names of inferred sizes a value gets: sizes of one name are the same, as a runtime believes."""
+
+    NONE = "none"
+    GIVEN = "given by the model"
+    ALL = "made up by onnx as well"
+
+
+def _has_slice_10(model: ir.Model, nodes: GraphNodes) -> bool:
+    """Whether what onnx infers has names that are wrong: a part has the name of the whole at opset 10."""
+    if element_types.versions(model.graph.opset_imports)("") != _WRONG_SLICE:
+        return False
+    return any(node.op_type == "Slice" for held in nodes.values() for node in held)
+
+
+_WRONG_SLICE = 10
+"""The version of Slice whose inference copies the names of the sizes that it cuts (onnx 1.23)."""
+
+_MADE_UP = "unk__"
+
+
+def _forget_made_up(value: ir.Value) -> None:
+    """Takes from a shape the names that an earlier inference made up: ours makes up the same for others."""
+    dims = None if value.is_graph_output() else _dims(value.shape)
+    if dims is not None and any(isinstance(dim, str) and dim.startswith(_MADE_UP) for dim in dims):
+        value.shape = ir.Shape(
+            None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in dims
+        )
+
+
+def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, names: _Names) -> None:
     """Gives a value a shape, unless onnx takes it for another type than we do.
 
-    Sizes that are `named` keep the names that onnx makes up: by them a runtime knows that two are the same.
-    It also passes them on to outputs of the model that have no names of their own, where they would be new.
+    By the names that onnx makes up a runtime knows that two sizes are the same. It also passes them on to
+    outputs of the model that have no names of their own, where they would be new.
     """
     kind = types.get(value)
     if not inferred.HasField("shape") or type(kind) is not ir.TensorType or kind.dtype != inferred.elem_type:
         return
-    dims = tuple(_dimension(dim, named=named) for dim in inferred.shape.dim)
+    dims = tuple(_dimension(dim, names) for dim in inferred.shape.dim)
     declared = _dims(value.shape)
     merged = dims if declared is None else _merged(declared, dims)
     if merged != declared:
@@ -57,11 +93,12 @@ def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, *, 
     value.type = value.type or kind
 
 
-def _dimension(dim: onnx.TensorShapeProto.Dimension, *, named: bool) -> int | str | None:
+def _dimension(dim: onnx.TensorShapeProto.Dimension, names: _Names) -> int | str | None:
     if dim.HasField("dim_value"):
         return dim.dim_value
-    is_made_up = dim.dim_param.startswith("unk__")
-    return None if is_made_up and not named else dim.dim_param or None
+    is_made_up = dim.dim_param.startswith(_MADE_UP)
+    is_kept = names is _Names.ALL or (names is _Names.GIVEN and not is_made_up)
+    return dim.dim_param or None if is_kept else None
 
 
 def _dims(shape: ir.Shape | None) -> _Dims | None:
