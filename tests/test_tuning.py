@@ -17,7 +17,7 @@ from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.reporting import search_chart
 from amp_rewrite.reporting.pictures import Dot, Tone
 from amp_rewrite.reporting.search_chart import Plan, Search
-from amp_rewrite.tuning import sensitivity, sites
+from amp_rewrite.tuning import effort, sensitivity, sites
 from amp_rewrite.tuning.parts import Parts
 from amp_rewrite.tuning.sensitivity import Group
 from tests import text
@@ -559,3 +559,17 @@ def test_half_of_the_budget_is_for_the_search(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(late))
     model, sample = offset()
     assert tune(model, sample, prefer="flops", budget=60).is_met
+
+
+def test_a_little_too_far_is_mended_in_no_time():
+    """A few choices are measured when the budget is over, as if rounding were equally bad everywhere."""
+    products = " ".join(f"h{at} = MatMul (t{at - 1}, w{at}) t{at} = Tanh (h{at})" for at in range(1, 9))
+    names = ", ".join(f"float[64, 64] w{at}" for at in range(1, 9))
+    body = f"g (float[4, 64] t0) => (float[4, 64] y) <{names}> {{ {products} y = Neg (t8) }}"
+    rng = np.random.default_rng(0)
+    weights = {f"w{at}": rng.normal(0, 0.125, (64, 64)).astype(np.float32) for at in range(1, 9)}
+    model, sample = text.model(body, weights), {"t0": rng.normal(size=(4, 64)).astype(np.float32)}
+    error = tune(model, sample, max_error=1.0).verdict.error
+    found = tune(model, sample, max_error=0.8 * error, prefer="flops", budget=1e-6)
+    assert found.is_met
+    assert found.runs <= 2 + effort.FEWEST_CHOICES

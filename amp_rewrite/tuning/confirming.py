@@ -44,8 +44,12 @@ def _float32_or(search: Search, found: Found, best: Tuned, confirm: Callable[[Fo
 
 
 def _is_over(search: Search, share: float, end: float, left: int) -> bool:
-    """Whether the time is, and no more is to be confirmed of what was measured by then."""
-    return time.monotonic() > end and not (left > _CONFIRMATIONS - _LATE and search.has_within(share**2))
+    """Whether the time is, and no more is to be confirmed of what was measured by then; not before a search,
+    which takes few runs then.
+    """
+    is_first = left == _CONFIRMATIONS
+    is_late = left > _CONFIRMATIONS - _LATE
+    return time.monotonic() > end and not (is_first or (is_late and search.has_within(share**2)))
 
 
 def _until(end: float) -> float:

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
@@ -16,8 +15,9 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.flops import flop_count
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
-from amp_rewrite.tuning import sensitivity
+from amp_rewrite.tuning import effort, sensitivity
 from amp_rewrite.tuning.choice import Choice
+from amp_rewrite.tuning.effort import Share
 from amp_rewrite.tuning.found import Found, Point, Prefer, Step, Watch
 from amp_rewrite.tuning.parts import Parts
 from amp_rewrite.tuning.sensitivity import Group
@@ -48,6 +48,7 @@ class Search:
         self._may_be_slower = _may_be_slower(analysis.options, prefer, self._predicted(analysis.painting))
         self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
         self.walked: list[Point] = []
+        self._choices = 0
         self._met: list[Found] = []
 
     def run(self, limit: float, end: float, watch: Watch | None) -> Found:
@@ -64,10 +65,10 @@ class Search:
             return self._best
         if earlier := [found for found in self._met if self._is_met(found)]:
             self._best = min(earlier, key=lambda found: found.rank)
-            self._free(_AGAIN)
+            self._free(effort.AGAIN)
         else:
             groups = [Group(tuple(sites), self._above_noise(sites))]
-            for to_split, to_try in _ROUNDS:
+            for to_split, to_try in effort.ROUNDS:
                 groups = self._split(groups, to_split)
                 self._bisect(to_try)
                 self._free(to_try)
@@ -86,7 +87,7 @@ class Search:
     def _is_met(self, found: Found) -> bool:
         return found.squared <= self._limit
 
-    def _may_go_on(self, share: _Share) -> bool:
+    def _may_go_on(self, share: Share) -> bool:
         """Whether less than a share of the time and of the runs was used."""
         best, sites = self._best, len(self._sites)
         error = math.sqrt(best.squared) * self._bound
@@ -94,7 +95,10 @@ class Search:
             self._watch(Step(self._session.runs, error, len(best.rounded), sites))
         runs = self._session.runs - self._began
         until = self._begin + share.time * (self._end - self._begin)
-        return time.monotonic() < until and runs < (max(_FEWEST_RUNS, sites // 2) - _BEFORE) * share.runs
+        return (
+            time.monotonic() < until
+            and runs < (max(effort.FEWEST_RUNS, sites // 2) - effort.BEFORE) * share.runs
+        )
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         places = (place for site in sites for place in self._sites[site].places)
@@ -105,7 +109,7 @@ class Search:
         """What the errors of sites may sum up to."""
         return _MARGIN * (self._limit - self.noise)
 
-    def _split(self, groups: Sequence[Group], share: _Share) -> list[Group]:
+    def _split(self, groups: Sequence[Group], share: Share) -> list[Group]:
         """Finds the errors of sites by themselves, as far as a share of the search tells them."""
         known, fits = self._above_noise, self._allowed * _KNOWN
         found = sensitivity.split(groups, known, fits, lambda: self._may_go_on(share))
@@ -114,19 +118,20 @@ class Search:
                 self.errors[site] = group.of_each
         return found
 
-    def _bisect(self, share: _Share) -> None:
+    def _bisect(self, share: Share) -> None:
         """Measures choices at different prices of an error, around the one that ought to fit."""
         price, factor, was_met = self._choice.price(self.errors, self._allowed), _FACTOR, None
         for _ in range(_STEPS):
-            if not self._may_go_on(share):
+            if not self._may_go_on(share) and self._choices >= effort.FEWEST_CHOICES:
                 break
+            self._choices += 1
             kept = self._choice.at(self.errors, price)
             is_met = self._try(kept, self._painted(kept))
             if was_met is not None and is_met != was_met:
                 factor = math.sqrt(factor)
             price, was_met = price / factor if is_met else price * factor, is_met
 
-    def _free(self, share: _Share) -> None:
+    def _free(self, share: Share) -> None:
         """Takes parts of what is kept back into half where the target is met without them.
 
         A choice by price is a corner of the hull of all choices: between two corners there may be others.
@@ -198,28 +203,6 @@ _MARGIN = 0.81
 
 _KNOWN = 0.5
 """The share of that which sites may have whose errors are not known apart."""
-
-_FEWEST_RUNS = 24
-"""A search may take so many runs, or half as many as there are sites."""
-
-_BEFORE = 2
-"""The runs before a search: with no site rounded, and with those of the default plan."""
-
-
-class _Share(NamedTuple):
-    """Of the runs that a search may take, and of its time."""
-
-    runs: float
-    time: float
-
-
-_ROUNDS = tuple(
-    (_Share(split, split), _Share(tried, tried)) for split, tried in ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
-)
-"""The share up to which each round measures groups of sites, and up to which choices."""
-
-_AGAIN = _Share(runs=0.05, time=1.0)
-"""The share that a search for less takes to free parts again."""
 
 _FACTOR, _STEPS = 4.0, 8
 """By how much the price of an error changes at first, and how often."""
