@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import IO
 
 import rich.console
+from rich.cells import cell_len
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
@@ -68,20 +69,33 @@ class Console:
         self._rich.print(Text(line))
 
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Part]]) -> None:
-        """Prints a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe."""
+        """Prints a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe, and no
+        narrower than FOLDED. Other columns are never cut: in a narrow terminal their lines go on below.
+        """
         table = Table(*columns, box=None, header_style="dim", pad_edge=False)
+        for column in table.columns:
+            column.no_wrap = column.overflow != "fold"
         for row in rows:
             table.add_row(*map(_cell, row))
         before = self._rich.width
-        if not (self._rich.file.isatty() and any(column.overflow == "fold" for column in table.columns)):
-            self._rich.width = max(before, self._full_width(table))
+        foldable = self._foldable(table) if self._rich.file.isatty() else 0
+        self._rich.width = max(before, self._full_width(table) - foldable)
         self._rich.print(table)
         self._rich.width = before
+
+    def _foldable(self, table: Table) -> int:
+        """By how much columns that fold can be narrower than what is in them."""
+        folding = (column for column in table.columns if column.overflow == "fold")
+        texts = (map(str, (column.header, *column.cells)) for column in folding)
+        return sum(max(max(map(cell_len, column)) - FOLDED, 0) for column in texts)
 
     def _full_width(self, table: Table) -> int:
         unbounded = self._rich.options.update(max_width=_WIDEST)
         return Measurement.get(self._rich, unbounded, table).maximum
 
+
+FOLDED = 12
+"""The least width of a column that folds."""
 
 _WIDEST = 10_000
 """More than the width of any table."""
