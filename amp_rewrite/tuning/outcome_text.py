@@ -24,13 +24,13 @@ def _found(tuned: Tuned, report: Report) -> str:
         return f"{_slower(tuned)}, so the model stays as it is"
     if tuned.is_met:
         first = tuned.walked[0]
+        before = f", with an error of {first.error:.1e}" if tuned.bound == "error" else ""
         return (
             f"within {_target(tuned)}, predicted {tuned.speedup:.2f} times as fast as float32; "
-            f"{first.speedup:.2f} times before, with an error of {first.error:.1e}"
+            f"{first.speedup:.2f} times before the search{before}"
         )
     if report.sensitive:
-        error = tuned.verdict.error
-        return f"no plan was found within {_target(tuned)}; the nearest has an error of {error:.1e}"
+        return f"no plan was found within {_target(tuned)}; the nearest has {_reached(tuned)}"
     return f"no plan was found that is nearer, with at most {_target(tuned)} as the target"
 
 
@@ -46,7 +46,15 @@ def _slower(tuned: Tuned) -> str:
 
 
 def _target(tuned: Tuned) -> str:
-    return f"{tuned.target:.1e}" if tuned.target else "0"
+    """The bound, by its name unless it is that of the error."""
+    bound = f"{tuned.target:.1e}" if tuned.target else "0"
+    return bound if tuned.bound == "error" else f"{tuned.bound} {bound}"
+
+
+def _reached(tuned: Tuned) -> str:
+    if tuned.bound == "error":
+        return f"an error of {tuned.verdict.error:.1e}"
+    return f"{tuned.bound} {max(output.metrics.relative_l2 for output in tuned.verdict.outputs):.1e}"
 
 
 def _effort(tuned: Tuned) -> str:

@@ -119,6 +119,7 @@ def tune(
                 seconds=found.seconds,
                 half=sum(map(found.painting.is_half, range(len(found.painting.paints)))),
                 speedup=found.predicted.speedup,
+                bound="relative_l2" if _is_relative(judged) else "error",
             )
 
         best = confirming.confirmed(search, confirm, end, watch)
@@ -139,6 +140,11 @@ def _wanted(bounds: Tolerances) -> float:
     """The error to stay within: what bounds the distance of outputs, or the default."""
     first = next((bound for bound in (bounds.error, bounds.relative_l2) if bound is not None), None)
     return first if first is not None else Tolerances().error or math.inf
+
+
+def _is_relative(bounds: Tolerances) -> bool:
+    """Whether the error to stay within is that of `relative_l2`."""
+    return bounds.error is None and bounds.relative_l2 is not None
 
 
 def _above_zero(name: str, given: object) -> float:

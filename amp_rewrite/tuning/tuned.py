@@ -22,7 +22,7 @@ class Tuned:
     error of its result. `seconds` is the time that is predicted for the plan at large sizes, as those of
     `walked` are, `half` the number of
     its units in half, 0 where float32 itself is the answer, and `speedup` how many times as fast as float32
-    it is predicted to be at the sizes that the model has.
+    it is predicted to be at the sizes that the model has. `bound` names the tolerance that the target is of.
 
     Examples:
         >>> from amp_rewrite import tune
@@ -44,6 +44,7 @@ class Tuned:
     seconds: float
     half: int
     speedup: float
+    bound: str = "error"
 
     @property
     def is_met(self) -> bool:
