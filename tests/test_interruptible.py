@@ -94,11 +94,12 @@ main()
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(SIGTERM, 128 + SIGTERM), (SIGINT, 1)])
+@pytest.mark.parametrize(("number", "code"), [(SIGTERM, 128 + SIGTERM), (SIGINT, 128 + SIGINT)])
 def test_a_signal_ends_a_run_between_nodes(endless, folder, number, code):
     """Who asks verify to stop in the middle of a loop of 2^62 turns is heard."""
     ended, errors = stopped(folder, number, "verify", endless, endless)
     assert (ended, "Traceback" in errors) == (code, False)
+    assert ("amp-rewrite: interrupted" in errors) == (number == SIGINT)
     assert left_in(folder) == set()
 
 

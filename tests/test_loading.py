@@ -75,6 +75,12 @@ def test_what_is_no_model(source):
     assert "give a path, bytes, a ModelProto" in refused(source)
 
 
+def test_a_module_of_pytorch_is_to_be_exported():
+    """What has parameters but no graph is named with what makes a model of it."""
+    module = type("Net", (), {"named_parameters": dict})
+    assert "export it first: torch.onnx.export(" in refused(module())
+
+
 @pytest.mark.parametrize("door", [onnx.ModelProto.SerializeToString, lambda m: m, ir.from_proto])
 def test_a_model_with_nothing_to_allow_stays(door):
     """Nothing changes in a model in which nothing may be half."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.commands import run
+from tests.commands import failure, run
 
 HALF = "float16 is what amp-rewrite MODEL gives; --to bfloat16 asks for the other half type"
 
@@ -36,3 +36,17 @@ def test_one_line(words, said, tmp_path, monkeypatch):
     (tmp_path / "m.onnx").touch()
     done = run(*words.split(" "))
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"amp-rewrite: {said}\n")
+
+
+@pytest.mark.parametrize("before", [(), ("rewrite",), ("explain",)], ids=str)
+def test_a_model_named_like_a_flag(before, tmp_path, monkeypatch):
+    """A file whose name begins with a dash is told apart from a flag that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-m.onnx").touch()
+    assert failure(*before, "-m.onnx") == "amp-rewrite: -m.onnx would be read as flags; write ./-m.onnx"
+    assert "there is no flag" in failure(*before, "-n.onnx")
+
+
+def test_standard_input_is_no_model():
+    """What other tools take as standard input is refused by saying so."""
+    assert failure("-").endswith("no model is read from standard input: save it to a file first")

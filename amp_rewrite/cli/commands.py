@@ -19,7 +19,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from amp_rewrite import version
-from amp_rewrite.cli.exit_codes import OneLineError, errors_as_one_line, sigterm_as_exit
+from amp_rewrite.cli.exit_codes import (
+    OneLineError,
+    errors_as_one_line,
+    interrupt_as_exit,
+    sigterm_as_exit,
+)
 from amp_rewrite.process import startup
 
 _DEFAULT = "rewrite"
@@ -32,6 +37,7 @@ class _DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Inserts the default subcommand where none is named."""
         _refuse_empty(args)
+        self._refuse_dashed(args)
         if args and args[0] not in self.commands and args[0] not in _GROUP_FLAGS:
             self._refuse_misspelt(args[0])
             args = [_DEFAULT, *args]
@@ -68,12 +74,19 @@ class _DefaultGroup(click.Group):
         if near and not Path(word).exists():  # in this order: `exists` refuses some words, none of them near
             raise OneLineError(f"no command or file '{word}'; did you mean {near[0]}?")
 
+    def _refuse_dashed(self, args: Sequence[str]) -> None:
+        """OneLineError for a file whose name would be read as flags, where the model is expected."""
+        word = next((arg for arg in args if arg not in self.commands), "")
+        if word.startswith("-") and word not in ("-", "--") and Path(word).is_file():
+            raise OneLineError(f"{word} would be read as flags; write ./{word}")
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand; third-party warnings and logs are silenced, as messages of ours cover them."""
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # for names that its encoding cannot represent
-        with sigterm_as_exit(), warnings.catch_warnings(action="ignore"), errors_as_one_line():
+        quiet = warnings.catch_warnings(action="ignore")
+        with sigterm_as_exit(), interrupt_as_exit(), quiet, errors_as_one_line():
             return super().invoke(ctx)
 
 

@@ -4,7 +4,7 @@
     1          a result is not valid, a comparison failed or proves nothing, or a coverage rule is broken
     2          bad input or usage, and faults of amp-rewrite itself: one line on standard error; with many
                models, where any has that, whatever the others came to
-    128 + n    ended by signal n; click ends an interrupt (Ctrl-C) with 1
+    128 + n    ended by signal n; an interrupt (Ctrl-C) is 130
 
 `process.startup` ends a command that cannot be imported with 2; a full standard error changes no code.
 """
@@ -105,6 +105,16 @@ def _drop_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def interrupt_as_exit() -> Generator[None]:
+    """Ends the command with one line and the exit code of SIGINT where it is interrupted (Ctrl-C)."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("\namp-rewrite: interrupted; no file is left half-written", err=True)
+        raise click.exceptions.Exit(_SIGNALLED + signal.SIGINT) from None
 
 
 @contextlib.contextmanager

@@ -68,9 +68,11 @@ def load(source: ModelSource) -> Loaded:
 
 
 def what_to_give(source: object) -> str:
-    """The remedy for what is no model: of PyTorch's ONNXProgram, the model in it."""
+    """The remedy for what is no model: of PyTorch's ONNXProgram, the model in it; a module is exported."""
     if type(source).__name__ == "ONNXProgram":
         return "give the model in it: program.model"
+    if hasattr(source, "named_parameters"):  # a torch.nn.Module
+        return "export it first: torch.onnx.export(module, inputs, dynamo=True).model"
     return "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
 
 
@@ -129,11 +131,13 @@ def open_file(path: Path) -> Generator[BinaryIO]:
                 )
             yield file
     except FileNotFoundError as error:
-        raise ModelError("there is no such file", where=path, remedy="check the path") from error
+        remedy = _NO_STDIN if str(path) == "-" else "check the path"
+        raise ModelError("there is no such file", where=path, remedy=remedy) from error
     except OSError as error:
         raise ModelError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
 
 
+_NO_STDIN = "no model is read from standard input: save it to a file first"
 _LARGEST_FILE = 1 << 31
 """Protobuf stores the size of a message in 31 bits."""
 
