@@ -14,6 +14,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import pipeline
+from amp_rewrite.demo import network
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.inputs import npz_files
@@ -53,7 +54,7 @@ def test_a_rewrite_that_overflows_is_written_and_ends_with_1(model):
 def test_the_flag_that_is_advised_helps(model):
     """With the flags that are advised the same rewrite passes."""
     first = run(model, *FORCED, *data(model, "large"))
-    advised = first.output.strip().splitlines()[-1].partition("#")[0].split()[1:]
+    advised = first.output.strip().splitlines()[-1].partition("#")[0].split()[2:]
     assert advised == ["--keep-full", "square", "--keep-full", "root"]
     assert run(model, *FORCED, *data(model, "large"), *advised).exit_code == 0
 
@@ -465,14 +466,16 @@ def test_what_is_next_after_a_bad_verdict_is_a_command(model, tmp_path, to):
     done = run("verify", model, half, *given, "--json", tmp_path / "v.json")
     assert done.exit_code == 1
     lines = done.output.splitlines()
-    first, second = (shlex.split(line[9:], comments=True) for line in lines[-2:])
-    assert lines[-2].startswith("next     amp-rewrite ")
+    first, second, third = (shlex.split(line[9:], comments=True) for line in lines[-3:])
+    assert lines[-3].startswith("next     amp-rewrite ")
+    assert third[1:] == ["certify", str(model), str(half)]
     more = ["--to", to] if to != "float16" else []
     assert first[1] == str(model)
     assert first[2] == "--keep-full"
     assert second[1:] == ["tune", str(model), *map(str, given), *more]
     for words in (first, second):
         assert run(*words[1:], "-o", tmp_path / "again.onnx").exit_code in (0, 1)
+    assert run(*third[1:]).exit_code == 0
 
 
 def test_a_node_has_one_figure_for_what_it_adds(model):
@@ -491,6 +494,17 @@ def test_the_original_comes_first(model):
     assert line.endswith(f"the original comes first (amp-rewrite verify {model} {half})")
     for pair in ((model, half), (model, model), (half, half)):
         assert "swapped?" not in run("verify", *pair, *data(model, "small")).output
+
+
+def test_a_proof_that_fails_says_that_the_original_comes_first(tmp_path):
+    """Where the first model has half and the second none, a line has the command the other way round."""
+    path, half = tmp_path / "m.onnx", tmp_path / "h.onnx"
+    onnx.save(network(), path)
+    run(path, "-o", half, "--no-verify", "-q")
+    done = run("certify", half, path)
+    assert done.exit_code == 1
+    assert f"the original comes first (amp-rewrite certify {path} {half})" in done.stdout.splitlines()[0]
+    assert "swapped?" not in run("certify", path, half).stdout
 
 
 ANGLE = """<ir_version: 9, opset_import: ["": 17]> g (float[8, 8] x) => (float[8, 8] y)
@@ -524,7 +538,7 @@ def test_what_verify_says_next_is_for_the_same_model(tmp_path):
     bad = run("verify", path, half, *tried)
     assert bad.exit_code == 1
     assert "to the outputs; its own error" in bad.output
-    (pins, note), (tune, _) = next_lines(bad.output)
+    (pins, note), (tune, _), _ = next_lines(bad.output)
     assert note == " not tried: rounding there adds most to the outputs"
     words = shlex.split(pins)
     kept = {word for flag, word in itertools.pairwise(words) if flag == "--keep-full"}

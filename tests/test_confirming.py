@@ -9,6 +9,7 @@ import pytest
 from amp_rewrite.demo import feeds, network
 
 pytest.importorskip("onnxruntime")
+from amp_rewrite.cli import hints_on_failure
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.verdict import Output
 from amp_rewrite.tuning import confirming, outcome_text
@@ -116,6 +117,25 @@ def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
     assert ("the nearest has an error of 1.1e-03" in line.text) == bool(sensitive)
     (line,) = outcome_text.lines(with_error(tuned, 9e-4), report)
     assert line.text.startswith("within 1.0e-03, predicted ")
+
+
+def test_a_bound_by_another_name_is_named(tuned):
+    """A relative L2 error is not given out as the error of the verdict, which may be much smaller."""
+    failed = dataclasses.replace(with_error(tuned, 1.1e-3), bound="relative_l2")
+    report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(3, NodeCounts(1, 0, 1, 0))
+    (line,) = outcome_text.lines(failed, report)
+    reached = failed.verdict.outputs[0].metrics.relative_l2
+    assert line.text.startswith("no plan was found within relative_l2 1.0e-03; the nearest has relative_l2 ")
+    assert f"relative_l2 {reached:.1e} (" in line.text
+
+
+def test_a_looser_bound_is_the_nearest_of_what_is_half(tuned):
+    """It is what a plan with anything in half reached; nothing where that was measured by another metric."""
+    points = (Point(1.0, 0, 0.0, 1.0), Point(1.0, 9, 5e-3, 1.5), Point(1.0, 3, 2.04e-3, 1.2))
+    found = dataclasses.replace(with_error(tuned, 0.0), half=0, walked=points)
+    assert hints_on_failure.looser(found) == "--tolerance error=2.2e-03"
+    assert hints_on_failure.looser(dataclasses.replace(found, bound="relative_l2")) == ""
+    assert hints_on_failure.looser(dataclasses.replace(found, walked=points[:1])) == ""
 
 
 @pytest.mark.parametrize(

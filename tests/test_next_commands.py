@@ -144,7 +144,7 @@ def test_the_level_that_forced_all_is_left_if_that_helps(model, monkeypatch):
     (line,) = (line for line in result.output.splitlines() if line.startswith("next "))
     assert "--level default   # tried: PASS" in line, result.output
     assert line.endswith((" of 2 nodes in half", "nothing in half"))
-    again = run(*given, *line.removeprefix("next").partition("#")[0].split())
+    again = run(*given, *line.removeprefix("next").partition("#")[0].split()[1:])
     assert again.exit_code == 0, again.output
 
 

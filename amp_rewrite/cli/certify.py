@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from amp_rewrite.certificate.certifying import certify as proved
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, model_order
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
+from amp_rewrite.reporting import terminal_rewrite
 
 
 @click.command(cls=WritingCommand)
@@ -27,6 +28,8 @@ def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
     line names the first place where the two differ.
     """
     found = proved(original, rewritten)
+    if not found.proved:
+        terminal_rewrite.print_lines(Console(), model_order.swapped("certify", original, rewritten))
     Console().print(str(found))
     if json_ is not None:
         writing.write_json(found.to_json(), json_)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from amp_rewrite.cli import flags_of_result, next_commands
+from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.options import Level
@@ -14,6 +17,7 @@ from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.running import half_types
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.tuning.tuned import Tuned
 
 
 def hints(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
@@ -37,6 +41,8 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
     if verdict.is_far:
         tuned = (change.flag for change in known if change.subject != Level.UNSAFE_FORCE_ALL.value)
         yield f"{next_commands.tune(original, None, *tuned, *to)}   # searches for what to keep in float32"
+        pair = f"{as_argument(original)} {as_argument(rewritten)}"
+        yield f"amp-rewrite certify {pair}   # says whether they differ in more than precision"
 
 
 _PIN = "--keep-full"
@@ -54,7 +60,7 @@ def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:
     if job.in_place:
         return "the original, and -o FILE in place of --in-place   # which has replaced it by what failed"
     if outcome.tuned is not None and outcome.tuned.is_below_noise:
-        return f"--tolerance error={_above(verdict.error)}   # which this result is within"
+        return f"{_bounded(verdict.error)}   # this result is within that"
     note = _note(job, outcome)
     return f"{next_commands.tune(job.model, job.output, '--budget', _longer(job))}   # {note}"
 
@@ -75,6 +81,22 @@ def _longer(job: RewriteJob) -> str:
 
 
 _MINUTES = 10.0
+
+
+def looser(tuned: Tuned) -> str:
+    """The bound that the nearest plan in half is within; empty where none was measured, or by another bound.
+
+    Such a plan is no result: it was not within the bound of the job.
+    """
+    errors = [point.error for point in tuned.walked if point.half and point.error > tuned.target]
+    return _bounded(min(errors)) if errors and tuned.bound == "error" else ""
+
+
+def _bounded(error: float) -> str:
+    """The flag of this command that bounds the error, with a bound that an error is within."""
+    context = click.get_current_context(silent=True)
+    given = context is not None and context.params.get("max_error") is not None
+    return f"{'--max-error ' if given else '--tolerance error='}{_above(error)}"
 
 
 def _above(error: float) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags
+from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, model_order
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -23,8 +22,6 @@ from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal_rewrite
-from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.running import half_types
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -74,7 +71,7 @@ def verify(
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
-    terminal_rewrite.print_lines(Console(), _swapped(original, rewritten))
+    terminal_rewrite.print_lines(Console(), model_order.swapped("verify", original, rewritten))
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
     hints = hints_on_failure.of_comparison(verdict, original, rewritten)
     terminal_rewrite.print_hints(Console(), hints)
@@ -85,16 +82,6 @@ def verify(
         writing.write_json(verdict.to_json(), json_)
     metric_flags.refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok)
-
-
-def _swapped(original: Path, rewritten: Path) -> Iterator[SummaryLine]:
-    """That the first model is the rewritten one, as it seems, where the second is not."""
-    half = half_types.half_of(original)
-    if half is None or half_types.half_of(rewritten) is not None:
-        return
-    command = f"amp-rewrite verify {as_argument(rewritten)} {as_argument(original)}"
-    told = f"{original} has {half.name} and {rewritten} has none: the original comes first ({command})"
-    yield SummaryLine("swapped?", told, is_whole=True)
 
 
 def _sums(asked: str, comparing: ComparisonFlags) -> Accumulation:

@@ -34,9 +34,12 @@ def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
 
 
 def print_hints(console: Console, found: Iterable[str]) -> None:
-    """Prints what to do next, one hint per line, if there is any; called last."""
+    """Prints what to do next, one hint per line, if there is any; called last. Flags alone are to be added
+    to the command that ran.
+    """
     for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), found, strict=False):
-        console.whole(Styled(f"{name:<9}{hint}", "cyan"))
+        added = "add " if hint.startswith("--") else ""
+        console.whole(Styled(f"{name:<9}{added}{hint}", "cyan"))
 
 
 def print_plan(console: Console, plan: Plan) -> None:
