@@ -175,6 +175,15 @@ def test_the_command_says_what_it_did(tmp_path):
     assert run("restore", tmp_path / "m.onnx", "--io", "float", "-q").output == ""
 
 
+def test_a_model_without_half_is_said_to_be_one(tmp_path):
+    """The copy that is written has changed nothing, which its good verdict does not say."""
+    plain = "g (float[4] x) => (float[4] y) { y = Relu (x) }"
+    onnx.save(model(plain), tmp_path / "m.onnx")
+    onnx.save(model(MIXED, {"w": np.eye(8, dtype=np.float16)}), tmp_path / "mixed.onnx")
+    assert "m.onnx has nothing in half" in run("restore", tmp_path / "m.onnx", "--no-verify").stdout
+    assert "nothing in half" not in run("restore", tmp_path / "mixed.onnx", "--no-verify").stdout
+
+
 def test_bad_input_is_one_line(tmp_path):
     """And nothing is written."""
     path = tmp_path / "m.onnx"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, metric_flags
+from amp_rewrite.cli import exit_codes, metric_flags, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
@@ -110,6 +110,9 @@ def _print(console: Console, found: Restored, model: Path) -> None:
         f"{plural(edited.widened, 'stored tensor')} widened, {plural(edited.casts_removed, 'Cast')} removed, "
         f"{edited.casts_added:,} added; {found.size_before:,} -> {found.size_after:,} bytes"
     )
+    terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(found.model)))
+    if not (edited.widened or edited.casts_removed or edited.casts_added):
+        console.print(f"note     {model} has nothing in half: the result computes what it does")
     if edited.at_limit:
         names = ", ".join(edited.at_limit[:_SHOWN]) + (", ..." if len(edited.at_limit) > _SHOWN else "")
         count = plural(len(edited.at_limit), "stored tensor")

@@ -13,10 +13,11 @@ from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
+from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.model import writing
+from amp_rewrite.model import obsolete_data_files, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.reporting import summary, terminal_rewrite
@@ -47,6 +48,8 @@ def print_result(
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))
+    if not console.quiet:
+        terminal_rewrite.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
     terminal_rewrite.print_lines(console, outcome_lines.lines(outcome.tuned, report))
     if not report.changed:
@@ -61,6 +64,16 @@ def print_result(
     metric_flags.refuse_failed(verdict)
     passed = verdict.ok if isinstance(verdict, Verdict) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
+
+
+def data_lines(model: Path) -> Iterator[SummaryLine]:
+    """The files with the weights of a model that was written, which belongs beside them."""
+    if files := sorted(file.name for file in obsolete_data_files.referenced_by(model)):
+        yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
+
+
+_SHOWN = 3
+"""How many data files are named."""
 
 
 def _print_files(console: Console, files: Iterable[Path | None]) -> None:
@@ -136,6 +149,8 @@ def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
         assert isinstance(outcome.verification, Verdict), "what is bad was compared"
         yield from hints_on_failure.hints(job, outcome, outcome.verification)
     elif outcome.tuned is not None and outcome.tuned.is_float32:
+        if looser := hints_on_failure.looser(outcome.tuned):
+            yield f"{looser}   # a plan that is half in part is within that"
         if job.tuning.prefer is Prefer.TIME:
             line = next_commands.tune(job.model, job.output, "--prefer", Prefer.FLOPS.value)
             yield f"{line}   # as much in half as the error allows, whatever the time"

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.cli import device_hint, exit_codes
+from amp_rewrite.cli import device_hint, exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -123,6 +123,7 @@ def train(
         ReportFiles(html, None, placement=False).write(pages.of_step(model, report, step, Path(written)))
     if written is not None:
         terminal_rewrite.print_summary(console, report, str(written))
+        terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal_rewrite.print_lines(console, step_text.lines(step))
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
     device_hint.show(console, policy, advise)
