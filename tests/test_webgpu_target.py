@@ -123,6 +123,16 @@ DEEP = model(
 FEEDS = {"x": np.random.default_rng(1).standard_normal((4, 512)).astype(np.float32)}
 
 
+SLOW = "(float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { y = MatMul (x, w) }"
+
+
+def test_no_speed_of_cuda_is_warned_of():
+    """Times are predicted for GPUs of data centres, which say nothing of a browser; --gate goes by them."""
+    asked = (Options(), WEBGPU, Options(target="onnxruntime-webgpu", gate=True))
+    warned = (amp_rewrite.rewrite(model(SLOW), options).report.warnings for options in asked)
+    assert ["predicted speed" in " ".join(each) for each in warned] == [True, False, True]
+
+
 class TestRunning:
     @pytest.fixture(autouse=True)
     def _needs_onnxruntime(self):
