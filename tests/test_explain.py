@@ -52,7 +52,7 @@ def told(*arguments):
     """What `explain` prints on standard output, in lines; on standard error, that it decided now, if so."""
     result = run("explain", *arguments)
     assert result.exit_code == 0, result.output
-    assert not result.stderr or result.stderr.startswith("decided  now, by the ")
+    assert not result.stderr or result.stderr.startswith("note     ")
     assert result.stderr.count("\n") <= 1
     return result.stdout.splitlines()
 
@@ -182,12 +182,12 @@ g (float[2, 2] x) => (float[2, 2] y) { [trees] y = ai.onnx.ml.Normalizer <norm =
 
 def test_a_fresh_decision_is_said_to_be_one(model, tmp_path):
     """Of what carries no decisions: an original, a result that did not change; not of a result that did."""
-    said = "decided  now, by the defaults: no decisions of a rewrite were read from"
-    assert run("explain", model).stderr == f"{said} model.onnx\n"
-    assert "now, by the flags given" in run("explain", model, "--deny", "MatMul").stderr
+    said = "carries no decisions of a rewrite; this is what a rewrite with the defaults would decide"
+    assert run("explain", model).stderr == f"note     model.onnx {said}\n"
+    assert "a rewrite with these flags" in run("explain", model, "--deny", "MatMul").stderr
     same, half = tmp_path / "same.onnx", tmp_path / "half.onnx"
     assert run(model, "-o", same, "--deny", "MatMul", "--no-verify").exit_code == 0
-    assert run("explain", same).stderr == f"{said} same.onnx\n"
+    assert run("explain", same).stderr == f"note     same.onnx {said}\n"
     assert run(model, "-o", half, "--no-verify").exit_code == 0
     assert run("explain", half).stderr == ""
 
@@ -328,7 +328,7 @@ def test_damaged_metadata_is_a_warning(rewritten):
     line, decided = result.stderr.splitlines()
     assert line.startswith("warning  the decisions in its metadata are damaged")
     assert line.endswith("what follows is a new analysis")
-    assert decided.startswith("decided  now")
+    assert decided.startswith("note ")
     assert result.stdout.splitlines()[0] == "Sqrt 'root' (T)"
 
 

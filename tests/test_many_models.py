@@ -46,7 +46,7 @@ def test_a_folder_keeps_its_shape(folder):
     assert files(folder / "half") == ["a.onnx", "deep/b.onnx"]
     assert all(is_half(folder / "half" / name) for name in files(folder / "half"))
     assert "models/broken.onnx: is not an ONNX model" in done.stderr
-    assert done.stdout.splitlines()[-1] == "2 of 3 models: failed models/broken.onnx"
+    assert done.stdout.splitlines()[-1] == "2 of 3 models done; no result: models/broken.onnx"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_models_and_patterns(folder, given):
     done = run(*given, "--out-dir", "half", *FAST)
     assert done.exit_code == 0, done.output
     assert files(folder / "half") == ["a.onnx", "b.onnx"]
-    assert done.stdout.splitlines()[-1] == "2 of 2 models"
+    assert done.stdout.splitlines()[-1] == "2 of 2 models done"
 
 
 def test_flags_count_for_every_model(folder):
@@ -100,10 +100,11 @@ def test_in_place_and_dry_runs_need_no_folder(folder):
         ),
         (("models",), "models: is a folder; name the model in it"),
         (("models", "--in-place"), "models: is a folder"),
+        (("models/a.onnx", "models/deep/b.onnx", "-o", "r.onnx"), "a folder for the results with --out-dir"),
         (("nothing/*.onnx", "--out-dir", "half"), "nothing/*.onnx: matches no file"),
         (
             ("models/a.onnx", "empty", "--out-dir", "half"),
-            "name the model in it: it has no .onnx file",
+            "empty: has no .onnx file; name a folder of models",
         ),
         (("models", "--out-dir", "half", "--json", "r.json"), "--json is for one model"),
         (("models", "--out-dir", "half", "-o", "r.onnx"), "--output is for one model"),

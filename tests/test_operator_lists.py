@@ -262,7 +262,7 @@ BOMB = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise(
 WRONG = {
     "not YAML": (
         "allow:\n  MatMul: fast: very\n",
-        "mine.yaml:2: is not YAML: mapping values are not allowed here; a reason that holds",
+        "mine.yaml:2: is not YAML: mapping values are not allowed here; put a text that",
     ),
     "nested beyond reason": ("[" * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
     "nested beyond reason, as keys": ("? " * 50_000, "mine.yaml: is nested too deeply; it can be name,"),

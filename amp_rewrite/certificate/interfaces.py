@@ -21,7 +21,7 @@ def problem(original: Numbered, rewritten: Numbered) -> str:
     for what, (before, after) in zip(("inputs", "outputs"), sides, strict=True):
         names = [[_text(info.name) for info in infos] for infos in (before, after)]
         if names[0] != names[1]:
-            return f"the {what} {_listed(names[0])} are {_listed(names[1])}"
+            return f"the {what} were {_listed(names[0])}, and are {_listed(names[1])}"
         for one, other in zip(before, after, strict=True):
             if _is_believed(original, one) and _interface(one.type) != _interface(other.type):
                 return f"'{_text(one.name)}' of the {what} has another type or shape"

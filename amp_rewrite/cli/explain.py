@@ -114,8 +114,9 @@ def _explanation(model: Path, asked: DecisionFlags, dims: Dims) -> Explanation:
 def _decided_now(model: Path, asked: DecisionFlags, found: Explanation) -> Iterator[SummaryLine]:
     """That nothing was read and all was decided now, where that is so."""
     if found.source is DecisionSource.ANALYSIS:
-        by = "by the flags given" if asked.decided else "by the defaults"
-        yield SummaryLine("decided", f"now, {by}: no decisions of a rewrite were read from {model.name}")
+        flags = "these flags" if asked.decided else "the defaults"
+        shown = f"this is what a rewrite with {flags} would decide"
+        yield SummaryLine("note", f"{model.name} carries no decisions of a rewrite; {shown}")
 
 
 def _placing(report_files: ReportFiles, model: Path, found: Explanation) -> Placing | None:

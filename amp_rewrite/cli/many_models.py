@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.exit_codes import errors_as_one_line
+from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED, errors_as_one_line
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, written
 from amp_rewrite.console import Console
@@ -59,7 +59,7 @@ def _in_folder(folder: Path, results: Path | None) -> Iterator[Found]:
     if results is not None:
         models = [path for path in models if results.resolve() not in path.resolve().parents]
     if not models:
-        raise ModelError("is a folder", where=folder, remedy="name the model in it: it has no .onnx file")
+        raise ModelError("has no .onnx file", where=folder, remedy="name a folder of models")
     yield from (Found(path, path.relative_to(folder)) for path in models)
 
 
@@ -129,6 +129,8 @@ def _refuse(ctx: click.Context, found: Sequence[Found], folder: Path | None) -> 
         flags = {name: flag for name, flag in flags.items() if name == "output"}
     if flags:
         remedy = "leave it out, or use amp-rewrite zoo, which writes reports of every model"
+        if "output" in flags and folder is None:
+            remedy = "name a folder for the results with --out-dir"
         if len(found) == 1:
             remedy = "leave out one of them"
         beside = "beside --out-dir" if len(found) == 1 else "for one model"
@@ -152,7 +154,15 @@ def _refuse_one_place(found: Sequence[Found]) -> None:
 
 
 def _tell(console: Console, found: Sequence[Found], codes: Sequence[int]) -> None:
-    failed = [str(each.model) for each, code in zip(found, codes, strict=True) if code]
+    """How many models are done, and which are not: each with its exit code in words."""
     console.print()
-    done = f"{len(found) - len(failed):,} of {len(found):,} models"
-    console.print(f"{done}{': failed ' if failed else ''}{', '.join(failed)}")
+    done = f"{codes.count(0):,} of {len(found):,} models done"
+    failures = {
+        words: [str(each.model) for each, code in zip(found, codes, strict=True) if code == failure]
+        for failure, words in _FAILURES.items()
+    }
+    listed = (f"; {words}: {', '.join(models)}" for words, models in failures.items() if models)
+    console.print("".join((done, *listed)))
+
+
+_FAILURES = {FAILED: "not valid, or not shown to be close", BAD_INPUT: "no result"}

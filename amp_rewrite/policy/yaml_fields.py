@@ -113,7 +113,7 @@ def _not_yaml(path: Path, content: str, error: yaml.YAMLError) -> ListError:
         line = content.count("\n", 0, error.position) + 1
         return ListError("is not YAML: a control character", file=path, line=line, remedy="check the path")
     problem = getattr(error, "problem", None) or ""
-    quote = "a reason that holds ': ' must stand in quotes" if "mapping values" in problem else ""
+    quote = "put a text that contains ': ' in quotes" if "mapping values" in problem else ""
     return ListError(f"is not YAML: {_HANDLE.sub('', problem)}", file=path, line=_line(error), remedy=quote)
 
 

@@ -20,7 +20,7 @@ def print_zoo(console: Console, zoo: Zoo) -> None:
     for row in zoo.rows:
         if row.why:
             console.print(Styled(row.name, "bold"), f": {row.why}")
-    again = f"; {zoo.reused} of them by an earlier run" if zoo.reused else ""
+    again = f"; {zoo.reused} of them from an earlier run" if zoo.reused else ""
     console.print(", ".join(f"{count} {name}" for name, count in zoo.counts.items()), again)
 
 
