@@ -183,6 +183,14 @@ SQUARES = """g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
 }"""
 
 
+def test_a_newer_opset_that_would_help_is_named():
+    """Conv has bfloat16 from opset 22 on: that is no node that can only be float32, whatever is done."""
+    source = "g (float[1, 4, 8, 8] x, float[4, 4, 1, 1] w) => (float[1, 4, 8, 8] y) { y = Conv (x, w) }"
+    options = Options(half="bfloat16", keep_opset=True)
+    (cause,) = analyze(parse_model(f"{text.HEADER} {source}"), options).causes()
+    assert of_cause(cause).suggestion == "nothing at opset 17: the schema has bfloat16 from 22 on"
+
+
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [

@@ -39,8 +39,8 @@ def test_explain_writes_no_model(model):
     for line in (
         "state    w1 -> w1_new",
         "frontier dw1",
-        "loss     dm stays float32",
-        "behind   a1 stays float32",
+        "float32  dm, around the loss",
+        "float32  a1, behind the gradients",
     ):
         assert line in done.output
 

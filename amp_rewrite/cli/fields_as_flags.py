@@ -31,6 +31,7 @@ FLAGS = {
     "baselines.save": "--update",
     "dims": "--dim",
     "in_place=True": "--in-place",
+    "loss": "--loss",
     "output": "-o",
     "plan_files.dump": "--save-plan",
     "samples": "--data",

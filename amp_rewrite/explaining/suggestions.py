@@ -12,6 +12,7 @@ from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.explaining import newer_opsets
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.onnx_types import schema
@@ -131,8 +132,8 @@ class _Trials:
 
     def remedy(self, cause: RootCause, wanted: Collection[ir.Node] = ()) -> Suggestion:
         """What helps against a cause, for one of the `wanted` nodes if there are any; or why nothing does."""
-        hopeless = _without_trying(cause)
-        if hopeless:
+        newer = newer_opsets.remedy(cause, self._subject.graph, self._subject.options.half)
+        if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
         held = set(wanted) or {self._subject.graph.units[unit].node for unit in cause.held}
         vain: dict[str, None] = {}

@@ -122,9 +122,9 @@ def _loss(
     if not leading:
         raise SpecError(
             "no train step: no output is a floating-point scalar that a product leads to, as a loss is",
-            remedy=f"name the loss; its outputs are {listed(borders.outputs)}",
+            remedy=f"if one of its outputs is the loss, name it with `loss`: {listed(borders.outputs)}",
         )
-    raise SpecError(f"several outputs may be the loss: {listed(leading)}", remedy="name the loss")
+    raise SpecError(f"several outputs may be the loss: {listed(leading)}", remedy="name it with `loss`")
 
 
 def _scalars(borders: Borders) -> Iterator[str]:

@@ -42,5 +42,5 @@ def details(step: ScaledStep) -> Iterator[SummaryLine]:
     for pair in step.spec.state:
         yield SummaryLine("state", f"{pair}{', which depends on no gradient' if pair in lone else ''}")
     yield from (SummaryLine("frontier", name) for name in step.frontier)
-    yield from (SummaryLine("loss", f"{name} stays float32") for name in step.loss_region)
-    yield from (SummaryLine("behind", f"{name} stays float32") for name in step.optimiser)
+    yield from (SummaryLine("float32", f"{name}, around the loss") for name in step.loss_region)
+    yield from (SummaryLine("float32", f"{name}, behind the gradients") for name in step.optimiser)

@@ -4,7 +4,7 @@
     python examples/train_step/train.py step.onnx docs/train_step.svg
 
 Float16 is emulated, rounding after every half operation: onnxruntime's CPU provider itself does not round
-between half nodes, and hides the underflow. Needs matplotlib for the picture.
+between half nodes, and hides the underflow. Needs matplotlib: pip install matplotlib
 """
 
 from __future__ import annotations
