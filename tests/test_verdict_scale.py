@@ -55,6 +55,20 @@ def test_the_scale_is_that_of_all_samples(samples, shift, error, relative_l2):
 
 
 @pytest.mark.parametrize(
+    ("sample", "shift", "said"),
+    [(1e-6, 1e-7, True), (1e-6, 1e-9, False), (1e-2, 1e-5, False), (1e-6, 1e-5, False), (0.0, 1e-8, False)],
+)
+def test_an_output_that_passes_for_being_faint_is_named(sample, shift, said):
+    """One that is off by a tenth of itself is no success without a word; a bound that judges it is named."""
+    found = [note for note in verdict_text.notes(judged([sample], shift)) if "passes because" in note]
+    assert bool(found) == said
+    if said:
+        assert "--tolerance relative_l2=0.01" in found[0]
+        bounds = parse_tolerances(("relative_l2=0.01",))
+        assert not judged([sample], shift, bounds).ok
+
+
+@pytest.mark.parametrize(
     ("value", "bound", "said"),
     [
         (0.0214, 0.01, "error 0.0214 is above 0.01"),

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.own_metrics import Measured
+from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.running.verdict import NotJudged, Output, Tried, Verdict
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
@@ -59,9 +61,10 @@ def _number(number: float | None) -> str:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """What there is to say beside the table: metrics of the user's own, comparisons on images of another
-    range, and the relative L2 error of each sample, if there are several.
+    """What there is to say beside the table: outputs that pass for being faint, metrics of the user's own,
+    comparisons on images of another range, and the relative L2 error of each sample, if there are several.
     """
+    yield from (_faint(output) for output in verdict.outputs if _passes_as_faint(output))
     yield from map(_own_metric, verdict.metrics)
     yield from map(_not_judged, verdict.not_judged)
     if verdict.samples < 2:
@@ -74,6 +77,18 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 _SHOWN_SAMPLES = 10
+
+
+def _passes_as_faint(output: Output) -> bool:
+    """Whether an output is off by more than the default bound, if it were not held against SMALLEST."""
+    is_off = output.metrics.relative_l2 > (Tolerances().error or 0.0)
+    return is_off and 0 < output.metrics.scale < SMALLEST and not output.broken and output.error is not None
+
+
+def _faint(output: Output) -> str:
+    size = f"its values (RMS {output.metrics.scale:.1e}) are fainter than float16's normal numbers"
+    strict = f"--tolerance relative_l2={Tolerances().error} judges by the relative L2"
+    return f"{output.name} passes because {size}; {strict}"
 
 
 def _not_judged(other: NotJudged) -> str:
