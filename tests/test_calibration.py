@@ -231,7 +231,7 @@ def test_what_was_seen_of_another_model_is_not_merged_or_used(tmp_path):
         Observed.load(tmp_path / "seen.json").merge(other)
     onnx.save(model(CHAIN.replace("Relu", "Abs")), tmp_path / "m.onnx")
     line = commands.failure(tmp_path / "m.onnx", "--observed", tmp_path / "seen.json")
-    said = "was observed of another model; observe the model that is rewritten"
+    said = "was observed on another model; observe the model that you rewrite"
     assert line == f"amp-rewrite: {tmp_path / 'seen.json'}: {said}"
 
 

@@ -211,7 +211,7 @@ def test_a_newer_opset_that_would_help_is_named():
         (
             "g (double[4] x) => (float[4] y) { y = Cast <to = 1> (x) }",
             Options(),
-            "nothing to gain: a Cast goes with",
+            "nothing to gain: a Cast takes the type",
         ),
     ],
 )

@@ -195,13 +195,17 @@ def test_the_report_says_so(path):
     assert report["faint"] == {"y": report["verification"]["outputs"][0]["floor"]}
     cost = f"{report['faint']['y']:.1e}"
     said = (
-        f"faint    the last products before 'y' stay float32: rounding it to float16 alone costs {cost} of it"
+        "faint    the last products before 'y' stay float32: rounding that output alone to float16 makes a "
+        f"relative error of {cost}"
     )
     assert said in result.output.splitlines()
     rewritten = path.with_name("model_fp16.onnx")
     assert f"amp-rewrite explain {rewritten}" in result.output
     explained = commands.run("explain", rewritten, "last")
-    assert f"it makes output 'y', where rounding to float16 alone costs {cost} of it" in explained.output
+    assert (
+        f"it makes output 'y', whose rounding to float16 alone makes a relative error of {cost}"
+        in explained.output
+    )
 
 
 @pytest.mark.parametrize("flags", [("--observe", "never"), ("--force-half", "last"), ("--allow", "MatMul")])

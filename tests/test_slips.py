@@ -96,9 +96,9 @@ def test_what_was_seen_of_another_model_is_refused(model):
     seen = amp_rewrite.observe(demo.network(), demo.feeds())
     for call in (amp_rewrite.rewrite, amp_rewrite.analyze):
         line = refusal(call, model, seen=seen)
-        assert line == "seen: was observed of another model; observe the model that is rewritten"
+        assert line == "seen: was observed on another model; observe the model that you rewrite"
         line = refusal(call, model, seen=dict(seen))
-        assert line == "seen: holds no value of this model; observe the model that is rewritten"
+        assert line == "seen: holds no value of this model; observe the model that you rewrite"
     assert amp_rewrite.rewrite(model, seen=amp_rewrite.observe(model, SAMPLE)).report.changed
 
 

@@ -134,7 +134,7 @@ def test_a_declared_range_reaches_the_summary(tmp_path):
     image = model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) <float[3,3,1,1] w> { y = Conv (x, w) }")
     onnx.save(image, tmp_path / "m.onnx")
     plain = run(tmp_path / "m.onnx", "--no-verify")
-    assert "input 'x' is within -255 and 255 (assumed of images)" in plain.stdout
+    assert "input 'x' is between -255 and 255 (assumed for images)" in plain.stdout
     declared = run(tmp_path / "m.onnx", "--no-verify", "--range", "x=0:1")
     assert "assumed" not in declared.stdout
     assert "1 proven" in declared.stdout

@@ -21,7 +21,7 @@ HALF = "float16 is what amp-rewrite MODEL gives; --to bfloat16 asks for the othe
         ("m.onnx --a\nb", "there is no flag --a\\nb; see amp-rewrite rewrite --help"),
         (
             "zoo models -o half --to bfloat16",
-            "there is no flag --to of zoo; flags of amp-rewrite MODEL stand behind two dashes: -- --to",
+            "there is no flag --to of zoo; flags of amp-rewrite MODEL go after two dashes: -- --to",
         ),
         ("zoo . -o half -- --fp16", f"there is no flag --fp16; {HALF}"),
         ("certify a b --min-flops 1", "there is no flag --min-flops of certify; it is a flag of coverage"),

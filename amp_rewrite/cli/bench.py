@@ -42,7 +42,7 @@ from amp_rewrite.running.sessions import Device
     metavar="N",
     default=200,
     show_default=True,
-    help="The most rounds.",
+    help="The largest number of rounds.",
 )
 @click.option(
     "--warmup",
@@ -50,7 +50,7 @@ from amp_rewrite.running.sessions import Device
     metavar="N",
     default=10,
     show_default=True,
-    help="Rounds before the measured ones.",
+    help="Rounds to run before measuring.",
 )
 @click.option(
     "--seconds",
@@ -58,7 +58,7 @@ from amp_rewrite.running.sessions import Device
     metavar="SECONDS",
     default=20.0,
     show_default=True,
-    help="The time after which no further round begins.",
+    help="How long to measure: no round begins after that.",
 )
 @custom_ops_flag
 @json_flag("figures")

@@ -36,9 +36,9 @@ _FLAGS = (
         "--save-observed",
         type=WRITTEN,
         metavar="FILE",
-        help="Write what --calibrate saw, with what is in --observed, as JSON for --observed.",
+        help="Write the ranges that --calibrate saw, merged with --observed, as JSON for --observed.",
     ),
-    executor_flag("Who runs the samples of --calibrate"),
+    executor_flag("What runs the samples of --calibrate"),
 )
 
 

@@ -21,11 +21,11 @@ from amp_rewrite.reporting import terminal_rewrite
 @click.argument("rewritten", type=PATH)
 @json_flag("certificate")
 def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
-    """Prove that REWRITTEN is ORIGINAL but for precision.
+    """Prove that REWRITTEN and ORIGINAL differ only in precision.
 
-    Nothing is run. Only Casts between float32, float16 and bfloat16, stored values rounded to half, and a
-    closed list of other changes may differ, each proved on its own. Exit code 1 when that is not proved: the
-    line names the first place where the two differ.
+    Nothing is run. Allowed are Casts between float32, float16 and bfloat16, stored values rounded to half,
+    and a fixed list of other changes, each of which is proved on its own. Exit code 1 when there is no proof:
+    the line names the first place where the two differ.
     """
     found = proved(original, rewritten)
     if not found.proved:

@@ -132,13 +132,13 @@ _SUMMARIES = {
     "explain": "Say what keeps MODEL, or one NODE of it, in float32.",
     "verify": "Compare REWRITTEN with ORIGINAL on given or synthetic inputs.",
     "tune": "Find the fastest plan for MODEL that stays within an error.",
-    "certify": "Prove that REWRITTEN is ORIGINAL but for precision.",
-    "coverage": "Count what of MODEL is half: nodes, FLOPs, weights, Casts.",
+    "certify": "Prove that REWRITTEN and ORIGINAL differ only in precision.",
+    "coverage": "Count how much of MODEL is half: nodes, FLOPs, weights, Casts.",
     "bench": "Time models on the same inputs, each against the first.",
-    "placement": "Show what onnxruntime executes of each MODEL on a provider.",
+    "placement": "Show how onnxruntime executes each MODEL on a provider.",
     "zoo": "Rewrite, compare and report on all models of SOURCE.",
     "train": "Rewrite a train step, MODEL, to half with a loss scale.",
-    "restore": "Make MODEL, half by this tool or another, float32 again.",
+    "restore": "Turn a half MODEL, made by any tool, back into float32.",
     "demo": "Rewrite a small built-in network, and compare the two.",
 }
 """For the list of commands: the first sentence of each command's own help."""

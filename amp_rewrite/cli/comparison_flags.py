@@ -37,13 +37,13 @@ _FLAGS = (
     click.option(
         "--provider",
         type=click.Choice(["cuda", "cpu", "webgpu"], case_sensitive=False),
-        help="What judges half: CUDA, the CPU (half is emulated), or WebGPU (half arithmetic, with Mesa also "
-        "without a GPU); if not given, CUDA where it works, else the CPU.",
+        help="Where the half model runs: on CUDA, on the CPU (half is emulated), or on WebGPU (real half "
+        "arithmetic; with Mesa it needs no GPU). If not given: CUDA where it works, else the CPU.",
     ),
     click.option(
         "--per-node",
         is_flag=True,
-        help="Name the nodes whose rounding adds most to the outputs' error, even if the verdict is good.",
+        help="Name the nodes whose rounding adds most to the outputs' error, also for a good verdict.",
     ),
     custom_ops_flag,
 )

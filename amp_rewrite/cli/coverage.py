@@ -44,7 +44,7 @@ from amp_rewrite.model import writing
     "junit_",
     type=WRITTEN,
     metavar="FILE",
-    help="Write the rules as JUnit XML, a test case each.",
+    help="Write the rules as JUnit XML, one test case each.",
 )
 @click.option("--github", is_flag=True, help="Print annotations for GitHub Actions as well.")
 @click.option("-q", "--quiet", is_flag=True, help="Print broken rules only.")
@@ -57,10 +57,10 @@ def coverage(
     github: bool,
     quiet: bool,
 ) -> None:
-    """Count what of MODEL is half: nodes, FLOPs, weights, Casts.
+    """Count how much of MODEL is half: nodes, FLOPs, weights, Casts.
 
     Any ONNX model will do. Several models, folders of them and patterns are counted one by one; a baseline is
-    for one. Exit code 1 when a rule is broken; the files are written all the same.
+    for a single model. Exit code 1 when a rule is broken; the files are still written.
     """
     found = many_models.find(model)
     if len(found) > 1 and (asked.update or asked.rules.baseline):

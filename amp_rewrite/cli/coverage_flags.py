@@ -62,7 +62,7 @@ _FLAGS = (
         "--baseline",
         type=PATH,
         metavar="FILE",
-        help="Numbers that the model's must not fall below; --update writes them.",
+        help="A saved coverage that the model must not fall below; --update writes it.",
     ),
     _share("--tolerance", f"How far a share may fall below the baseline's.  [default: {TOLERANCE}]"),
     click.option("--update", is_flag=True, help="Write the baseline instead of comparing with it."),

@@ -25,15 +25,15 @@ from amp_rewrite.rewriting.observations import Observed
 
 _MEAN = {
     "allow": "it becomes half",
-    "infer": "half between others that are, unless what feeds it is denied",
-    "clear": "it does no arithmetic, and goes with its neighbours",
-    "deny": "it stays float32, and so does what it makes doubtful",
+    "infer": "half between half nodes, unless its inputs come from a denied one",
+    "clear": "it does no arithmetic, and takes the type of its neighbours",
+    "deny": "it stays float32, and so do nodes that its results make doubtful",
 }
 _KINDS = tuple(_MEAN)
 _LEVELS = (
-    "How much becomes half: what the lists and rules say (default); only what they allow for itself "
-    "(tensor-cores-only); nothing that only neighbours justify (treat-infer-as-deny); or all that the types "
-    "allow, whatever becomes of the numbers (unsafe-force-all)."
+    "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
+    "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); or "
+    "everything that the types allow, whatever that does to accuracy (unsafe-force-all)."
 )
 _REGEX = "Node names, or regular expressions that match a whole name."
 
@@ -56,8 +56,8 @@ _FLAGS = (
     click.option(
         "--policy",
         type=click.Choice(list(named_policies.NAMES), case_sensitive=False),
-        help="A precision policy, by Keras' name, in place of --to: a final softmax stays float32; under "
-        "float32 nothing becomes half.",
+        help="A precision policy under its Keras name, in place of --to: a final softmax stays float32, and "
+        "float32 leaves the whole model in float32.",
     ),
     _choice(
         "--target", targets.BY_NAME, targets.ONNXRUNTIME_CUDA.name, "The runtime that will run the model."
@@ -79,7 +79,7 @@ _FLAGS = (
     click.option(
         "--no-follow",
         is_flag=True,
-        help="Leave what leads to matrix products, and what follows them, in float32.",
+        help="Keep the nodes before the first and after the last matrix product in float32.",
     ),
     _choice(
         "--io", (io.value for io in IOTypes), "keep", "The type of the model's float32 inputs and outputs."
@@ -93,33 +93,33 @@ _FLAGS = (
     click.option(
         "--no-fold",
         is_flag=True,
-        help="Do not compute what depends on stored values alone, nor merge BatchNormalizations, beforehand.",
+        help="Do not fold constants, nor merge BatchNormalizations into weights, before deciding.",
     ),
-    click.option("--keep-opset", is_flag=True, help="Do not raise the opset to one that has more kernels."),
+    click.option("--keep-opset", is_flag=True, help="Do not raise the opset to one with more half kernels."),
     _choice("--device", devices.BY_NAME, devices.H200.name, "The device for which times are predicted."),
     click.option(
-        "--gate", is_flag=True, help="Leave a model as it is that is predicted to be no faster in half."
+        "--gate", is_flag=True, help="Leave the model unchanged if half is predicted to be no faster."
     ),
     repeatable(
         "--range",
         "NAME=LO:HI",
-        "The least and the greatest number of an input: bounds of all other values follow from them.",
+        "The smallest and the largest value of an input, from which bounds of all other values follow.",
     ),
     click.option(
         "--no-free",
         is_flag=True,
-        help="Keep in float32 what the list denies, also where bounds prove that it fits into half.",
+        help="Keep denied operators in float32 even where bounds prove that their values fit into half.",
     ),
     repeatable(
         "--observed",
         "FILE",
-        "Keep in float32 what was seen to leave half's range: what --save-observed wrote.",
+        "Ranges that --save-observed wrote: what left half's range stays float32.",
         type=PATH,
     ),
 )
 
 _PLAN = click.option(
-    "--plan", type=PATH, metavar="FILE", help="Carry out a saved plan; no other decision flag is allowed."
+    "--plan", type=PATH, metavar="FILE", help="Apply a saved plan; no other decision flag is allowed."
 )
 
 

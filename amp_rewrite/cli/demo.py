@@ -27,8 +27,7 @@ from amp_rewrite.model import loading
 def demo(output: Path) -> None:
     """Rewrite a small built-in network, and compare the two.
 
-    It has convolutions, attention, norms and a loop. What is printed is what amp-rewrite FOLDER/demo.onnx
-    prints.
+    It has convolutions, attention, norms and a loop. The output is that of amp-rewrite FOLDER/demo.onnx.
     """
     original = output / "demo.onnx"
     _refuse_another_model(original)

@@ -37,18 +37,24 @@ PLAN = ".json"
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
-@click.option("--all", "all_", is_flag=True, help="Every part of the model with its reason, a line each.")
-@click.option("--why-cast", metavar="VALUE", help="Why a Cast of this value, or one that outputs it, exists.")
+@click.option(
+    "--all", "all_", is_flag=True, help="Print every part of the model with its reason, one line each."
+)
+@click.option(
+    "--why-cast", metavar="VALUE", help="Print why there is a Cast of this value, or one that produces it."
+)
 @click.option(
     "--ranges",
     is_flag=True,
-    help="Every part in half: whether its values are proven, or were observed, to fit into half.",
+    help="Print for every part in half whether its values are proven, or were observed, to fit into half.",
 )
-@click.option("--advice", is_flag=True, help="What would make half faster on Tensor Cores, and at what cost.")
+@click.option(
+    "--advice", is_flag=True, help="Print what would make half faster on Tensor Cores, and its cost."
+)
 @click.option(
     "--device-capability",
     metavar="X.Y",
-    help="With --advice: the compute capability of the device; if not given, that of this machine's.",
+    help="With --advice: the compute capability of the device; if not given, of this machine's.",
 )
 @input_flags.counted_dim_flag
 @json_flag("explanation")
@@ -69,9 +75,9 @@ def explain(
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
-    MODEL is a model, one that was rewritten (it carries its reasons), or a saved plan. No model is written.
-    NODE is the name of a node, or of one of its outputs; its chain of causes is told, and which flag would
-    change it.
+    MODEL is a model, a rewritten one (which carries its reasons), or a saved plan. No model is written.
+    NODE is the name of a node, or of one of its outputs; its chain of causes is printed, with the flag that
+    would change it.
     """
     query = Query(
         node=node, why_cast=why_cast, all_=all_, ranges=ranges, advice=advice, capability=device_capability

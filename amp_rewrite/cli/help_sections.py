@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import click
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "What is asked": ("all_", "why_cast", "ranges", "advice", "device_capability", "against", "run"),
+    "What to print": ("all_", "why_cast", "ranges", "advice", "device_capability", "against", "run"),
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
         *("output", "out_dir", "in_place", "dry_run", "external_data", "json_", "html", "plots", "placement"),
@@ -17,8 +17,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
         *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
     ),
-    "What is known of values": (*("range", "no_free", "observe", "observed", "calibrate", "executor"),),
-    "Form of the graph": ("keep_functions", "no_fold", "keep_opset", "no_metadata"),
+    "Value ranges": (*("range", "no_free", "observe", "observed", "calibrate", "executor"),),
+    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "no_metadata"),
     "The train step": (
         "loss",
         "seed_value",

@@ -104,7 +104,7 @@ _TIMEOUT = click.option(
     "--timeout",
     type=float,
     metavar="SECONDS",
-    help="The time limit for all runs of models together; none if not given.",
+    help="The total time limit for running models; none if not given.",
 )
 
 timeout_flag = grouped((_TIMEOUT,), "limit", lambda flags: TimeLimit(flags["timeout"], "--timeout"))

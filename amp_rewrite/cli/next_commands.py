@@ -16,7 +16,7 @@ from amp_rewrite.policy.options import ExternalData, Level
 
 _DECIDING = frozenset(
     name
-    for title in ("What becomes half", "What is known of values", "Form of the graph")
+    for title in ("What becomes half", "Value ranges", "Changes to the graph")
     for name in SECTIONS[title]
 )
 _FED = frozenset((*SECTIONS["Inputs"], "custom_ops"))

@@ -35,7 +35,7 @@ external_data_flag: Any = click.option(
     default="auto",
     show_default=True,
     callback=_external_data,
-    help="Weights in files beside the result: where the model has them so, or they exceed 2 GiB (auto); "
+    help="Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
     "always, in one file; never; or in files of at most SIZE, such as 2GB.",
 )
 

@@ -57,11 +57,11 @@ def placement(
     limit: TimeLimit,
     json_: Path | None,
 ) -> None:
-    """Show what onnxruntime executes of each MODEL on a provider.
+    """Show how onnxruntime executes each MODEL on a provider.
 
-    That is, after its own optimisation: nodes by precision, Casts, copies between devices, nodes on the CPU
-    and why. Exit code 1 when a model does not load, or does not run with --run. Stub libraries compute
-    nothing: with them, a model whose shapes depend on values may fail to run.
+    Shown is the graph after its own optimisation: nodes by precision, Casts, copies between devices, and
+    which nodes run on the CPU and why. Exit code 1 when a model does not load, or does not run with --run.
+    Stub libraries compute nothing: with them, a model whose shapes depend on values may fail to run.
     """
     if not run:
         _refuse_inputs()

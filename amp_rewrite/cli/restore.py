@@ -56,11 +56,11 @@ def restore(
     comparing: ComparisonFlags,
     limit: TimeLimit,
 ) -> None:
-    """Make MODEL, half by this tool or another, float32 again.
+    """Turn a half MODEL, made by any tool, back into float32.
 
-    That is for providers where half is slow or missing. Stored values are widened, and Casts that then do
-    nothing removed. The result is compared with MODEL, whose half is emulated where --provider names no other
-    witness. Exit code 1 when the result is not valid, or too far from MODEL.
+    This is for providers where half is slow or missing. Stored values are widened, and Casts that no longer
+    do anything are removed. The result is compared with MODEL, whose half is emulated unless --provider names
+    another place to run it. Exit code 1 when the result is not valid, or too far from MODEL.
     """
     comparing.refuse_missing()
     with shown_progress(quiet=quiet) as progress:

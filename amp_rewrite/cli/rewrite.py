@@ -41,8 +41,8 @@ from amp_rewrite.running.inputs.feeds import Data
     "--out-dir",
     type=PATH,
     metavar="FOLDER",
-    help="The folder for the results of several models: each has the name of its model, and its place in the "
-    "folder that was named.",
+    help="The folder for the results of several models. Each result keeps the name of its model, and its "
+    "place in the folder that was given.",
 )
 @click.option("--in-place", is_flag=True, help="Overwrite the model itself.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write no model.")
@@ -50,7 +50,7 @@ from amp_rewrite.running.inputs.feeds import Data
     "--save-plan",
     type=WRITTEN,
     metavar="FILE",
-    help="Write the plan as JSON; --plan carries it out again.",
+    help="Write the plan as JSON, for --plan.",
 )
 @json_flag("report")
 @external_data_flag
@@ -58,7 +58,7 @@ from amp_rewrite.running.inputs.feeds import Data
 @click.option(
     "--no-certify",
     is_flag=True,
-    help="Write the result even if it is not proved to be the model but for precision.",
+    help="Write the result even without the proof that it differs from the model only in precision.",
 )
 @click.option(
     "--observe",
@@ -66,14 +66,14 @@ from amp_rewrite.running.inputs.feeds import Data
     default=ObservePolicy.ON_FAILURE.value,
     show_default=True,
     help="When to run the float32 model to observe all values; those near half's limits stay float32. "
-    "With never, a failed comparison changes nothing either.",
+    "With never, a failed comparison is not followed by a second attempt.",
 )
 @click.option("--no-metadata", is_flag=True, help="Do not store the decisions in the metadata of the result.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
 @click.option(
     "--require-verify",
     is_flag=True,
-    help="Exit code 1 also where the result could not be compared with the model.",
+    help="Exit with code 1 also if the result could not be compared with the model.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
@@ -110,12 +110,12 @@ def rewrite(
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
 
-    Several models, a folder of them, or a pattern take --out-dir: amp-rewrite models/*.onnx --out-dir half.
-    Each is rewritten on its own, and one that fails does not stop the others. m.npz beside m.onnx is its data
-    then.
+    Several models, a folder of them, or a pattern need --out-dir: amp-rewrite models/*.onnx --out-dir half.
+    Each is rewritten on its own, and one that fails does not stop the others. A file m.npz beside m.onnx is
+    then its --data.
 
-    Exit code 1 when the result is not valid, or when the comparison fails or proves nothing; the result is
-    written all the same. Exit code 2 for bad input. Of several models, the exit code is the highest.
+    Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive; the result is
+    still written. Exit code 2 for bad input. For several models, the exit code is the highest.
     """
     console = Console(quiet=quiet)
     if verbose:

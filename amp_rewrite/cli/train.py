@@ -37,7 +37,7 @@ from amp_rewrite.training.casting import Implementation
 @click.option(
     "--state-suffix",
     metavar="TEXT",
-    help="What the output of an input's new value adds to its name, such as .new.",
+    help="The suffix of the output with an input's new value, such as .new.",
 )
 @scale_flags
 @click.option(
@@ -45,7 +45,7 @@ from amp_rewrite.training.casting import Implementation
     type=click.Choice([how.value for how in Implementation]),
     default=Implementation.GRAPH_REWRITE.value,
     show_default=True,
-    help="By the operator lists, or every layer in half that the list does not deny.",
+    help="What becomes half: what the operator lists and rules decide, or every layer that they do not deny.",
 )
 @click.option("--explain", is_flag=True, help="Say what the step is and what stays float32; write no model.")
 @click.option("--no-certify", is_flag=True, help="Write the result even if it is not proved to be the step.")
@@ -71,9 +71,9 @@ def train(
 ) -> None:
     """Rewrite a train step, MODEL, to half with a loss scale.
 
-    A train step is a plain graph that takes weights and a batch, and gives the loss and the new weights.
-    Loss, seed and state are found by the flags, else by the metadata of the model, else by names, else by the
-    dataflow; what is not clear is an error that lists the candidates.
+    A train step is a plain graph that takes weights and a batch, and returns the loss and the new weights.
+    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name,
+    else by dataflow. Anything ambiguous is an error that lists the candidates.
     """
     if explain and (output or html):
         flag = "-o" if output else "--html"

@@ -55,14 +55,14 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     "--max-error",
     type=float,
     metavar="BOUND",
-    help="The error that every output may have, as in --tolerance error=BOUND; 0.01 if not given.",
+    help="The largest error of any output, as in --tolerance error=BOUND; 0.01 if not given.",
 )
 @click.option(
     "--prefer",
     type=click.Choice([prefer.value for prefer in Prefer]),
     default=Prefer.TIME.value,
     show_default=True,
-    help="What to have of plans within the error: the least predicted time, or the most FLOPs in half.",
+    help="What to prefer among plans within the error: the least predicted time, or the most FLOPs in half.",
 )
 @click.option(
     "--budget",
@@ -70,7 +70,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     show_default=True,
     metavar="TIME",
     callback=_seconds,
-    help="How long to search, such as 30s or 5m; then the best plan that was found counts.",
+    help="How long to search, such as 30s or 5m; the best plan found by then is used.",
 )
 @click.option(
     "--plan",
@@ -78,9 +78,9 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     "save_plan",
     type=WRITTEN,
     metavar="FILE",
-    help="Write the plan as JSON; amp-rewrite MODEL --plan FILE carries it out again.",
+    help="Write the plan as JSON, for amp-rewrite MODEL --plan FILE.",
 )
-@executor_flag("Who runs the samples of the search")
+@executor_flag("What runs the samples of the search")
 @json_flag("report")
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -108,9 +108,9 @@ def tune(
 ) -> None:
     """Find the fastest plan for MODEL that stays within an error.
 
-    The plan is carried out, and the result compared. Where the plan of the defaults is good enough, that is
-    it; else a search runs the model in float32 with half emulated, on the inputs that are given. Exit code 1
-    when no plan within the error was found; the closest is written all the same.
+    The plan is applied, and the result compared. If the default plan is good enough, it is used; otherwise a
+    search runs the model in float32 with half emulated, on the given inputs. Exit code 1 when no plan within
+    the error was found; the closest one is still written.
     """
     _refuse_force_all(asked)
     console, comparing = Console(quiet=quiet), _within(comparing, max_error)

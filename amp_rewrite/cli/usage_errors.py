@@ -38,7 +38,7 @@ def _unknown_flag(flag: str, context: click.Context | None) -> str:
     if near := _nearest(flag, _flags(context)):
         remedy = f"did you mean {near}?"
     elif "rewrite" in others and _passes_flags_on(context):
-        remedy = f"flags of amp-rewrite MODEL stand behind two dashes: -- {flag}"
+        remedy = f"flags of amp-rewrite MODEL go after two dashes: -- {flag}"
     elif others:
         remedy = f"it is a flag of {', '.join(others)}"
     return f"there is no flag {flag}{_of(context)}; {remedy or _see_help(context)}"

@@ -43,7 +43,7 @@ from amp_rewrite.running.inputs.feeds import Data
     type=click.Choice([sums.value for sums in Accumulation]),
     default=Accumulation.FLOAT.value,
     show_default=True,
-    help="How half nodes add up where half is emulated: in float32, or in half, as in browsers.",
+    help="How sums inside half nodes are emulated: in float32, or in half, as in browsers.",
 )
 @json_flag("verdict")
 def verify(
@@ -58,9 +58,9 @@ def verify(
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
-    They run on CUDA where it works; elsewhere on the CPU, with half rounded as a GPU would round it, or with
-    --provider webgpu in half arithmetic. Exit code 1 when a tolerance is broken, names, types or shapes
-    differ, or there is nothing finite to compare.
+    They run on CUDA where it works, and otherwise on the CPU, with half rounded as a GPU would round it;
+    with --provider webgpu in real half arithmetic. Exit code 1 when a tolerance is exceeded, when names,
+    types or shapes differ, or when there is nothing finite to compare.
     """
     comparing.refuse_missing()
     comparing = replace(comparing, accumulate=_sums(accumulate, comparing))

@@ -31,15 +31,15 @@ from amp_rewrite.zoo.terminal_table import print_failures, print_zoo
     type=PATH,
     required=True,
     metavar="FOLDER",
-    help="The folder for models, reports, zoo.json and index.html; a model that is done there already is not "
-    "done again.",
+    help="The folder for models, reports, zoo.json and index.html. Models that are already done there are "
+    "skipped.",
 )
-@executor_flag("Who rewrites the models, each one at a time")
+@executor_flag("What rewrites the models, each one at a time")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End the rewrite of a model that takes longer, and go on with the next.",
+    help="Stop a rewrite that takes longer, and go on with the next model.",
 )
 @click.option("--html", is_flag=True, help="Write the HTML report of each model, which index.html links to.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -55,9 +55,9 @@ def zoo(
     """Rewrite, compare and report on all models of SOURCE.
 
     SOURCE is a folder, or a manifest in YAML or JSON. FLAGS are those of amp-rewrite MODEL, for every model,
-    behind two dashes: amp-rewrite zoo models -o half -- --to bfloat16. A model that fails, or whose process
-    dies, does not stop the others. Exit code 2 where a model has no result, as it is broken or its process
-    died; else 1 where a result is too far from its original, or not valid.
+    after two dashes: amp-rewrite zoo models -o half -- --to bfloat16. A model that fails, or whose process
+    dies, does not stop the others. Exit code 2 if any model has no result (it is broken, or its process
+    died); otherwise 1 if any result is too far from its original, or not valid.
     """
     found = entries.find(source.absolute(), output.absolute())
     for entry in found:

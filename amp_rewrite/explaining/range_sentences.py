@@ -28,13 +28,13 @@ def assumed(found: RangeCounts) -> Iterator[str]:
 
 
 def _input(found: InputRange) -> str:
-    return f"input '{found.name}' is within {found.low:g} and {found.high:g} ({_SOURCES[found.source]})"
+    return f"input '{found.name}' is between {found.low:g} and {found.high:g} ({_SOURCES[found.source]})"
 
 
 _SOURCES = {
     Source.DECLARED: "declared",
-    Source.IMAGE: "assumed of images",
-    Source.MASK: "assumed of masks",
+    Source.IMAGE: "assumed for images",
+    Source.MASK: "assumed for masks",
     Source.IDS: "the entries of its table",
 }
 

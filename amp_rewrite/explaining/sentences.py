@@ -84,7 +84,7 @@ _ON_THE_WAY = {
 }
 _LEFT = {
     Kind.INFER: "safe in half, but on no safe path from one allowed node to another",
-    Kind.CLEAR: "no arithmetic, and no neighbour in half to go with",
+    Kind.CLEAR: "no arithmetic, and no neighbour in half",
 }
 
 

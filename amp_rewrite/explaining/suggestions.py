@@ -85,8 +85,8 @@ def _without_trying(cause: RootCause) -> str:
     if root.paint.rule is not Rule.LEFT or root.entry.authority in FOUND | _BY_USER:
         return ""
     if root.operator == "Cast":
-        return "nothing to gain: a Cast goes with what is beside it"
-    return "nothing to gain: it goes with what is beside it" if root.entry.kind is Kind.CLEAR else ""
+        return "nothing to gain: a Cast takes the type of its neighbours"
+    return "nothing to gain: it takes the type of its neighbours" if root.entry.kind is Kind.CLEAR else ""
 
 
 _PREDICTED = {

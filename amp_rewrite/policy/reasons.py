@@ -96,7 +96,8 @@ _WORDS: Mapping[Reason, str] = {
     ),
     Reason.OBSERVED_OVERFLOW: "{number:.3g} was seen in {value}{more}, and {half} ends at {limit:.6g}",
     Reason.FAINT_OUTPUT: (
-        "it makes output {value}, where rounding to {half} alone costs {number:.1e} of it, above {limit:.1e}"
+        "it makes output {value}, whose rounding to {half} alone makes a relative error of "
+        "{number:.1e}, above {limit:.1e}"
     ),
     Reason.DECLARED_OVERFLOW: "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
     Reason.PROVEN_TAME: "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",

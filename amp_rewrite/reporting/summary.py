@@ -73,11 +73,14 @@ def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
         beyond = f"in float32 because a run showed values too large for {report.half}"
         yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
     if report.sensitive:
-        far = "in float32 because rounding there takes the outputs too far off"
+        far = "in float32 because rounding there moves the outputs too far"
         yield SummaryLine("tuned", f"{plural(report.sensitive, 'unit')} {far}")
     for output, cost in report.faint.items():
         end = f"the last products before '{output}' stay float32"
-        yield SummaryLine("faint", f"{end}: rounding it to {report.half} alone costs {cost:.1e} of it")
+        yield SummaryLine(
+            "faint",
+            f"{end}: rounding that output alone to {report.half} makes a relative error of {cost:.1e}",
+        )
 
 
 def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:

@@ -145,13 +145,13 @@ class Observed(Mapping[str, Extremes]):
             >>> Observed("of one model", 64, {}).refuse_other("of another")
             Traceback (most recent call last):
                 ...
-            amp_rewrite.errors.OptionError: seen: was observed of another model; observe the ...
+            amp_rewrite.errors.OptionError: seen: was observed on another model; observe the ...
         """
         if self.model != model:
             raise OptionError(
-                "was observed of another model",
+                "was observed on another model",
                 where=self.where,
-                remedy="observe the model that is rewritten",
+                remedy="observe the model that you rewrite",
             )
 
 

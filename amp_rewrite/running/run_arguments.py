@@ -126,4 +126,4 @@ def device(given: Device | str | None) -> Device:
     return wanted
 
 
-_OTHER_DEVICE = "install 'amp-rewrite[gpu]' on a machine with CUDA, or say cpu"
+_OTHER_DEVICE = "install 'amp-rewrite[gpu]' on a machine with CUDA, or use the CPU"

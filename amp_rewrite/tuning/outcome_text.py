@@ -18,7 +18,7 @@ def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
 
 def _found(tuned: Tuned, report: Report) -> str:
     if tuned.is_below_noise:
-        off = f"float32 itself differs by {tuned.noise:.1e} where it is optimised in another way"
+        off = f"float32 itself differs by {tuned.noise:.1e} when it is optimised differently"
         return f"{off}, so no plan is within {_target(tuned)}"
     if tuned.is_float32:
         return f"{_slower(tuned)}, so the model stays as it is"
