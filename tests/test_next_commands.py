@@ -163,3 +163,22 @@ def test_nothing_is_explained_where_nothing_stays(tmp_path):
     assert "2 in float16, 1 in both, 0 in float32" in done, done
     assert "next" not in done
     assert "amp-rewrite explain" in run(path, "--no-verify", "--keep-full", "conv").stdout
+
+
+def test_a_looser_bound_takes_the_place_of_the_one_that_was_given(model, monkeypatch):
+    """A second bound of one name is refused: the flag that is printed says what it replaces, and passes."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(model.parent)
+    np.savez("small.npz", x=np.full((4, 256), 0.1, np.float32))
+    given = (model.name, "--data", "small.npz", "--tolerance")
+    (line,) = (each for each in run(*given, "error=1e-12").output.splitlines() if "in place of" in each)
+    before, after = line.partition("#")[0].split(": ")
+    assert before.endswith("in place of --tolerance error=1e-12")
+    assert run(*given, *after.split()[1:]).exit_code == 0
+    (line,) = (
+        each
+        for each in run("tune", *given[:3], "--max-error", "1e-12").output.splitlines()
+        if "add --max-error" in each
+    )
+    flags = line.partition("#")[0].split()[-2:]
+    assert run("tune", *given[:3], "--max-error", "1e-12", *flags).exit_code == 0

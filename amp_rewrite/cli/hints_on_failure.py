@@ -84,19 +84,21 @@ _MINUTES = 10.0
 
 
 def looser(tuned: Tuned) -> str:
-    """The bound that the nearest plan in half is within; empty where none was measured, or by another bound.
-
-    Such a plan is no result: it was not within the bound of the job.
-    """
-    errors = [point.error for point in tuned.walked if point.half and point.error > tuned.target]
-    return _bounded(min(errors)) if errors and tuned.bound == "error" else ""
+    """The bound that the result of the default plan is within; empty where another metric was bounded."""
+    return _bounded(tuned.walked[0].error) if tuned.walked and tuned.bound == "error" else ""
 
 
 def _bounded(error: float) -> str:
-    """The flag of this command that bounds the error, with a bound that an error is within."""
+    """The flag of this command that bounds the error, with a bound that an error is within: added, or in
+    place of one that was written, which a second one would contradict.
+    """
     context = click.get_current_context(silent=True)
-    given = context is not None and context.params.get("max_error") is not None
-    return f"{'--max-error ' if given else '--tolerance error='}{_above(error)}"
+    params = {} if context is None else context.params
+    if params.get("max_error") is not None:
+        return f"--max-error {_above(error)}"
+    written = [f"--tolerance {text}" for text in params.get("tolerance", ()) if text.startswith("error=")]
+    instead = f"in place of {' '.join(written)}: " if written else ""
+    return f"{instead}--tolerance error={_above(error)}"
 
 
 def _above(error: float) -> str:

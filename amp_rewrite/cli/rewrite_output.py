@@ -150,7 +150,7 @@ def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
         yield from hints_on_failure.hints(job, outcome, outcome.verification)
     elif outcome.tuned is not None and outcome.tuned.is_float32:
         if looser := hints_on_failure.looser(outcome.tuned):
-            yield f"{looser}   # a plan that is half in part is within that"
+            yield f"{looser}   # the default plan is within that"
         if job.tuning.prefer is Prefer.TIME:
             line = next_commands.tune(job.model, job.output, "--prefer", Prefer.FLOPS.value)
             yield f"{line}   # as much in half as the error allows, whatever the time"
