@@ -100,8 +100,8 @@ def test_the_flags_that_are_printed_keep_what_is_blamed(name):
     before = model(SQUARE.replace("[double] ", "[sxq] "))
     before.graph.node[1].name = name
     *_, line = printed(before, X).splitlines()
-    first, *flags = shlex.split(line)
-    assert (first, flags[::2]) == ("next", ["--keep-full"] * (len(flags) // 2))
+    first, add, *flags = shlex.split(line)
+    assert (first, add, flags[::2]) == ("next", "add", ["--keep-full"] * (len(flags) // 2))
     kept = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=tuple(flags[1::2])))
     assert blamed(before, X, kept).first_lost is None
     double = next(u for u in amp_rewrite.analyze(before, kept).painting.paints)

@@ -63,7 +63,7 @@ def test_every_flag_stands_for_a_field_that_is_there():
     """What the table names are fields of a dataclass, arguments of the API, or functions."""
     classes = {"Options": Options, "Pins": Pins, "Data": Data, "ExternalData": ExternalData}
     calls = (amp_rewrite.rewrite, amp_rewrite.verify, amp_rewrite.measure_coverage)
-    calls = (*calls, training.rewrite_train_step)
+    calls = (*calls, training.rewrite_train_step, training.find_spec)
     known = {name for call in calls for name in inspect.signature(call).parameters}
     known |= {
         f"{owner}.{field.name}" for owner, kind in classes.items() for field in dataclasses.fields(kind)

@@ -60,7 +60,7 @@ def restore(
 
     This is for providers where half is slow or missing. Stored values are widened, and Casts that no longer
     do anything are removed. The result is compared with MODEL, whose half is emulated unless --provider names
-    another place to run it. Exit code 1 when the result is not valid, or too far from MODEL.
+    another place to run it. Exit code 1 when the result is not valid, or too far off.
     """
     comparing.refuse_missing()
     with shown_progress(quiet=quiet) as progress:

@@ -24,7 +24,6 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
-from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
 from amp_rewrite.rewriting.plan import Plan
@@ -195,20 +194,13 @@ class Decided:
     seen: Seen
 
 
-def _predicted(priced: Priced, options: Options) -> tuple[str, ...]:
-    """That half is predicted not to pay; of a browser's runtime only where --gate goes by that."""
-    if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
-        return ()  # times are predicted for CUDA
-    return predictions.warnings(priced.prediction, gated=priced.gated)
-
-
 def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -> Analysis:
     """The analysis, with what a later edit of the model would change taken from it now.
 
     The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
     """
     graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
-    painting, predicted = priced.painting, _predicted(priced, options)
+    painting, predicted = priced.painting, predictions.of_job(priced, options)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))

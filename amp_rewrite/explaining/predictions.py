@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.costs.prediction import Prediction, RunTime
 from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 
 PREDICTED = "predicted, not measured"
 
@@ -17,6 +20,13 @@ def summary(found: Prediction) -> str:
 def _launches(run: RunTime) -> str:
     casts = "a Cast" if run.casts == 1 else "Casts"
     return f"{plural(run.launches, 'launch')}, {run.casts:,} of them {casts}"
+
+
+def of_job(priced: Priced, options: Options) -> tuple[str, ...]:
+    """That half is predicted not to pay; of a browser's runtime only where --gate goes by that."""
+    if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
+        return ()  # times are predicted for CUDA
+    return warnings(priced.prediction, gated=priced.gated)
 
 
 def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
