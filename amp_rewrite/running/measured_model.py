@@ -1,18 +1,24 @@
-"""A float32 model in a session that gives the extremes of all its float values, and counts their elements."""
+"""A float32 model in a session that gives the extremes of all its float values, and counts their elements.
+
+Small values are handed out and reduced by NumPy; others, and those of bodies, are reduced within the run.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.running import array_extremes, metrics, reductions, sessions
+from amp_rewrite.running import array_extremes, handed_out, metrics, reductions, sessions
+from amp_rewrite.running.array_extremes import Floats
 from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.running.handed_out import HandedOut
 from amp_rewrite.running.light_model import LightModel
 from amp_rewrite.running.reductions import Slot, Treat, Treatment
 from amp_rewrite.running.sessions import Device, Feeds
@@ -50,46 +56,103 @@ class MeasuredModel:
         self._libraries = libraries
         self._session: Any = None
         self._slots: Sequence[Slot] = ()
+        self._handed_out = HandedOut()
         self.can_count = model.opset >= SINCE_COUNTS
 
-    def open(self, treat: Treat, *, optimised: bool = False) -> None:
-        """Opens a session, in place of the last one, in which values are treated so.
+    @property
+    def counts_within(self) -> bool:
+        """Whether elements are counted within the runs of the session that is open."""
+        return any(slot.treatment is Treatment.COUNTED for slot in self._slots)
 
-        For many runs it pays to have it `optimised`.
+    def fits(self, feeds: Feeds) -> bool:
+        """Whether what was chosen to be handed out is small enough for these inputs too."""
+        return self._handed_out.fits(feeds)
+
+    def choose(self, feeds: Feeds, where: str) -> None:
+        """Chooses what is handed out from the sizes of values for these inputs: of one run, which tells them.
+
+        No session is open then.
+        """
+        self._session, proto = None, self._model.copy()
+        values = handed_out.sources(proto.graph, self._model.types)
+        own = [name for name, source in values.items() if name == source]
+        found = dict[str, int]()
+        if own:
+            handed_out.measure(proto.graph, own)
+            session = self._opened(proto, optimised=False)
+            told = sessions.run_session(session, feeds, where=where).values()
+            found = dict(zip(own, map(int, told), strict=True))
+        self._handed_out = handed_out.chosen(values, found, feeds)
+
+    def open(self, treat: Treat, *, many: bool = False) -> None:
+        """Opens a session, in place of the last one, in which values are treated so, or handed out.
+
+        For `many` runs it pays to have it optimised, and where little was added to it.
         """
         self._session = None  # first: two of them would take twice the memory
         model, proto = self._model, self._model.copy()
-        self._slots = reductions.add(proto, model.types, model.opset, treat)
-        self._session = sessions.open_measuring_session(
-            proto, self._device, model.folder, self._libraries, optimised=optimised
+        self._slots = reductions.add(proto, model.types, model.opset, treat, self._handed_out.names)
+        self._session = self._opened(proto, optimised=many or not self.counts_within)
+
+    def _opened(self, proto: onnx.ModelProto, *, optimised: bool) -> Any:
+        return sessions.open_measuring_session(
+            proto, self._device, self._model.folder, self._libraries, optimised=optimised
         )
 
-    def run(self, feeds: Feeds, where: str, *, counts: bool) -> Measurement:
-        """What one run shows; with `counts`, the elements of its inputs are counted."""
-        found, is_broken = Measurement(), False
+    def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Container[str] = ()) -> Measurement:
+        """What one run shows; the elements of inputs and of what is handed out are counted with `counts`,
+        and of values that are in `counted`.
+        """
+        found = Measurement()
         for name, array in self._given(feeds):
             found.add([name], array_extremes.of(array, counts=counts))
-        for slot, low, high, sums in _rows(self._slots, self._numbers(feeds, where)):
-            if slot.treatment is Treatment.COUNTED:
-                found.add(slot.names, _counted(low, high, *sums[:-1]))
-            else:
-                _add_reduced(found, slot, low, high)
-            is_broken |= any(map(math.isnan, sums))
+        outputs = list(sessions.run_session(self._session, feeds, where=where).values())
+        reduced = [slot for slot in self._slots if slot.treatment is not Treatment.HANDED_OUT]
+        first = _VECTORS if reduced else 0
+        is_broken = _add_rows(found, reduced, [vector.tolist() for vector in outputs[:first]])
+        if len(reduced) < len(self._slots):
+            arrays = zip(self._slots[len(reduced) :], outputs[first:], strict=True)
+            is_broken |= _add_arrays(found, arrays, lambda name: counts or name in counted)
         if is_broken:  # beside a NaN, ReduceMax and ReduceMin leave other elements out
-            reduced = (slot for slot in self._slots if slot.treatment is Treatment.REDUCED)
-            found.uncounted.update(*(slot.names + slot.cut for slot in reduced))
+            uncounted = (slot for slot in reduced if slot.treatment is Treatment.REDUCED)
+            found.uncounted.update(*(slot.names + slot.cut for slot in uncounted))
         return found
-
-    def _numbers(self, feeds: Feeds, where: str) -> list[list[float]]:
-        """The numbers of one run, as three lists."""
-        outputs = sessions.run_session(self._session, feeds, where=where).values()
-        return [output.tolist() for output in outputs] if self._slots else []
 
     def _given(self, feeds: Feeds) -> Iterator[tuple[str, Any]]:
         types: Mapping[str, int] = self._model.types[0]
         for name, value in feeds.items():
             if name in types and isinstance(value, np.ndarray) and metrics.is_float(value):
                 yield name, value
+
+
+_VECTORS = 3
+"""The outputs that hold what was reduced."""
+
+
+def _add_arrays(
+    found: Measurement, given: Iterable[tuple[Slot, Floats]], is_counted: Callable[[str], bool]
+) -> bool:
+    """Adds what was handed out; returns whether there is a NaN in it."""
+    slots, arrays = zip(*given, strict=True)
+    ends = array_extremes.ends(arrays)
+    for slot, array, (low, high) in zip(slots, arrays, ends, strict=True):
+        counts = is_counted(slot.names[0])
+        found.add(slot.names, array_extremes.between(array, low, high, counts=counts))
+        for name in slot.cut:
+            found.add([name], array_extremes.cut(array, low, high, counts=is_counted(name)))
+    return any(math.isnan(low) for low, _ in ends)
+
+
+def _add_rows(found: Measurement, slots: Sequence[Slot], vectors: Sequence[Sequence[float]]) -> bool:
+    """Adds what was reduced within a run; returns whether a sum is NaN."""
+    is_broken = False
+    for slot, low, high, sums in _rows(slots, vectors):
+        if slot.treatment is Treatment.COUNTED:
+            found.add(slot.names, _counted(low, high, *sums[:-1]))
+        else:
+            _add_reduced(found, slot, low, high)
+        is_broken |= any(map(math.isnan, sums))
+    return is_broken
 
 
 def _add_reduced(found: Measurement, slot: Slot, low: float, high: float) -> None:

@@ -170,17 +170,25 @@ class _Runs:
 
     def measure(self, feeds: Feeds, where: str) -> Measurement:
         """What the run on a sample shows; a second one, if elements must be counted after all."""
-        if self._done in (0, COUNTED):
-            self._open(counts=self._done == 0)
+        self._prepare(feeds, where)
         self._done += 1
-        found = self._model.run(feeds, where, counts=self._done <= COUNTED)
+        found = self._model.run(feeds, where, counts=self._done <= COUNTED, counted=self._counted)
         self._counted.update(name for name, seen in found.extremes.items() if seen.beyond or seen.not_finite)
         if self._model.can_count and not found.uncounted <= self._counted:
             self._counted |= found.uncounted
             self._opened += 1
             self._open(counts=self._opened >= _REOPENED)
-            found = self._model.run(feeds, where, counts=False)
+            found = self._model.run(feeds, where, counts=False, counted=self._counted)
         return found
+
+    def _prepare(self, feeds: Feeds, where: str) -> None:
+        """Opens a session for the next sample, unless the one that is open will do."""
+        counts = self._done < COUNTED
+        if not self._model.fits(feeds):
+            self._model.choose(feeds, where)
+            self._open(counts=counts)
+        elif self._done == COUNTED and self._model.counts_within:
+            self._open(counts=False)
 
     def _open(self, *, counts: bool) -> None:
         """Opens a session in which elements are counted: of all values, or of those that leave float16."""
@@ -189,7 +197,7 @@ class _Runs:
         def treat(name: str) -> Treatment:
             return Treatment.COUNTED if can_count and (counts or name in self._counted) else Treatment.REDUCED
 
-        self._model.open(treat, optimised=not counts)
+        self._model.open(treat, many=not counts)
 
 
 def _refuse_nan(feeds: Feeds, where: str) -> None:

@@ -1,7 +1,8 @@
-"""A model that gives a few numbers for every float value, reduced within the run: no value has to be kept.
+"""A model that gives a few numbers for every float value, reduced within the run, or the value itself.
 
-Its outputs are three vectors: the largest elements of the values, the smallest, and sums. A Slot says which
-values have the next numbers in them. The numbers of bodies are handed out (`carried_reductions`).
+Its outputs are three vectors, where anything is reduced: the largest elements of the values, the smallest,
+and sums; then the values that are handed out. A Slot says which values have the next numbers, or are the next
+output. The numbers of bodies are handed out of them (`carried_reductions`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
+from onnx import TensorProto, helper
 
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.running import carried_reductions, reducible_values
@@ -32,11 +34,12 @@ class Treatment(enum.Enum):
     """Which numbers a value gives.
 
     REDUCED: its extremes, and where it is needed a sum, to know whether there is a NaN. COUNTED: the extremes
-    of its finite elements, and counts.
+    of its finite elements, and counts. HANDED_OUT: none, the value is an output.
     """
 
     REDUCED = "reduced"
     COUNTED = "counted"
+    HANDED_OUT = "handed out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +59,61 @@ Treat = Callable[[str], Treatment]
 """Says what is done with the value of a name."""
 
 
-def add(proto: onnx.ModelProto, types: FloatTypes, opset: int, treat: Treat) -> Sequence[Slot]:
+def add(
+    proto: onnx.ModelProto, types: FloatTypes, opset: int, treat: Treat, handed_out: Container[str] = ()
+) -> Sequence[Slot]:
     """Makes numbers of the values with these `types` the outputs of a model, in place of its own.
 
-    Returns what they are of, in their order.
+    Returns what they are of, in their order: first those that are reduced. Values in `handed_out`, which are
+    of the main graph, are outputs themselves, in float32; `treat` is not asked about them.
 
     The model stays as it is where it has no such values.
     """
-    return _Reducer(proto, types, opset, treat).run()
+    return _Reducer(proto, types, opset, treat, handed_out).run()
 
 
 @dataclass(slots=True)
 class _Found:
-    """What is reduced in a graph: the scalars of its own values, and the vectors of its bodies."""
+    """What is reduced in a graph: the scalars of its own values, and the vectors of its bodies.
+
+    `outputs` are the values that are handed out, as float32.
+    """
 
     numbers: list[Numbers] = field(default_factory=list[Numbers])
     slots: list[Slot] = field(default_factory=list[Slot])
     vectors: list[Vectors] = field(default_factory=list[Vectors])
     inner: list[Slot] = field(default_factory=list[Slot])
+    outputs: list[str] = field(default_factory=list[str])
+    handed_out: list[Slot] = field(default_factory=list[Slot])
     by_name: dict[str, Slot] = field(default_factory=dict[str, Slot])
 
 
 class _Reducer:
-    def __init__(self, proto: onnx.ModelProto, types: FloatTypes, opset: int, treat: Treat) -> None:
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        types: FloatTypes,
+        opset: int,
+        treat: Treat,
+        handed_out: Container[str],
+    ) -> None:
         self._graph = proto.graph
         self._types = iter(types)
         self._opset = opset
-        self._treat = treat
+        self._asked, self._handed_out = treat, handed_out
         self._builder = Builder(_prefix(proto), opset)
 
     def run(self) -> Sequence[Slot]:
         """Changes the model; returns the slots of its outputs."""
         found = self._reduce(self._graph, self._types_of_root())
-        if vectors := self._pack(self._graph, found):
+        vectors = self._pack(self._graph, found)
+        if vectors:
             _prepend(self._graph, self._builder.limits())
+        if vectors or found.outputs:
             del self._graph.output[:]
-            self._graph.output.extend(vectors.infos)
-        return (*found.slots, *found.inner)
+            self._graph.output.extend(vectors.infos if vectors else ())
+            self._graph.output.extend(map(_output, found.outputs))
+        return (*found.slots, *found.inner, *found.handed_out)
 
     def _types_of_root(self) -> Mapping[str, int]:
         """Those of the main graph's values, without its inputs: these are measured where they are given."""
@@ -126,7 +147,7 @@ class _Reducer:
             found.by_name[output] = slot
             return True
         follows = node.op_type == "Relu" and output in types
-        if not follows or {slot.treatment, self._treat(output)} != {Treatment.REDUCED}:
+        if not follows or slot.treatment is Treatment.COUNTED or self._treat(output) is not slot.treatment:
             return False
         slot.cut.append(output)
         return True
@@ -143,14 +164,25 @@ class _Reducer:
             return
         treatment = self._treat(name)
         value = self._builder.as_float(nodes, name, types[name])
-        reduce = {
-            Treatment.REDUCED: self._builder.extremes if name in passing else self._builder.summed,
-            Treatment.COUNTED: self._builder.counted,
-        }[treatment]
-        numbers = reduce(nodes, value)
-        found.numbers.append(numbers)
-        found.by_name[name] = slot = Slot([name], treatment, len(numbers.sums))
-        found.slots.append(slot)
+        if treatment is Treatment.HANDED_OUT:
+            slot = Slot([name], treatment)
+            found.outputs.append(value)
+            found.handed_out.append(slot)
+        else:
+            is_counted = treatment is Treatment.COUNTED
+            numbers = self._numbers(nodes, value, counted=is_counted, summed=name not in passing)
+            slot = Slot([name], treatment, len(numbers.sums))
+            found.numbers.append(numbers)
+            found.slots.append(slot)
+        found.by_name[name] = slot
+
+    def _numbers(self, nodes: list[onnx.NodeProto], value: str, *, counted: bool, summed: bool) -> Numbers:
+        if counted:
+            return self._builder.counted(nodes, value)
+        return (self._builder.summed if summed else self._builder.extremes)(nodes, value)
+
+    def _treat(self, name: str) -> Treatment:
+        return Treatment.HANDED_OUT if name in self._handed_out else self._asked(name)
 
     def _bodies(self, node: onnx.NodeProto, found: _Found, nodes: list[onnx.NodeProto]) -> None:
         """Hands out what is reduced in the bodies of a node; what stands before it goes to `nodes`."""
@@ -184,6 +216,10 @@ class _Reducer:
             sizes.append(len(scalars) + sum(vectors.sizes[at] for vectors in found.vectors))
         graph.node.extend(nodes)
         return Vectors(tuple(names), tuple(sizes))
+
+
+def _output(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
 
 
 def _prepend(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:

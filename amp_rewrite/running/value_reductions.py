@@ -115,6 +115,9 @@ class Builder:
     def packed(self, nodes: list[onnx.NodeProto], scalars: Sequence[str], vectors: Iterable[str]) -> str:
         """Appends what makes one vector of scalars and vectors."""
         parts = [*self._of_scalars(nodes, scalars), *vectors]
+        if not parts:
+            nodes.append(constant(self.name(), ()))
+            return nodes[-1].output[0]
         return parts[0] if len(parts) == 1 else self.add(nodes, "Concat", *parts, axis=0)
 
     def _of_scalars(self, nodes: list[onnx.NodeProto], scalars: Sequence[str]) -> Sequence[str]:

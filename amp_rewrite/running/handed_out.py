@@ -1,0 +1,82 @@
+"""Which values a session hands out, to be reduced outside of it: those that are small enough together.
+
+A node that reduces a small value costs more than the value, and a run has several for each. Of a large value,
+what costs is to have it in memory, where plain runs have it only until it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from amp_rewrite.model import proto_traversal
+from amp_rewrite.running.reducible_values import SAME_ELEMENTS, FloatTypes
+from amp_rewrite.running.sessions import Feeds
+
+MOST = 1 << 25
+"""The elements that a run hands out at most, of all values together: 128 MB."""
+
+_FOLLOWING = SAME_ELEMENTS | {"Relu"}
+"""Operators of whose output nothing is handed out: what is seen of their input tells of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    """The `names` of values that are handed out, of so many `elements` for inputs of these `sizes`."""
+
+    names: frozenset[str] = frozenset()
+    elements: int = 0
+    sizes: Mapping[str, int] | None = None
+
+    def fits(self, feeds: Feeds) -> bool:
+        """Whether that is so for these inputs as well: values grow at most with the square of an input."""
+        if self.sizes is None:
+            return False
+        growth = max(
+            (size / max(1, self.sizes.get(name, 0)) for name, size in sizes(feeds).items()), default=1
+        )
+        return growth <= 1 or self.elements * growth**2 <= MOST
+
+
+def sizes(feeds: Feeds) -> Mapping[str, int]:
+    """The number of elements of each input that is an array."""
+    return {name: value.size for name, value in feeds.items() if isinstance(value, np.ndarray)}
+
+
+def sources(graph: onnx.GraphProto, types: FloatTypes) -> Mapping[str, str]:
+    """The values that may be handed out, each with the one that is handed out for it."""
+    inner = {name for names in types[1:] for name in names} | {entry.name for entry in graph.input}
+    found: dict[str, str] = {}
+    for node in graph.node:
+        for name in (name for name in node.output if name in types[0] and name not in inner):
+            follows = node.domain == "" and node.op_type in _FOLLOWING and node.input
+            found[name] = found.get(node.input[0], name) if follows else name
+    return found
+
+
+def measure(graph: onnx.GraphProto, names: Sequence[str]) -> None:
+    """Makes the numbers of elements of values the outputs of a graph."""
+    del graph.output[:]
+    taken = {name for each in proto_traversal.graphs(graph) for node in each.node for name in node.output}
+    prefix = "amp_rewrite_size"
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "_"
+    for at, name in enumerate(names):
+        graph.node.append(helper.make_node("Size", [name], [f"{prefix}{at}"]))
+        graph.output.append(helper.make_tensor_value_info(f"{prefix}{at}", TensorProto.INT64, []))
+
+
+def chosen(values: Mapping[str, str], elements: Mapping[str, int], feeds: Feeds) -> HandedOut:
+    """The smallest of the `values` (see `sources`), of so many `elements`, which have MOST together."""
+    names, total = set[str](), 0
+    for name, size in sorted(elements.items(), key=lambda pair: pair[1]):
+        if total + size > MOST:
+            break
+        names.add(name)
+        total += size
+    all_names = frozenset(name for name, source in values.items() if source in names)
+    return HandedOut(all_names, total, sizes(feeds))

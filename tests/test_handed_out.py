@@ -1,0 +1,79 @@
+"""Values that a calibration reduces outside of the run, since they are small, and which."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import amp_rewrite
+from amp_rewrite.running import handed_out
+from tests.text import model
+
+pytest.importorskip("onnxruntime")
+CHAIN = """g (float[N,4] x, float[N,4] m) => (float[N,4] y)
+    <float[4,4] w = {1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4}> {
+    a = Add (x, m) t = Transpose (a) b = Transpose (t) c = MatMul (b, w) h = Relu (c)
+    s = Sin (h) p = Mul (s, c) y = Relu (p) }"""
+
+
+def feeds(scale=1.0, seed=0, rows=2, mask=0.0):
+    """Random inputs of CHAIN; the first element of the mask is `mask`."""
+    random = np.random.default_rng(seed)
+    m = np.zeros((rows, 4), np.float32)
+    m[0, 0] = mask
+    return {"x": (random.standard_normal((rows, 4)) * scale).astype(np.float32), "m": m}
+
+
+SAMPLES = {
+    "finite": [feeds(seed=seed, scale=10.0 ** (3 * seed - 6)) for seed in range(4)],
+    "infinite": [*(feeds(seed=seed) for seed in range(3)), feeds(seed=3, mask=-np.inf), feeds(seed=4)],
+    "large": [*(feeds(seed=seed) for seed in range(3)), feeds(seed=3, mask=-1e9), feeds(seed=4)],
+}
+
+
+@pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
+@pytest.mark.parametrize("most", [0, 20])
+def test_it_does_not_matter_where_values_are_reduced(most, samples, monkeypatch):
+    """Outside of the run, within it, or some here and some there: the same extremes of the same runs.
+
+    Elements are counted of the same values; with NaN within the run, of all others as well from then on.
+    """
+    outside = amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    monkeypatch.setattr(handed_out, "MOST", most)
+    within = amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    assert outside.keys() == within.keys()
+    for name, seen in within.items():
+        ends = {"low": pytest.approx(seen.low), "high": pytest.approx(seen.high)}
+        assert outside[name].counted <= seen.counted
+        assert outside[name] == replace(seen, **ends, counted=outside[name].counted), name
+
+
+def test_larger_inputs_change_what_is_handed_out(monkeypatch):
+    """What was small enough for one sample is not handed out for a larger one, where it is too large."""
+    chosen, choose = [], handed_out.chosen
+    monkeypatch.setattr(handed_out, "MOST", 100)
+    monkeypatch.setattr(handed_out, "chosen", lambda *given: chosen.append(choose(*given)) or chosen[-1])
+    samples = [feeds(seed=rows, rows=rows) for rows in (2, 1, 2, 40, 30)]
+    seen = amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    assert [each.elements for each in chosen] == [4 * 8, 0]
+    assert seen["a"].high == max((sample["x"] + sample["m"]).max() for sample in samples)
+    assert seen["a"].samples == 5
+
+
+def test_the_smallest_values_are_handed_out():
+    """As many as have MOST elements together, each with what follows from it."""
+    values = {"a": "a", "b": "a", "c": "c", "d": "d"}
+    chosen = handed_out.chosen(values, {"a": 5, "c": handed_out.MOST - 5, "d": handed_out.MOST}, feeds())
+    assert chosen.names == {"a", "b", "c"}
+    assert chosen.elements == handed_out.MOST
+
+
+def test_nan_that_is_handed_out_tells_of_what_is_reduced_within(monkeypatch):
+    """Of a large value whose NaN reaches a small one, the elements are counted in the run that shows it."""
+    monkeypatch.setattr(handed_out, "MOST", 1)
+    proto = model("""g (float[N] x, float[N] m) => (float mean)
+        { a = Add (x, m) mean = ReduceMean <keepdims = 0> (a) }""")
+    samples = [{"x": np.arange(64, dtype=np.float32), "m": np.zeros(64, np.float32)} for _ in range(4)]
+    samples[3]["x"][7], samples[3]["m"][7] = np.inf, -np.inf
+    seen = amp_rewrite.observe(proto, samples, device="cpu")["a"]
+    assert (seen.low, seen.high, seen.not_finite, seen.counted) == (0, 63, 1, 64 * 3)
