@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -18,6 +19,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from amp_rewrite.errors import OptionError, ThreadError, TimeLimitError
@@ -38,7 +40,7 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     if end is not None:
         end.slice()  # so that nothing starts after the limit
     try:
-        _start(partial(copy_context().run, partial(_settle, done, work)))
+        _start(partial(copy_context().run, partial(_outcome, done, work)))
         while not done.done():
             wait((done,), _SLICE if end is None else end.slice())
     except BaseException:
@@ -49,9 +51,19 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     return done.result()
 
 
-def _start(work: Callable[[], object]) -> None:
+_Work = Callable[[], Callable[[], None]]
+"""What is done; it returns how its caller is told the end."""
+
+
+def _start(work: _Work) -> None:
+    """Gives the work to a thread that waits for some, or to a new one."""
+    with contextlib.suppress(IndexError):
+        _waiting().pop().put(work)
+        return
+    given = SimpleQueue[_Work]()
+    given.put(work)
     try:
-        threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=_serve, args=(given,), daemon=True).start()
     except RuntimeError as error:
         raise ThreadError(
             f"the system starts no further thread ({error})",
@@ -59,15 +71,35 @@ def _start(work: Callable[[], object]) -> None:
         ) from error
 
 
+def _serve(given: SimpleQueue[_Work]) -> None:
+    """Does one piece of work after another: to start a thread for each takes as long as to run a small model,
+    and longer where other processes are busy.
+    """
+    waiting = _waiting()
+    while True:
+        settle = given.get()()
+        waiting.append(given)  # before the caller goes on, who may have more
+        settle()
+        del settle  # and what it holds
+
+
+_WAITING: dict[int, list[SimpleQueue[_Work]]] = {}
+
+
+def _waiting() -> list[SimpleQueue[_Work]]:
+    """What gives work to the threads of this process that wait for some: a fork leaves threads behind."""
+    return _WAITING.setdefault(os.getpid(), [])
+
+
 _SLICE = 1.0
 """The longest wait in seconds: not all systems run signal handlers during one."""
 
 
-def _settle(done: Future[T], work: Callable[[], T]) -> None:
+def _outcome(done: Future[T], work: Callable[[], T]) -> Callable[[], None]:
     try:
-        done.set_result(work())
+        return partial(done.set_result, work())
     except BaseException as error:  # raised again where the caller waits
-        done.set_exception(error)
+        return partial(done.set_exception, error)
 
 
 _LEFT: list[Future[Any]] = []
