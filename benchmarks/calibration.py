@@ -69,7 +69,7 @@ def rows(folder: Path, samples: int, shortest: float, only: list[str]) -> Iterat
         try:
             plain = run(PLAIN, folder, model.name, samples)
         except subprocess.CalledProcessError as error:  # such as inputs that only OrtValues can hold
-            print(f"{model.name:<32} left out: {(error.stderr or '').strip()[-200:]}", flush=True)
+            print(f"{model.name:<32} left out: {str(error.stderr).strip()[-200:]}", flush=True)
             continue
         if plain["s"] < shortest:
             continue

@@ -29,35 +29,38 @@ def of(array: Floats, *, counts: bool) -> Extremes:
     """
     if array.dtype.itemsize < np.dtype(np.float32).itemsize:
         array = array.astype(np.float32)
-    ((low, high),) = ends([array])
-    return between(array, low, high, counts=counts)
+    lows, highs = ends([array])
+    return between(array, float(lows[0]), float(highs[0]), counts=counts)
 
 
-Ends = tuple[float, float]
-"""The least and the greatest element: NaN if one is, and infinities in the wrong order if there is none."""
+def ends(arrays: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """The least and the greatest element of each array, of float32 or wider.
 
-
-def ends(arrays: Sequence[Floats]) -> list[Ends]:
-    """The ends of each array, of float32 or wider."""
-    found: list[Ends] = [(math.inf, -math.inf)] * len(arrays)
+    NaN if an element is, and infinities in the wrong order if there is none.
+    """
+    lows, highs = np.full(len(arrays), np.inf), np.full(len(arrays), -np.inf)
     small = [at for at, array in enumerate(arrays) if 0 < array.size <= _SMALL]
     if small:
         together = np.concatenate([arrays[at] for at in small], axis=None)
         starts = np.cumsum([0, *(arrays[at].size for at in small[:-1])])
-        reduced = (reduce.reduceat(together, starts).tolist() for reduce in (np.minimum, np.maximum))
-        for at, *each in zip(small, *reduced, strict=True):
-            found[at] = (each[0], each[1])
+        lows[small] = np.minimum.reduceat(together, starts)
+        highs[small] = np.maximum.reduceat(together, starts)
     for at, array in enumerate(arrays):
         if array.size > _SMALL:
-            found[at] = float(array.min()), float(array.max())
-    return found
+            lows[at], highs[at] = array.min(), array.max()
+    return lows, highs
+
+
+def fit(lows: Any, highs: Any) -> Any:
+    """Whether the elements between these ends are all finite, and float16 holds them; not if one is NaN."""
+    return (-FLOAT16.largest <= lows) & (lows <= highs) & (highs <= FLOAT16.largest)
 
 
 def between(array: Floats, low: float, high: float, *, counts: bool) -> Extremes:
     """As `of`, for an array with these ends."""
     if not array.size:
         return NOTHING
-    if not counts and -FLOAT16.largest <= low <= high <= FLOAT16.largest:  # not if one of them is NaN
+    if not counts and fit(low, high):
         return Extremes(low, high)
     if math.isfinite(low) and math.isfinite(high):
         return _counted(array, low, high, 0)
@@ -68,7 +71,7 @@ def between(array: Floats, low: float, high: float, *, counts: bool) -> Extremes
 
 def cut(array: Floats, low: float, high: float, *, counts: bool) -> Extremes:
     """As `between`, for the array with 0 in place of all below it."""
-    if not array.size or counts or not -FLOAT16.largest <= low <= high <= FLOAT16.largest:
+    if not array.size or counts or not fit(low, high):
         return of(np.maximum(array, 0), counts=counts)
     return Extremes(max(low, 0.0), max(high, 0.0))
 

@@ -6,7 +6,7 @@ Small values are handed out and reduced by NumPy; others, and those of bodies, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +30,15 @@ class Measurement:
     """The extremes of the values of one run, by name; of a value that was not computed, none.
 
     `uncounted` are the values that have elements which are not finite, or which float16 cannot hold, and
-    whose elements were not counted: the extremes of those that are not finite are not known.
+    whose elements were not counted: the extremes of those that are not finite are not known. Of values that
+    are handed out, most have their ends in `lows` and `highs` alone: those that are `shown`.
     """
 
     extremes: dict[str, Extremes] = field(default_factory=dict[str, Extremes])
     uncounted: set[str] = field(default_factory=set[str])
+    lows: Floats = field(default_factory=lambda: np.zeros(0))
+    highs: Floats = field(default_factory=lambda: np.zeros(0))
+    shown: Floats = field(default_factory=lambda: np.zeros(0, bool))
 
     def add(self, names: Sequence[str], extremes: Extremes) -> None:
         """Adds values; several that share a name, in the branches of an If, are joined."""
@@ -47,7 +51,7 @@ class MeasuredModel:
     """A model in a session that gives numbers of its float values.
 
     Opening raises MissingPackageError and ModelError, running RunError. `can_count` says whether elements can
-    be counted within a run.
+    be counted within a run; `handed_out` has the values that the session which is open hands out.
     """
 
     def __init__(self, model: LightModel, device: Device, libraries: Libraries = ()) -> None:
@@ -55,18 +59,19 @@ class MeasuredModel:
         self._device = device
         self._libraries = libraries
         self._session: Any = None
-        self._slots: Sequence[Slot] = ()
-        self._handed_out = HandedOut()
+        self._reduced: Sequence[Slot] = ()
+        self.handed_out: Sequence[Slot] = ()
+        self._chosen = HandedOut()
         self.can_count = model.opset >= SINCE_COUNTS
 
     @property
     def counts_within(self) -> bool:
         """Whether elements are counted within the runs of the session that is open."""
-        return any(slot.treatment is Treatment.COUNTED for slot in self._slots)
+        return any(slot.treatment is Treatment.COUNTED for slot in self._reduced)
 
     def fits(self, feeds: Feeds) -> bool:
         """Whether what was chosen to be handed out is small enough for these inputs too."""
-        return self._handed_out.fits(feeds)
+        return self._chosen.fits(feeds)
 
     def choose(self, feeds: Feeds, where: str) -> None:
         """Chooses what is handed out from the sizes of values for these inputs: of one run, which tells them.
@@ -82,7 +87,7 @@ class MeasuredModel:
             session = self._opened(proto, optimised=False)
             told = sessions.run_session(session, feeds, where=where).values()
             found = dict(zip(own, map(int, told), strict=True))
-        self._handed_out = handed_out.chosen(values, found, feeds)
+        self._chosen = handed_out.chosen(values, found, feeds)
 
     def open(self, treat: Treat, *, many: bool = False) -> None:
         """Opens a session, in place of the last one, in which values are treated so, or handed out.
@@ -91,7 +96,9 @@ class MeasuredModel:
         """
         self._session = None  # first: two of them would take twice the memory
         model, proto = self._model, self._model.copy()
-        self._slots = reductions.add(proto, model.types, model.opset, treat, self._handed_out.names)
+        slots = reductions.add(proto, model.types, model.opset, treat, self._chosen.names)
+        self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
+        self.handed_out = slots[len(self._reduced) :]
         self._session = self._opened(proto, optimised=many or not self.counts_within)
 
     def _opened(self, proto: onnx.ModelProto, *, optimised: bool) -> Any:
@@ -99,24 +106,38 @@ class MeasuredModel:
             proto, self._device, self._model.folder, self._libraries, optimised=optimised
         )
 
-    def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Container[str] = ()) -> Measurement:
+    def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Set[str] = frozenset()) -> Measurement:
         """What one run shows; the elements of inputs and of what is handed out are counted with `counts`,
         and of values that are in `counted`.
         """
-        found = Measurement()
+        outputs = list(sessions.run_session(self._session, feeds, where=where).values())
+        first = _VECTORS if self._reduced else 0
+        arrays = outputs[first:] if self.handed_out else []
+        lows, highs = array_extremes.ends(arrays)
+        shown = array_extremes.fit(lows, highs) & (not counts)
+        found = Measurement(lows=lows, highs=highs, shown=shown)
         for name, array in self._given(feeds):
             found.add([name], array_extremes.of(array, counts=counts))
-        outputs = list(sessions.run_session(self._session, feeds, where=where).values())
-        reduced = [slot for slot in self._slots if slot.treatment is not Treatment.HANDED_OUT]
-        first = _VECTORS if reduced else 0
-        is_broken = _add_rows(found, reduced, [vector.tolist() for vector in outputs[:first]])
-        if len(reduced) < len(self._slots):
-            arrays = zip(self._slots[len(reduced) :], outputs[first:], strict=True)
-            is_broken |= _add_arrays(found, arrays, lambda name: counts or name in counted)
-        if is_broken:  # beside a NaN, ReduceMax and ReduceMin leave other elements out
-            uncounted = (slot for slot in reduced if slot.treatment is Treatment.REDUCED)
+        self._add_arrays(found, arrays, counts=counts, counted=counted)
+        is_broken = _add_rows(found, self._reduced, [vector.tolist() for vector in outputs[:first]])
+        if is_broken or np.isnan(lows).any():  # ReduceMax and ReduceMin leave out elements beside a NaN
+            uncounted = (slot for slot in self._reduced if slot.treatment is Treatment.REDUCED)
             found.uncounted.update(*(slot.names + slot.cut for slot in uncounted))
         return found
+
+    def _add_arrays(
+        self, found: Measurement, arrays: Sequence[Floats], *, counts: bool, counted: Set[str]
+    ) -> None:
+        """Adds what is to be counted of what was handed out, or has elements that float16 does not hold."""
+        for at, slot in enumerate(self.handed_out if counted else ()):
+            if slot.names[0] in counted or any(name in counted for name in slot.cut):
+                found.shown[at] = False
+        for at in np.flatnonzero(~found.shown).tolist():
+            slot, given = self.handed_out[at], (arrays[at], float(found.lows[at]), float(found.highs[at]))
+            own = counts or slot.names[0] in counted
+            found.add(slot.names, array_extremes.between(*given, counts=own))
+            for name in slot.cut:
+                found.add([name], array_extremes.cut(*given, counts=counts or name in counted))
 
     def _given(self, feeds: Feeds) -> Iterator[tuple[str, Any]]:
         types: Mapping[str, int] = self._model.types[0]
@@ -127,20 +148,6 @@ class MeasuredModel:
 
 _VECTORS = 3
 """The outputs that hold what was reduced."""
-
-
-def _add_arrays(
-    found: Measurement, given: Iterable[tuple[Slot, Floats]], is_counted: Callable[[str], bool]
-) -> bool:
-    """Adds what was handed out; returns whether there is a NaN in it."""
-    slots, arrays = zip(*given, strict=True)
-    ends = array_extremes.ends(arrays)
-    for slot, array, (low, high) in zip(slots, arrays, ends, strict=True):
-        counts = is_counted(slot.names[0])
-        found.add(slot.names, array_extremes.between(array, low, high, counts=counts))
-        for name in slot.cut:
-            found.add([name], array_extremes.cut(array, low, high, counts=is_counted(name)))
-    return any(math.isnan(low) for low, _ in ends)
 
 
 def _add_rows(found: Measurement, slots: Sequence[Slot], vectors: Sequence[Sequence[float]]) -> bool:

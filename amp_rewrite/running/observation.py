@@ -30,6 +30,7 @@ from amp_rewrite.running.measured_model import MeasuredModel, Measurement
 from amp_rewrite.running.reductions import Treatment
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.running.tally import Tally
 
 COUNTED = 2
 """The samples in which the elements of all values are counted, which takes longer than to find extremes;
@@ -119,11 +120,17 @@ def _observe(
         runs = _Runs(MeasuredModel(readable, device, libraries))
         for count, (where, feeds) in enumerate(samples, 1):
             _refuse_nan(feeds, where)
-            for name, extremes in runs.measure(feeds, where).extremes.items():
-                found[name] = found.get(name, NOTHING).join(extremes)
+            _join(found, runs.measure(feeds, where).extremes.items())
             if on_sample is not None:
                 on_sample(count)
+        for tally in runs.tallies:
+            _join(found, tally.extremes())
     return Observed(readable.fingerprint, count, found)
+
+
+def _join(found: dict[str, Extremes], further: Iterable[tuple[str, Extremes]]) -> None:
+    for name, extremes in further:
+        found[name] = found.get(name, NOTHING).join(extremes)
 
 
 def _in_parts(
@@ -160,10 +167,14 @@ def _as_file(model: Runnable) -> Generator[Path]:
 
 
 class _Runs:
-    """The runs of a model, whose session is opened again when values are to be treated otherwise."""
+    """The runs of a model, whose session is opened again when values are to be treated otherwise.
+
+    What they show is in the measurements, and in a tally for each session.
+    """
 
     def __init__(self, model: MeasuredModel) -> None:
         self._model = model
+        self.tallies: list[Tally] = []
         self._done = 0
         self._opened = 0
         self._counted: set[str] = set()
@@ -179,6 +190,7 @@ class _Runs:
             self._opened += 1
             self._open(counts=self._opened >= _REOPENED)
             found = self._model.run(feeds, where, counts=False, counted=self._counted)
+        self.tallies[-1].add(found.lows, found.highs, found.shown)
         return found
 
     def _prepare(self, feeds: Feeds, where: str) -> None:
@@ -198,6 +210,7 @@ class _Runs:
             return Treatment.COUNTED if can_count and (counts or name in self._counted) else Treatment.REDUCED
 
         self._model.open(treat, many=not counts)
+        self.tallies.append(Tally(self._model.handed_out))
 
 
 def _refuse_nan(feeds: Feeds, where: str) -> None:

@@ -136,11 +136,13 @@ def open_measuring_session(
         options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
     options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
+    options.add_session_config_entry(_STOP_SPINNING, "1")  # threads that wait for a run take the CPU from us
     if folder is not None:
         options.add_session_config_entry(_DATA_FOLDER, str(folder))
     return _open(model, device, options)
 
 
+_STOP_SPINNING = "session.force_spinning_stop"
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
