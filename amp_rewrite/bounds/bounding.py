@@ -8,10 +8,9 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.bounds import given, propagation
-from amp_rewrite.bounds.bound import UNKNOWN, Bound, symmetric
+from amp_rewrite.bounds.bound import Bound, symmetric
 from amp_rewrite.bounds.given import InputRange
 from amp_rewrite.bounds.known import Known
-from amp_rewrite.bounds.propagation import Bounds
 from amp_rewrite.policy.options import Options
 
 
@@ -24,7 +23,7 @@ class Proven:
 
     inputs: tuple[InputRange, ...]
     known: Known
-    clamped: Bounds
+    clamped: Known
 
     def of(self, value: ir.Value | None) -> Bound:
         """The bound of a value in float32."""
@@ -32,7 +31,7 @@ class Proven:
 
     def of_clamped(self, value: ir.Value) -> Bound:
         """The bound of a value where masks are clamped."""
-        return self.clamped.get(value, UNKNOWN)
+        return self.clamped.of(value)
 
 
 MOST_NODES = 5_000
@@ -54,7 +53,7 @@ def find(model: ir.Model, facts: Facts, options: Options) -> Proven:
     entering, variable = given.bounds(model, inputs), given.variable(model)
     calls = frozenset(model.functions)
     known = propagation.find(facts.graph, entering, variable, options.half, functions=calls)
-    return Proven(inputs, known, known.bounds)
+    return Proven(inputs, known, known)
 
 
 def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, found: Proven) -> Proven:
@@ -67,4 +66,4 @@ def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, found: P
     again = propagation.find(
         facts.graph, entering, found.known.variable, options.half, found.known, functions=calls
     )
-    return replace(found, clamped=again.bounds)
+    return replace(found, clamped=again)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_rewrite.bounds import stored_bounds
 from amp_rewrite.bounds.bound import UNKNOWN, Bound
 from amp_rewrite.bounds.stored_bounds import MatrixNorms
-from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.constants import dims, stored_as
 from amp_rewrite.onnx_types.element_types import Types
 
 Dim = int | str | None
@@ -87,9 +87,10 @@ class Known:
         """The sizes of a value's axes, open ones by name; None where its rank is not known."""
         if value is None:
             return None
-        if value not in self.shapes:
-            self.shapes[value] = _dims(value)
-        return self.shapes[value]
+        try:
+            return self.shapes[value]
+        except KeyError:
+            return self.shapes.setdefault(value, _dims(value))
 
     def stored_norm(self, value: ir.Value, axis: int) -> float:
         """The largest L2 norm of a stored tensor along its axis -`axis`; infinity for what is not stored."""
@@ -123,5 +124,5 @@ class Known:
 def _dims(value: ir.Value) -> Dims | None:
     if value.shape is None:
         tensor = stored_as(value)
-        return None if tensor is None else tuple(tensor.shape.numpy())
+        return None if tensor is None else dims(tensor)
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)

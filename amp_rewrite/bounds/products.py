@@ -20,6 +20,7 @@ from amp_rewrite.bounds.bound import (
 from amp_rewrite.bounds.elementwise import with_norms
 from amp_rewrite.bounds.known import Dim, Dims, Matrix
 from amp_rewrite.bounds.site import NOTHING, Rule, Site
+from amp_rewrite.model.constants import dims
 
 
 def _matmul(site: Site) -> Bound:
@@ -105,7 +106,7 @@ def _filter(site: Site) -> tuple[tuple[int, ...], Matrix | None]:
     None where it is not stored or too large.
     """
     tensor = site.stored(1)
-    shape = tuple(tensor.shape.numpy()) if tensor is not None else ()
+    shape = dims(tensor) if tensor is not None else ()
     if len(shape) < 3 or 0 in shape:
         return shape, None
     return shape, site.matrix(1, shape[0], math.prod(shape[1:]))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from amp_rewrite.bounds.bound import UNKNOWN, Bound, interval, summed, times
+from amp_rewrite.bounds.bound import Bound, interval, summed, times
 from amp_rewrite.bounds.known import Dim, Dims, Known, Matrix
-from amp_rewrite.model.constants import numbers
+from amp_rewrite.model.constants import dims, numbers
 from amp_rewrite.onnx_types.element_types import Types
 
 _READ = 64
@@ -19,11 +19,15 @@ _READ = 64
 class Site:
     """A node, as its rule sees it."""
 
-    __slots__ = ("_known", "bounds", "node")
+    __slots__ = ("_inputs", "_known", "node")
 
     def __init__(self, node: ir.Node, known: Known) -> None:
-        self.node, self._known = node, known
-        self.bounds = [known.of(value) for value in node.inputs]
+        self.node, self._known, self._inputs = node, known, node.inputs
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """The bounds of all inputs; what no rule asks for, such as axes, is not measured."""
+        return [self._known.of(value) for value in self._inputs]
 
     def at(self, node: ir.Node) -> Site:
         """Another node, as its rule sees it."""
@@ -40,11 +44,11 @@ class Site:
 
     def input(self, port: int) -> ir.Value | None:
         """An input; None where the node has none there."""
-        return self.node.inputs[port] if port < len(self.node.inputs) else None
+        return self._inputs[port] if port < len(self._inputs) else None
 
     def bound(self, port: int) -> Bound:
         """The bound of an input."""
-        return self.bounds[port] if port < len(self.bounds) else UNKNOWN
+        return self._known.of(self.input(port))
 
     def dims(self, port: int) -> Dims | None:
         """The sizes of an input."""
@@ -81,7 +85,7 @@ class Site:
     def numbers(self, port: int) -> tuple[float, ...] | None:
         """The few numbers that the model stores for an input; None for others, and for many."""
         tensor = self.stored(port)
-        if tensor is None or tensor.size > _READ or tensor.dtype == ir.DataType.STRING:
+        if tensor is None or math.prod(dims(tensor)) > _READ or tensor.dtype == ir.DataType.STRING:
             return None
         return tuple(float(number) for number in numbers(tensor).reshape(-1))
 
@@ -102,7 +106,7 @@ class Site:
         value = self.input(port)
         tensor = self.stored(port)
         if tensor is not None:
-            shape = tuple(tensor.shape.numpy())
+            shape = dims(tensor)
             flat = [size for size in shape[:-2] if size != 1]
             return None if len(shape) < 2 or flat else self._known.matrix(value, shape[-2], shape[-1])
         node = value.producer() if value is not None else None
@@ -121,7 +125,8 @@ class Site:
 
     def norm(self, port: int, axis: int) -> float:
         """A bound of the L2 norm of an input along its axis -`axis`."""
-        bound, shape, value = self.bound(port), self.dims(port), self.input(port)
+        value = self.input(port)
+        bound, shape = self._known.of(value), self._known.dims(value)
         own = None if shape is None else (shape[-axis] if axis <= len(shape) else 1)
         known = bound.norms[axis - 1] if axis <= len(bound.norms) else math.inf
         if value is not None and not bound.norms:

@@ -64,7 +64,7 @@ def of_tensor(tensor: ir.TensorProtocol) -> Bound:
         tensor.dtype.is_floating_point() or tensor.dtype.is_integer() or tensor.dtype == ir.DataType.BOOL
     ):
         return UNKNOWN
-    if tensor.size > _SMALL:
+    if math.prod(constants.dims(tensor)) > _SMALL:
         return _interval_of_blocks(tensor)
     array = constants.numbers(tensor)
     if not array.size:
@@ -83,7 +83,8 @@ def _ends(array: Floats) -> tuple[float, float]:
 
 def norm_of(tensor: ir.TensorProtocol, axis: int) -> float:
     """The largest L2 norm of a stored tensor along its axis -`axis`; infinity where that is not known."""
-    if tensor.size > _SMALL or axis > len(tensor.shape) or not tensor.dtype.is_floating_point():
+    shape = constants.dims(tensor)
+    if math.prod(shape) > _SMALL or axis > len(shape) or not tensor.dtype.is_floating_point():
         return math.inf
     array = np.asarray(constants.numbers(tensor), np.float64)
     found = float(np.sqrt(np.square(array).sum(axis=-axis)).max(initial=0.0)) * summed(1)
