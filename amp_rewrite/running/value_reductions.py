@@ -85,11 +85,11 @@ class Builder:
         """
         magnitude = self.add(nodes, "Abs", value)
         is_finite = self.add(nodes, "Less", magnitude, self._limit("infinity"))
-        finite = self.add(nodes, "Where", is_finite, magnitude, self._limit("zero"))
-        nonzero, visible, large = (
-            self.add(nodes, "Greater", finite, self._limit(limit)) for limit in ("zero", "flushed", "largest")
+        nonzero, visible, above = (  # none of which NaN is
+            self.add(nodes, "Greater", magnitude, self._limit(limit))
+            for limit in ("zero", "flushed", "largest")
         )
-        lost = self.add(nodes, "Not", is_finite)
+        lost, large = self.add(nodes, "Not", is_finite), self.add(nodes, "And", above, is_finite)
         flushed = self.add(nodes, "Xor", nonzero, visible)
         size = self._as_float(nodes, self.add(nodes, "Size", value))
         total = self.add(nodes, "ReduceSum", value, keepdims=0)
