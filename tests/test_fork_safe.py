@@ -19,7 +19,7 @@ def test_a_fork_waits_for_imports(module):
         [sys.executable, "-c", FORKS, module],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
         cwd=ROOT,
     )
@@ -49,7 +49,7 @@ other.start()
 begun.wait()
 child = os.fork()
 if not child:
-    signal.alarm(20)
+    signal.alarm(50)
     print(rewrite(), flush=True)
     os._exit(0)
 other.join()
