@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.progress import Progress as Display
 from rich.text import Text
 
-from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.process.stopwatch import Progress, count_of
 
 T = TypeVar("T")
 
@@ -93,9 +93,10 @@ def counting(progress: Progress | None, total: int) -> Callable[[int], None]:
     """A function that shows how many of `total` steps of the stage are done, where that can be shown, and
     there are several.
     """
+    show = count_of(progress) if total > 1 else None
 
     def count(done: int) -> None:
-        if isinstance(progress, ShownProgress) and total > 1:
-            progress.count(done, total)
+        if show is not None:
+            show(done, total)
 
     return count

@@ -41,7 +41,7 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
     as_it_is = Priced(painting, gated=_is_gated(painting))
     if _is_guesswork(graph, options):
         return as_it_is
-    found = as_it_is if decided else _pruned(graph, painting, options, None)
+    found = as_it_is if decided else pruned(graph, painting, options)
     if not _is_half_anywhere(found.painting):
         return found
     known = found.prices or prices.measure(graph, options)
@@ -62,19 +62,7 @@ def pruned(
     """What pruning leaves of a painting, where the options have it, and all of these units; `known` are
     prices for these options.
     """
-    if _is_guesswork(graph, options):
-        return Priced(painting)
-    return _pruned(graph, painting, options, known, unpruned)
-
-
-def _pruned(
-    graph: UnitGraph,
-    painting: Painting,
-    options: Options,
-    known: Prices | None = None,
-    unpruned: Collection[int] = (),
-) -> Priced:
-    if not options.prunes or not _is_half_anywhere(painting):
+    if not options.prunes or not _is_half_anywhere(painting) or _is_guesswork(graph, options):
         return Priced(painting)
     found = known or prices.measure(graph, options)
     return Priced(pruning.prune(found, painting, unpruned), found)

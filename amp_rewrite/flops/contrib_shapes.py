@@ -165,16 +165,17 @@ def _qgemm(node: ir.Node, read: InputShapes) -> InputShapes:
     return [(a[1 if attribute(node, "transA") else 0], b[0 if attribute(node, "transB") else 1])]
 
 
-_FIRST = """BiasAdd BiasDropout BiasGelu BiasSoftmax BitmaskBiasDropout BitmaskDropout BranchwiseRMSNorm
+LIKE_FIRST = """BiasAdd BiasDropout BiasGelu BiasSoftmax BitmaskBiasDropout BitmaskDropout BranchwiseRMSNorm
 DequantizeLinear FastGelu GatedRMSNorm Gelu GemmaRotaryEmbedding GroupNorm QLinearLeakyRelu
 QLinearSigmoid QLinearSoftmax QuantizeLinear QuickGelu RotaryEmbedding ScaledSiLU Trilu Affine ImageScaler
 ParametricSoftplus ScaledTanh SimplifiedLayerNormalization Inverse""".split()
+"""Operators whose first output has the shape of the first input."""
 MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
 MatMulIntegerToFloat""".split()
 """Contrib operators with the inputs and the output shape of a MatMul."""
 
 _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
-    **dict.fromkeys(_FIRST, _first),
+    **dict.fromkeys(LIKE_FIRST, _first),
     "SkipLayerNormalization": _skip,
     "SkipSimplifiedLayerNormalization": _skip,
     "QLinearAdd": _broadcast(0, 3),

@@ -45,3 +45,12 @@ def value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from graph.input
     yield from graph.output
     yield from graph.value_info
+
+
+def unused_prefix(graph: onnx.GraphProto, wanted: str) -> str:
+    """A beginning of names that no value of a graph or its bodies has: what is wanted, or longer."""
+    nodes = (node for each in graphs(graph) for node in each.node)
+    names = {name for node in nodes for name in (*node.input, *node.output)}
+    while any(name.startswith(wanted) for name in names):
+        wanted += "_"
+    return wanted

@@ -15,8 +15,8 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.preparing import contrib_shapes, stored_values
-from amp_rewrite.preparing.contrib_shapes import Naming
+from amp_rewrite.preparing import contrib_equivalents, stored_values
+from amp_rewrite.preparing.contrib_equivalents import Naming
 
 SMALL = 1 << 7
 """The number of elements up to which tensors keep them: shapes and axes are among these."""
@@ -107,7 +107,7 @@ class _Builder:
             return
         name = self._name
         is_known = self._schema(node.domain, node.op_type) is not None
-        alike = [] if is_known else list(contrib_shapes.nodes_for(node, name, self._types))
+        alike = [] if is_known else list(contrib_equivalents.nodes_for(node, name, self._types))
         if alike:
             made.node.extend(alike)
             return

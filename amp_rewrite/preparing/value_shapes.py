@@ -56,7 +56,7 @@ class _Names(Enum):
 
 def _has_slice_10(model: ir.Model, nodes: GraphNodes) -> bool:
     """Whether what onnx infers has names that are wrong: a part has the name of the whole at opset 10."""
-    if element_types.versions(model.graph.opset_imports)("") != _WRONG_SLICE:
+    if element_types.default_opset(model.graph.opset_imports) != _WRONG_SLICE:
         return False
     return any(node.op_type == "Slice" for held in nodes.values() for node in held)
 
@@ -70,10 +70,9 @@ _MADE_UP = "unk__"
 def _forget_made_up(value: ir.Value) -> None:
     """Takes from a shape the names that an earlier inference made up: ours makes up the same for others."""
     dims = None if value.is_graph_output() else _dims(value.shape)
-    if dims is not None and any(isinstance(dim, str) and dim.startswith(_MADE_UP) for dim in dims):
-        value.shape = ir.Shape(
-            None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in dims
-        )
+    if dims is not None:
+        kept = [None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in dims]
+        value.shape = value.shape if kept == list(dims) else ir.Shape(kept)
 
 
 def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, names: _Names) -> None:

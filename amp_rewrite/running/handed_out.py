@@ -61,10 +61,7 @@ def sources(graph: onnx.GraphProto, types: FloatTypes) -> Mapping[str, str]:
 def measure(graph: onnx.GraphProto, names: Sequence[str]) -> None:
     """Makes the numbers of elements of values the outputs of a graph."""
     del graph.output[:]
-    taken = {name for each in proto_traversal.graphs(graph) for node in each.node for name in node.output}
-    prefix = "amp_rewrite_size"
-    while any(name.startswith(prefix) for name in taken):
-        prefix += "_"
+    prefix = proto_traversal.unused_prefix(graph, "amp_rewrite_size")
     for at, name in enumerate(names):
         graph.node.append(helper.make_node("Size", [name], [f"{prefix}{at}"]))
         graph.output.append(helper.make_tensor_value_info(f"{prefix}{at}", TensorProto.INT64, []))

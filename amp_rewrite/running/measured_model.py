@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 
 from amp_rewrite.analysis.observed import Extremes
-from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.running import array_extremes, handed_out, metrics, reductions, sessions
 from amp_rewrite.running.array_extremes import Floats
 from amp_rewrite.running.custom_ops import Libraries
@@ -163,7 +162,7 @@ def _add_rows(found: Measurement, slots: Sequence[Slot], vectors: Sequence[Seque
 
 
 def _add_reduced(found: Measurement, slot: Slot, low: float, high: float) -> None:
-    if not (low > high or -FLOAT16.largest <= low <= high <= FLOAT16.largest):
+    if not (low > high or array_extremes.fit(low, high)):
         found.uncounted.update(slot.names, slot.cut)
     if -math.inf < low <= high < math.inf:
         found.add(slot.names, Extremes(low, high))

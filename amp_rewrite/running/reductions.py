@@ -101,7 +101,7 @@ class _Reducer:
         self._types = iter(types)
         self._opset = opset
         self._asked, self._handed_out = treat, handed_out
-        self._builder = Builder(_prefix(proto), opset)
+        self._builder = Builder(proto_traversal.unused_prefix(proto.graph, "amp_rewrite_reduced"), opset)
 
     def run(self) -> Sequence[Slot]:
         """Changes the model; returns the slots of its outputs."""
@@ -226,17 +226,3 @@ def _prepend(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
     rest = list(graph.node)
     del graph.node[:]
     graph.node.extend((*nodes, *rest))
-
-
-def _prefix(proto: onnx.ModelProto) -> str:
-    """A beginning of names that no value has."""
-    names = {
-        name
-        for graph in proto_traversal.graphs(proto.graph)
-        for node in graph.node
-        for name in (*node.input, *node.output)
-    }
-    prefix = "amp_rewrite_reduced"
-    while any(name.startswith(prefix) for name in names):
-        prefix += "_"
-    return prefix
