@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import onnx
+import onnx_ir as ir
 
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.certifying import certify
+from amp_rewrite.certificate.reading import InFolder
 from amp_rewrite.errors import CertificateError, ModelError
-from amp_rewrite.model import serialization
+from amp_rewrite.model import external_data, serialization
 from amp_rewrite.model.loading import ModelSource
 
 Proofs = list[Certificate]
@@ -24,8 +24,8 @@ def proof(source: ModelSource, found: Proofs) -> Callable[[Any], None]:
     """What proves a result, a path, bytes or a ModelProto, to be `source` but for precision, and adds the
     certificate to `found`.
 
-    It raises CertificateError for a result that is not proved. A model in memory with tensors in files is
-    not proved, and adds none.
+    It raises CertificateError for a result that is not proved. A model in memory with tensors in the files
+    of several folders is not proved, and adds none.
     """
     return functools.partial(_prove, source, found)
 
@@ -39,8 +39,11 @@ def _certified(source: Any, result: Any) -> Certificate:
         return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")
 
 
-def _prove(source: ModelSource, found: Proofs, result: str | Path | bytes | onnx.ModelProto) -> None:
-    given = serialization.checkable(source)
+def _prove(source: ModelSource, found: Proofs, result: Any) -> None:
+    given: Any = serialization.checkable(source)
+    folder = external_data.folder(source) if isinstance(source, ir.Model) else None
+    if folder is not None:
+        given, result = InFolder(given, folder), InFolder(result, folder)
     certificate = _certified(given, result)
     if not certificate.proved and not _certified(given, given).proved:
         return  # what cannot be proved equal to itself says nothing of a rewrite

@@ -358,12 +358,19 @@ def test_certify_as_an_option(wide, tmp_path, kind):
     assert rewrite(source, Options(certify=False), **given).report.certificate is None
 
 
-def test_a_model_in_memory_with_weights_in_files_is_not_proved(wide):
-    """onnx-ir alone knows where they are."""
-    onnx.save(onnx.load(wide), wide, save_as_external_data=True, size_threshold=0)
+def test_a_model_in_memory_is_proved_with_its_weights_in_files(wide, tmp_path):
+    """onnx-ir tells where they lie; where they lie in several folders, nothing is proved."""
+    onnx.save(onnx.load(wide), wide, save_as_external_data=True, location="w.bin", size_threshold=0)
     found = rewrite(onnx_ir.load(wide)).report
     assert found.changed
-    assert found.certificate is None
+    assert found.certificate.proved
+    model, folder = onnx_ir.load(wide), tmp_path / "other"
+    folder.mkdir()
+    (folder / "v.bin").write_bytes(bytes(4))
+    shape, kind = onnx_ir.Shape([1]), onnx_ir.DataType.FLOAT
+    other = onnx_ir.ExternalTensor("v.bin", 0, 4, kind, shape=shape, name="v", base_dir=folder)
+    model.graph.register_initializer(onnx_ir.Value(name="v", const_value=other))
+    assert rewrite(model).report.certificate is None
 
 
 def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,17 @@ from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 
-Source = str | os.PathLike[str] | bytes | ModelProto
-"""A path, serialised bytes, or a ModelProto."""
+
+@dataclass(frozen=True, slots=True)
+class InFolder:
+    """A model in memory, and the folder that its data files lie in."""
+
+    model: ModelProto
+    folder: Path
+
+
+Source = str | os.PathLike[str] | bytes | ModelProto | InFolder
+"""A path, serialised bytes, or a ModelProto, of which a folder may be known."""
 
 
 def read(source: Any) -> tuple[ModelProto, Folder | None, str]:
@@ -25,6 +35,8 @@ def read(source: Any) -> tuple[ModelProto, Folder | None, str]:
     """
     if isinstance(source, ModelProto):
         return source, None, "the given model"
+    if isinstance(source, InFolder):
+        return source.model, Folder.of(source.folder / "model.onnx"), "the given model"
     if isinstance(source, bytes):
         return _parsed(lambda: source, "the given bytes"), None, "the given bytes"
     if isinstance(source, (str, os.PathLike)):

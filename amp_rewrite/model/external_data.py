@@ -57,6 +57,12 @@ def files(model: ir.Model) -> frozenset[Path]:
     return frozenset(Path(tensor.path).resolve() for tensor in _external(model))
 
 
+def folder(model: ir.Model) -> Path | None:
+    """The folder of the external tensors of a model in memory; None where that is none, or several."""
+    found = {Path(tensor.base_dir or Path(tensor.path).parent) for tensor in _external(model)}
+    return found.pop() if len(found) == 1 else None
+
+
 def size_of(model: ir.Model) -> int:
     """The bytes of all tensors of a model, external or not."""
     return sum(tensor.nbytes for tensor in _tensors(model))
