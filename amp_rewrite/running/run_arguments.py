@@ -90,7 +90,9 @@ def _sample(at: int, given: object) -> Feeds:
 
 def _has_mask_or_fields(array: Any) -> bool:
     """Whether an array has more than plain numbers: a mask, or fields, which would be lost."""
-    return isinstance(array, np.ma.MaskedArray) or bool(getattr(getattr(array, "dtype", None), "names", None))
+    is_plain = type(array) is np.ndarray  # most are, and need not wait for NumPy to import its masks
+    has_mask = not is_plain and isinstance(array, np.ma.MaskedArray)
+    return has_mask or bool(getattr(getattr(array, "dtype", None), "names", None))
 
 
 def libraries(given: PathLike | Iterable[PathLike]) -> Libraries:
