@@ -16,6 +16,7 @@ from amp_rewrite.bounds import spectral_norm
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, interval, summed
 from amp_rewrite.model import constants, tensor_blocks
 from amp_rewrite.numerics.half import CHUNK
+from amp_rewrite.process import blas_threads
 
 _SMALL = 1 << 20
 """Elements up to which a tensor is taken as a whole, and has norms along its axes."""
@@ -180,7 +181,7 @@ def spectral_norm_of(tensor: ir.TensorProtocol, norms: MatrixNorms) -> float:
     grams = _column_grams(blocks, columns) if tall else _row_grams(blocks)
     terms = max(1, CHUNK // columns) if tall else columns  # summed in float32, the rest in float64
     error = summed(terms) - 1  # of a Gram matrix: n * u times the product of the norms
-    with np.errstate(all="ignore"):  # what overflows is infinite, and bounds nothing
+    with np.errstate(all="ignore"), blas_threads.single():  # what overflows is infinite, and bounds nothing
         parts = [spectral_norm.of_gram(gram) for gram in grams]
     flushed = rows * columns * _FLUSHED
     squared = math.fsum(part * part for part in parts) + 2 * error * total + flushed

@@ -1,0 +1,24 @@
+"""The threads of NumPy's BLAS: one, where many small products would wait for each other."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import AbstractContextManager
+from typing import Any
+
+from amp_rewrite.process import fork_safe
+
+
+def single() -> AbstractContextManager[Any]:
+    """A context in which NumPy multiplies matrices on one thread.
+
+    The threads of OpenBLAS wait for each other by spinning. On a busy machine, or in a container that may not
+    use all processors that it sees, products of 256 rows take up to fifty times as long with several.
+    """
+    return _controller().limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def _controller() -> Any:
+    """What controls the BLAS that this process has loaded; to find it takes milliseconds."""
+    return fork_safe.import_module("threadpoolctl").ThreadpoolController()
