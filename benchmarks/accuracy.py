@@ -35,14 +35,14 @@ HEADING = """# Accuracy on real models
 
 Each model is rewritten to float16 at the defaults and compared with the original on its own inputs: float32
 on onnxruntime's CPU provider against half emulated there (every half value is rounded after the node that
-produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, and tuned
-for 6 seconds where that does not help, as by `amp-rewrite MODEL` ("observed" counts the units that are in
-float32 for that reason); outputs that float16 stores badly have their last products in float32. Within the
-default tolerances: {good} of {all}; errors
-beyond them are bold. The error of an output is the RMS of the difference over that of the output, or over
-2^-14 where the output is fainter; the floor is what rounding the output alone costs, and the noise by how
-much float32 differs with and without onnxruntime's optimisation. The last column names the node to look at:
-the first that produces an infinite value, or else the one that adds most error.
+produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, then tuned
+for up to {repair:.0f} seconds if that does not help, as by `amp-rewrite MODEL`. "observed" counts the units
+in float32 for that reason. Where float16 cannot store an output well, the last product before it stays
+float32. {good} of {all} models are within the default tolerances; errors beyond them are bold. The error of
+an output is the RMS of the difference divided by the RMS of the output, or by 2^-14 if that is larger. The
+floor is the error of rounding the output alone, and the noise is the difference between float32 with and
+without onnxruntime's optimisation. The last column names the node to look at: the first that produces an
+infinite value, or else the one that adds most error.
 
 Made on {date} by `python benchmarks/accuracy.py FOLDER --markdown docs/accuracy.md` with {versions}.
 FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
@@ -112,7 +112,7 @@ def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
     good = sum(row.get("ok", False) for _, row in measured)
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     date = f"{datetime.now(UTC):%Y-%m-%d}"
-    heading = HEADING.format(good=good, all=len(measured), versions=versions, date=date)
+    heading = HEADING.format(good=good, all=len(measured), repair=REPAIR, versions=versions, date=date)
     return heading + "\n".join(_line(name, row) for name, row in measured) + "\n"
 
 

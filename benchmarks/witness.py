@@ -39,14 +39,14 @@ LIMIT = 300
 HEADING = """# Emulation against real half arithmetic
 
 Each model is rewritten to float16 {how} and runs on its own inputs; the error is the
-relative L2 of the worst output against float32, and in brackets the number of values that are not finite
-where float32's are. "emulated" rounds every half value, "sums too" rounds every product and partial sum as
-well, and "WebGPU" computes in half ([witness.md](witness.md)). The ratios are of the prediction to what
-WebGPU gives: {float_near} of {all} are within a factor of two with sums in float32, {half_near} with sums in
-half. Errors below {least} are left out of that count, since there half is all but exact, and so are models
-that WebGPU computes as badly in float32; that is shown where its error exceeds twice the prediction. "nodes"
-is how many run on WebGPU, of how many that remain when onnxruntime has fused them; the others run on the CPU.
-Seconds are those of the three.
+relative L2 of the worst output against float32, with the number of values that are finite only in float32
+in brackets. "emulated" rounds every half value, "sums too" rounds every product and partial sum as well, and
+"WebGPU" computes in half ([witness.md](witness.md)). The ratios are those of the predicted error to the error
+on WebGPU: {float_near} of {all} are within a factor of two with sums in float32, {half_near} with sums in
+half. Errors below {least} are not counted, since half is almost exact there, nor are models that are as far
+off on WebGPU in float32; that error is shown where the one in half exceeds twice the prediction. "nodes" is
+how many nodes run on WebGPU, of those that are left after onnxruntime's fusions; the others run on the CPU.
+"seconds" is the time of all three runs.
 
 Made on {date} by `python benchmarks/witness.py FOLDER{flags} --markdown {file}`
 with {versions}, on {adapter}.
