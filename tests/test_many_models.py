@@ -66,6 +66,20 @@ def test_flags_count_for_every_model(folder):
     assert not any(is_half(folder / "half" / name) for name in files(folder / "half"))
 
 
+@pytest.mark.parametrize(
+    "flags", [("--tolerance", "1e-3"), ("--allow", "Relux"), ("--dim", "batch"), ("--range", "x=1")]
+)
+def test_a_wrong_flag_is_refused_once(folder, flags):
+    """Before anything is done to any model, and not once for each."""
+    for done in (
+        run("models", "--out-dir", "half", *flags, *FAST),
+        run("zoo", "models", "-o", "half", "--", *flags),
+    ):
+        assert done.exit_code == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not (folder / "half").exists()
+
+
 def test_one_model_in_a_folder(folder):
     """With files of its own beside."""
     assert run("models/a.onnx", "--out-dir", "half", "--json", "r.json", *FAST).exit_code == 0

@@ -187,7 +187,11 @@ def test_far_is_no_success(tmp_path):
     (told,) = json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]
     assert (done.exit_code, told["status"]) == (1, "far")
     assert told["why"]
-    assert (tmp_path / "out" / told["result"]).is_file()
+    result = tmp_path / "out" / told["result"]
+    assert result.is_file()
+    assert done.stdout.splitlines()[-1].split() == [
+        *("next", "amp-rewrite", "tune", str(tmp_path / "zoo" / "far.onnx"), "-o", str(result))
+    ]
 
 
 def test_rows_survive_json():

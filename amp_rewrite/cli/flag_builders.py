@@ -62,9 +62,20 @@ def grouped(flags: Sequence[Flag], argument: str, build: Callable[[Mapping[str, 
         for flag in reversed(flags):
             flag(collected)
         names = [str(parameter.name) for parameter in reversed(parameters[len(earlier) :])]
+        vars(collected)[_GROUPS] = [*vars(command).get(_GROUPS, ()), (names, build)]
         return collected
 
     return decorate
+
+
+_GROUPS = "flag_groups"
+
+
+def check_groups(context: click.Context) -> None:
+    """Raises what a command would for the flags of its groups, before it is carried out for many models."""
+    with context.scope(cleanup=False):
+        for names, build in vars(context.command.callback).get(_GROUPS, ()):
+            build({name: context.params[name] for name in names})
 
 
 def given_flags() -> str:

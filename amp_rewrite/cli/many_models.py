@@ -13,7 +13,7 @@ import click
 
 from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED, errors_as_one_line
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, written
+from amp_rewrite.cli.flag_builders import PATH, check_groups, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import destination
@@ -84,6 +84,7 @@ class ManyModelsCommand(WritingCommand):
             return
         found = find(given, folder)
         _refuse(ctx, found, folder)
+        check_groups(ctx)
         codes = [self._one(ctx, dict(ctx.params), each, folder) for each in found]
         _tell(Console(quiet=ctx.params["quiet"]), found, codes)
         ctx.exit(max(codes))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, next_commands
 from amp_rewrite.cli.executor_flag import executor_flag
-from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.flag_builders import PATH, check_groups
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite import rewrite
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.process import executors
+from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.zoo import entries, run
-from amp_rewrite.zoo.row import Row
+from amp_rewrite.zoo.row import Row, Status
 from amp_rewrite.zoo.terminal_table import print_failures, print_zoo
 
 
@@ -60,8 +61,8 @@ def zoo(
     died); otherwise 1 if any result is too far from its original, or not valid.
     """
     found = entries.find(source.absolute(), output.absolute())
-    for entry in found:
-        _check_flags((*flags, *entry.flags), entry.model)
+    for own, model in {entry.flags: entry.model for entry in found}.items():
+        _check_flags((*flags, *own), model)
     with shown_progress(quiet=quiet) as progress, _opened(executor) as workers:
         tell(progress, "zoo")
         counted, done = counting(progress, len(found)), list[Row]()
@@ -76,6 +77,7 @@ def zoo(
     console = Console(quiet=quiet)
     print_zoo(console, result)
     console.print(f"see {output / 'index.html'}")
+    terminal_rewrite.print_hints(console, _next(found, result.rows, flags, output))
     if quiet:
         print_failures(Console(stderr=True), result)
     exit_codes.end_many(done=not result.has_failed, passed=result.ok)
@@ -92,6 +94,18 @@ def _opened(where: str | None) -> Generator[Executor | None]:
         yield executor
 
 
+def _next(
+    found: Sequence[entries.Entry], rows: Sequence[Row], flags: Sequence[str], output: Path
+) -> Iterator[str]:
+    """A search for the first model that is too far off: those that flags were given for as well."""
+    far = {row.name: row.result for row in rows if row.status is Status.FAR and row.result}
+    for entry in (entry for entry in found if entry.name in far):
+        context = rewrite.make_context("amp-rewrite", [*flags, *entry.flags, str(entry.model)])
+        with context.scope(cleanup=False):
+            yield next_commands.tune(entry.model, output / far[entry.name])
+        return
+
+
 def _check_flags(flags: Sequence[str], model: Path) -> None:
     """Raises what the command would for these flags, and OptionError for files that are named here."""
     context = rewrite.make_context("amp-rewrite", [*flags, str(model)])
@@ -99,6 +113,7 @@ def _check_flags(flags: Sequence[str], model: Path) -> None:
         if context.params.get(name):
             flag = f"--{name.strip('_').replace('_', '-')}"
             raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
+    check_groups(context)
 
 
 _NAMED_HERE = (
