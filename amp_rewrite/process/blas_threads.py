@@ -6,7 +6,7 @@ import functools
 from contextlib import AbstractContextManager
 from typing import Any
 
-from amp_rewrite.process import fork_safe
+from threadpoolctl import ThreadpoolController
 
 
 def single() -> AbstractContextManager[Any]:
@@ -19,6 +19,6 @@ def single() -> AbstractContextManager[Any]:
 
 
 @functools.cache
-def _controller() -> Any:
+def _controller() -> ThreadpoolController:
     """What controls the BLAS that this process has loaded; to find it takes milliseconds."""
-    return fork_safe.import_module("threadpoolctl").ThreadpoolController()
+    return ThreadpoolController()
