@@ -13,7 +13,8 @@ import os
 import threading
 from types import ModuleType
 
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
+"""What a fork takes first: nothing that is done under it is copied half done."""
 
 _FIRST = (logging, concurrent.futures.thread)
 """Both register locks that a fork takes, in the reverse order of registration. A module under import may need
@@ -21,10 +22,10 @@ them, and must not register them while a fork waits for our lock: so they are im
 """
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 def import_module(name: str) -> ModuleType:
     """The module of that name, as `importlib.import_module` gives it."""
-    with _LOCK:
+    with LOCK:
         return importlib.import_module(name)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amp_rewrite.process import blas_threads
+
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
@@ -52,6 +54,7 @@ def rms(array: NDArray[Any]) -> float:
     return float(np.linalg.norm(array) / math.sqrt(array.size)) if array.size else 0.0
 
 
+@blas_threads.single()
 def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
     """The metrics of `actual` against `expected`; both have the same shape."""
     if not all(is_float(array) or array.dtype.kind in "iub" for array in (expected, actual)):
