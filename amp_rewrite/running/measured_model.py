@@ -20,7 +20,7 @@ from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.handed_out import HandedOut
 from amp_rewrite.running.light_model import LightModel
 from amp_rewrite.running.reductions import Slot, Treat, Treatment
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import Device, Feeds, Optimisation
 from amp_rewrite.running.value_reductions import SINCE_COUNTS
 
 
@@ -83,7 +83,7 @@ class MeasuredModel:
         found = dict[str, int]()
         if own:
             handed_out.measure(proto.graph, own)
-            session = self._opened(proto, optimised=False)
+            session = self._opened(proto, Optimisation.NONE)
             told = sessions.run_session(session, feeds, where=where).values()
             found = dict(zip(own, map(int, told), strict=True))
         self._chosen = handed_out.chosen(values, found, feeds)
@@ -91,18 +91,24 @@ class MeasuredModel:
     def open(self, treat: Treat, *, many: bool = False) -> None:
         """Opens a session, in place of the last one, in which values are treated so, or handed out.
 
-        For `many` runs it pays to have it optimised, and where little was added to it.
+        For `many` runs it is optimised, and where little was added to it.
         """
         self._session = None  # first: two of them would take twice the memory
         model, proto = self._model, self._model.copy()
         slots = reductions.add(proto, model.types, model.opset, treat, self._chosen.names)
         self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
         self.handed_out = slots[len(self._reduced) :]
-        self._session = self._opened(proto, optimised=many or not self.counts_within)
+        self._session = self._opened(proto, self._optimisation(many=many))
 
-    def _opened(self, proto: onnx.ModelProto, *, optimised: bool) -> Any:
+    def _optimisation(self, *, many: bool) -> Optimisation:
+        """How far it pays to optimise: not at all for a few runs that count elements."""
+        if not self._reduced:
+            return Optimisation.ALL
+        return Optimisation.LAYOUT_KEPT if many or not self.counts_within else Optimisation.NONE
+
+    def _opened(self, proto: onnx.ModelProto, optimisation: Optimisation) -> Any:
         return sessions.open_measuring_session(
-            proto, self._device, self._model.folder, self._libraries, optimised=optimised
+            proto, self._device, self._model.folder, self._libraries, optimisation
         )
 
     def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Set[str] = frozenset()) -> Measurement:

@@ -120,20 +120,28 @@ def open_unoptimised_session(model: Runnable, device: Device = Device.CPU, libra
     return _open(model, device, options)
 
 
+class Optimisation(enum.Enum):
+    """How far onnxruntime changes a graph; LAYOUT_KEPT does not have convolutions pass on their channels in
+    blocks (NCHWc), which everybody else who reads a value has to reorder.
+    """
+
+    NONE = "ORT_DISABLE_ALL"
+    LAYOUT_KEPT = "ORT_ENABLE_EXTENDED"
+    ALL = "ORT_ENABLE_ALL"
+
+
 def open_measuring_session(
     model: onnx.ModelProto,
     device: Device,
     folder: Path | None,
-    libraries: Libraries = (),
-    *,
-    optimised: bool,
+    libraries: Libraries,
+    optimisation: Optimisation,
 ) -> Any:
     """A session that computes values in the order of the nodes, so that what a node reduces does not wait for
     the end of the run; `folder` has the files with the model's data. ModelError as above.
     """
     options = session_options(libraries)
-    if not optimised:
-        options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = getattr(onnxruntime().GraphOptimizationLevel, optimisation.value)
     options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
     options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
     options.add_session_config_entry(_STOP_SPINNING, "1")  # threads that wait for a run take the CPU from us
