@@ -128,6 +128,17 @@ def twice(model):
     model.graph.node.insert(list(model.graph.node).index(first) + 1, again)
 
 
+def some_axes(model):
+    """A gradient is summed over one axis: there are as many flags as it has columns."""
+    made(model, "dw1__unscaled__l1").attribute.append(helper.make_attribute("axes", [0]))
+
+
+def of_some_axes(model):
+    """The scale has an axis, which it gives to what it multiplies."""
+    info = next(info for info in model.graph.input if info.name == "loss_scale")
+    info.type.tensor_type.shape.dim.add(dim_value=1)
+
+
 MUTANTS = {
     "a gradient stays scaled": bypassed("dw1__unscaled"),
     "a gradient is divided twice": twice,
@@ -141,6 +152,9 @@ MUTANTS = {
     "another value is looked at": rewired("dw1__unscaled__small", 0, "w1"),
     "infinity is a number": stored("grads_finite__infinity", 1e30),
     "sums are not small": stored("grads_finite__tiny", -1.0),
+    "sums overflow": stored("grads_finite__tiny", 1.0),
+    "a part of a gradient is looked at": some_axes,
+    "the scale is not one number": of_some_axes,
     "a constant for a flag": rewired("grads_finite", 0, "good_steps__waits"),
     "the period is another": stored("good_steps__period", 3),
     "the scale grows otherwise": stored("loss_scale__multiplier", 4.0),
@@ -182,12 +196,66 @@ def test_what_is_wrong_with_a_fixed_scale_is_found(name):
     assert not certify(model, result).proved
 
 
-@pytest.mark.parametrize("value", ["{", "[]", '{"scale": {}}', '{"scale": {}, "state": {"scale": 3}}'])
+DYNAMIC = {
+    "scale": {"increment_period": 2, "multiplier": 2.0},
+    "state": {"scale": ["loss_scale", "n"], "good_steps": ["g", "h"], "finite": "f"},
+    "powers": {},
+}
+DAMAGED = [
+    *("{", "[]", '{"scale": {}}', '{"scale": {}, "state": {"scale": 3}}', "[" * 10_000),
+    *(
+        json.dumps({**DYNAMIC, "scale": {**DYNAMIC["scale"], **part}})
+        for part in (
+            {"multiplier": "x"},
+            {"multiplier": 1e300},
+            {"multiplier": 10**400},
+            {"multiplier": -2.0},
+            {"multiplier": None},
+            {"increment_period": "x"},
+            {"increment_period": 2.5},
+            {"increment_period": 10**30},
+        )
+    ),
+    *(
+        json.dumps({**DYNAMIC, "state": {**DYNAMIC["state"], **part}})
+        for part in ({"scale": ["x"]}, {"scale": [[1], "x"]}, {"finite": [1]})
+    ),
+    json.dumps({**DYNAMIC, "state": {"scale": ["loss_scale", "n"], "finite": None}}),
+    *(json.dumps({**DYNAMIC, "powers": powers}) for powers in (None, [1], {"a": "x"}, {"a": 10**6})),
+]
+"""What may stand in metadata. A scale without a count of steps would leave its rule unproved."""
+
+
+@pytest.mark.parametrize("value", DAMAGED, ids=lambda text: text[:90])
 def test_damaged_metadata_prove_nothing(value):
     """It is said, without a traceback."""
     model, result = scaled()
     next(prop for prop in result.metadata_props if prop.key.endswith("loss_scale")).value = value
     assert certify(model, result).problem == "what it declares of its loss scale cannot be read"
+
+
+SCALED = """<ir_version: 8, opset_import: ["": 10]> g (float[2] x) => (float[3] y) <float s, float r> {
+    m = Mul (x, s) p = Pad <pads = [1, 0], value = %s> (m) y = Mul (p, r) }"""
+PADDED = """<ir_version: 8, opset_import: ["": 10]> g (float[2] x) => (float[3] y) {
+    y = Pad <pads = [1, 0], value = %s> (x) }"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "proved"),
+    [(64.0, 0.0, True), (64.0, 5.0, False), *((s, 0.0, False) for s in (np.inf, np.nan, 0.0, 1e-40, -2.0))],
+)
+def test_a_fixed_scale_can_be_divided_again_and_scales_all(scale, value, proved):
+    """What is infinite, or added to what is scaled, stays."""
+    original, result = (onnx.parser.parse_model(text % value) for text in (PADDED, SCALED))
+    with np.errstate(all="ignore"):
+        numbers = {"s": np.float32(scale), "r": np.float32(1) / np.float32(scale)}
+    del result.graph.initializer[:]
+    result.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(n), name) for name, n in numbers.items()
+    )
+    told = {"scale": {"value": scale}, "state": {"finite": None}, "powers": {"s": 1, "r": -1}}
+    result.metadata_props.add(key="amp_rewrite.train.loss_scale", value=json.dumps(told))
+    assert certify(original, result).proved is proved
 
 
 def test_a_scale_that_both_have_is_a_part_of_the_model():

@@ -128,6 +128,9 @@ def _together(*ports: int) -> _Rule:
 
 def _pad(site: _Site) -> int | None:
     constant = site.said("mode", "constant") == "constant"
+    value = attributes.of(site.node).get("value")
+    if constant and value is not None and value.attribute.f:
+        return None  # of old versions: what is added does not grow
     return site.common((0, 2) if constant else (0,))
 
 

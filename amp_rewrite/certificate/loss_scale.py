@@ -7,7 +7,6 @@ scale becomes, is compared with the rule (`skipped_steps`).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import scale_update, skipped_steps, tensors
+from amp_rewrite.certificate import declared_scale, scale_update, skipped_steps, tensors, value_kinds
 from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.declared_scale import Declared
 from amp_rewrite.certificate.homogeneous import Degrees
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.pairs import DifferentError
-from amp_rewrite.certificate.skipped_steps import Declared
-
-_PREFIX = "amp_rewrite.train."
-_KEY = f"{_PREFIX}loss_scale"
 
 
 def take_out(original: Numbered, rewritten: Numbered) -> tuple[Numbered, Counter[Licence]]:
@@ -31,25 +27,8 @@ def take_out(original: Numbered, rewritten: Numbered) -> tuple[Numbered, Counter
 
     Raises DifferentError for a result whose outputs depend on the scale, or that does otherwise than it says.
     """
-    told = _metadata(rewritten)
-    if _KEY not in told or _KEY in _metadata(original):
-        return rewritten, Counter()
-    return _TakingOut(rewritten, _declared(told)).run()
-
-
-def _metadata(model: Numbered) -> dict[str, str]:
-    return {prop.key: prop.value for prop in model.proto.metadata_props}
-
-
-def _declared(metadata: Mapping[str, str]) -> Declared:
-    try:
-        told = json.loads(metadata[_KEY])
-        held = told["state"]
-        state = {name: tuple(held[name]) for name in ("scale", "good_steps") if name in held}
-        pairs = json.loads(metadata.get(f"{_PREFIX}state", "[]"))
-        return Declared(told["scale"], state, held["finite"], told["powers"], pairs)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DifferentError("what it declares of its loss scale cannot be read") from error
+    declared = declared_scale.of(original, rewritten)
+    return (rewritten, Counter()) if declared is None else _TakingOut(rewritten, declared).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +53,40 @@ class _TakingOut:
 
     def _factors(self) -> dict[int, int]:
         """What the scale alone makes, with its degree: an input, or the stored powers of a fixed scale."""
-        after, declared = self.after, self.declared
+        declared = self.declared
         if "scale" in declared.state:
-            return {skipped_steps.numbered(after.inputs, declared.state["scale"][0]): 1}
+            return {self._scalar(declared.state["scale"][0]): 1}
         found = {self._stored(name): degree for name, degree in declared.powers.items()}
         found.pop(MISSING, None)
         for number, degree in found.items():
-            self._refuse_other(number, float(declared.scale["value"]) ** degree)
+            self._refuse_other(number, degree)
         return found
+
+    def _scalar(self, name: str) -> int:
+        """The number of an input that is one float: more axes would be given to what it multiplies."""
+        number = skipped_steps.numbered(self.after.inputs, name)
+        for info in self.after.proto.graph.input:
+            kind = info.type.tensor_type
+            if info.name == name and not (kind.HasField("shape") and not kind.shape.dim):
+                raise DifferentError(f"the loss scale '{name}' is not declared to be one number")
+        return number
 
     def _stored(self, name: str) -> int:
         """The number of a stored value; MISSING for a name that the result does not store."""
         return next((number for number in self.after.stored if self.after.names[number] == name), MISSING)
 
-    def _refuse_other(self, number: int, expected: float) -> None:
-        held = tensors.whole(self.after.stored[number], self.after.folder)
-        if held.shape != () or held != np.asarray(expected).astype(held.dtype):
-            raise DifferentError("it is not the loss scale that is declared", (MISSING, number, ""))
+    def _refuse_other(self, number: int, degree: int) -> None:
+        tensor = self.after.stored[number]
+        if isinstance(tensor, TensorProto) and tensor.data_type in _FLOATS and not tensor.dims:
+            held = tensors.whole(tensor, self.after.folder)
+            with np.errstate(over="ignore"):
+                expected = (np.float64(self.declared.scale["value"]) ** degree).astype(held.dtype)
+            if held == expected and 0 < held < np.inf:
+                return
+        raise DifferentError("it is not the loss scale that is declared", (MISSING, number, ""))
+
+
+_FLOATS = value_kinds.FLOATS | {int(TensorProto.DOUBLE)}
 
 
 def _powers(model: Numbered, nodes: Sequence[Node], factors: Mapping[int, int]) -> dict[int, int]:

@@ -11,10 +11,11 @@ import numpy as np
 from onnx import ModelProto, numpy_helper, parser
 
 from amp_rewrite.certificate import numbering
+from amp_rewrite.certificate.declared_scale import Declared
 from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
-from amp_rewrite.certificate.skipped_steps import Declared, flag_of, numbered
+from amp_rewrite.certificate.skipped_steps import flag_of, numbered
 
 _RULE = """<ir_version: 8, opset_import: ["" : 17]>
 update (float scale, int64 good, bool finite) => (float next, int64 steps)

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate import attributes, tensors
+from amp_rewrite.certificate.declared_scale import Declared
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.pairs import DifferentError
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What a result says of its loss scale: its kind and numbers, the inputs and outputs that hold its state,
-    the output that says whether gradients were finite, the stored `powers` of a fixed scale, and the inputs
-    and outputs of the state of the model.
-    """
-
-    scale: Mapping[str, Any]
-    state: Mapping[str, Sequence[str]]
-    finite: str | None
-    powers: Mapping[str, int]
-    pairs: Sequence[Sequence[str]]
-
-    @property
-    def outputs(self) -> set[str]:
-        """The outputs that the scale adds."""
-        return {pair[1] for pair in self.state.values()} | ({self.finite} if self.finite else set[str]())
 
 
 def numbered(values: Mapping[str, int], name: str) -> int:
@@ -96,9 +77,22 @@ def _checked(model: Numbered, flag: int) -> Iterator[int]:
         total = _of(model, node.inputs[0], "Sum", "ReduceL1")
         sums += total.inputs if total.operator[1] == "Sum" else [total.first]
     for number in sums:
-        small = _of(model, _of(model, number, "ReduceL1").inputs[0], "Mul")
-        _refuse_other(model, small.inputs[1], lambda value: 0 < value <= 1)
+        small = _of(model, _summed(model, number), "Mul")
+        _refuse_other(model, small.inputs[1], lambda value: 0 < value <= _SMALL)
         yield small.inputs[0]
+
+
+_SMALL = 2.0**-32
+"""What elements are multiplied by at most, so that a sum of 2^32 of them is finite."""
+
+
+def _summed(model: Numbered, number: int) -> int:
+    """What a value is the sum of all absolute values of; DifferentError for a sum over some axes."""
+    node = _of(model, number, "ReduceL1")
+    stated = {name: held.attribute.i for name, held in attributes.of(node).items()}
+    if len(node.inputs) != 1 or stated != {"keepdims": 0}:
+        raise DifferentError("it does not say whether all of a gradient is finite", (MISSING, number, ""))
+    return node.inputs[0]
 
 
 def _refuse_other(model: Numbered, number: int, fits: Any) -> None:
