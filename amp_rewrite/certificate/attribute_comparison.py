@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onnx import AttributeProto
+from onnx import AttributeProto, TensorProto, helper
 
-from amp_rewrite.certificate import attributes, signatures, stored_values, value_kinds
+from amp_rewrite.certificate import attributes, bit_casts, signatures, stored_values, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import Node
 from amp_rewrite.certificate.pairs import Proof
 from amp_rewrite.certificate.stored_values import Held
 
-_FIXED = frozenset((("", "BitCast"), ("", "Multinomial")))
+_FILL = ("", "ConstantOfShape")
+_ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
+"""What a ConstantOfShape without a value fills with, which its schema does not tell."""
+
+_FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), _FILL))
 """Operators whose attribute for a type is not one for a float, or says more than the type."""
 
 
@@ -23,7 +27,7 @@ def differing(proof: Proof, a: Node, b: Node) -> str:
     One that gives the type of an output, which is known to be a float of both, may be another.
     """
     if a.scope.bound is None is b.scope.bound and _alike(a.proto, b.proto):
-        return ""
+        return "" if a.operator != bit_casts.OPERATOR or bit_casts.same(proof, a, b) else "to"
     before, after = (attributes.plain(attributes.of(node)) for node in (a, b))
     for name in sorted({*before, *after}):
         one, other = _stated(before, a, name), _stated(after, b, name)
@@ -33,7 +37,15 @@ def differing(proof: Proof, a: Node, b: Node) -> str:
             same = _same(proof, a, b, name, one, other)
         if not same:
             return name
-    return ""
+    if a.operator == bit_casts.OPERATOR and not bit_casts.same(proof, a, b):
+        return "to"
+    return _unread_bodies(a, b)
+
+
+def _unread_bodies(a: Node, b: Node) -> str:
+    """The name of a body of an operator that has none; empty where there is none."""
+    given = ((node, name, held) for node in (a, b) for name, held in attributes.of(node).items())
+    return next((n for node, n, held in given if not node.bodies and attributes.has_graphs(held)), "")
 
 
 def _alike(a: Any, b: Any) -> bool:
@@ -50,6 +62,8 @@ def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> Attri
     """An attribute as it is stated, else its default."""
     if name in given:
         return given[name]
+    if node.operator == _FILL and name == "value":
+        return _ZERO
     schema = signatures.schema(*node.operator, node.version)
     if schema is None or name not in schema.attributes or schema.attributes[name].required:
         return None
@@ -67,7 +81,7 @@ def _same(proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other:
 
 
 def _same_tensor(proof: Proof, a: Node, name: str, one: AttributeProto, other: AttributeProto) -> bool:
-    if a.operator != ("", "ConstantOfShape") or name != "value":
+    if a.operator != _FILL or name != "value":
         return _exact(proof, one.t, other.t)
     found = stored_values.compare(Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder))
     if not found.problem:

@@ -8,6 +8,7 @@ from typing import Any
 from onnx import AttributeProto, GraphProto
 
 from amp_rewrite.certificate.numbered import Bound, Node, Scope
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -37,11 +38,18 @@ def graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
         yield attribute.g
     elif attribute.type == AttributeProto.GRAPHS:
         yield from attribute.graphs
+    elif not attribute.type and (attribute.HasField("g") or attribute.graphs):
+        raise ModelError(f"has a body '{attribute.name}' without a type", remedy=EXPORT_AGAIN)
 
 
 def plain(attributes: Mapping[str, Bound]) -> dict[str, AttributeProto]:
     """Those that hold no graphs."""
-    return {name: b.attribute for name, b in attributes.items() if b.attribute.type not in _GRAPHS}
+    return {name: bound.attribute for name, bound in attributes.items() if not has_graphs(bound)}
+
+
+def has_graphs(bound: Bound) -> bool:
+    """Whether an attribute is a body, or several."""
+    return bound.attribute.type in _GRAPHS
 
 
 def content(attribute: AttributeProto) -> object:

@@ -34,3 +34,12 @@ def results(node: Node, leaving: Sequence[Sequence[Kind]]) -> Sequence[Kind]:
     if node.operator == ("", "SequenceMap"):
         return [(SEQUENCE, kind) for kind in first]
     return first if node.operator in KNOWN else ()
+
+
+def repeating(node: Node | None) -> Node | None:
+    """The node that computes the values of the bodies of a node more than once, or not at all; None for one
+    outside of such. An If computes its bodies once at most.
+    """
+    if node is None or node.operator != ("", "If"):
+        return node
+    return node.scope.repeated

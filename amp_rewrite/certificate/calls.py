@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import FunctionProto, ModelProto
 
-from amp_rewrite.certificate import attributes
+from amp_rewrite.certificate import attributes, signatures
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 Key = tuple[str, str, str]
@@ -47,7 +47,19 @@ def size(model: ModelProto, functions: Functions) -> int:
     for start in functions:
         _measure(start, called, sizes)
     own, calls = _counts(model.graph.node, functions)
+    for _, counts in ((own, calls), *called.values()):
+        _refuse_operators(counts)
     return own + sum(sizes[name] * count for name, count in calls.items())
+
+
+def _refuse_operators(called: Iterable[Key]) -> None:
+    """ModelError for a call of a function that has the name of an operator: onnxruntime and onnx's reference
+    take the operator, and another runtime may take the function.
+    """
+    for domain, name, _ in called:
+        if signatures.names(domain, name):
+            title = f"{domain}.{name}" if domain else name
+            raise ModelError(f"has a function named like the operator {title}", remedy="rename the function")
 
 
 _Counts = tuple[int, Mapping[Key, int]]

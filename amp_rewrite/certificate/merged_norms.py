@@ -18,7 +18,7 @@ from amp_rewrite.certificate.attribute_comparison import differing
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import MISSING, Node
 from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
-from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.stored_values import HALVES, Held
 from amp_rewrite.certificate.tensors import Array
 
 _WITHOUT_TEST_MODE = 7
@@ -68,6 +68,8 @@ def _same(proof: Proof, right: int, exact: Array, size: Array | None = None) -> 
     tensor = proof.rewritten.stored.get(right)
     if not isinstance(tensor, TensorProto) or right == MISSING:
         raise DifferentError("the weights of the product are not stored")
+    if tensor.data_type in HALVES:
+        proof.to_half(tensor.data_type, None)
     problem = intervals.differs(exact, Held(tensor, proof.rewritten.folder), size)
     if problem:
         raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
@@ -113,7 +115,7 @@ _MATRIX = 2
 def _view(product: Node, weight: Array) -> _View:
     """The weight as (groups, inputs, channels of a group, rest): the first and third are the channels."""
     given = attributes.plain(attributes.of(product))
-    dims, name = weight.shape, product.operator[1]
+    dims, name = weight.shape, product.operator[1] if not product.operator[0] else ""
     rest = int(np.prod(dims[2:]))
     if name == "Conv" and len(dims) > 2:
         return (1, 1, dims[0], dims[1] * rest)

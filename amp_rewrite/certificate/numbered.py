@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import AttributeProto, ModelProto, ValueInfoProto
+from onnx import AttributeProto, ModelProto
 
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import Kind
@@ -28,12 +28,16 @@ class Scope:
     """The names that are visible in a graph; `outer` encloses it.
 
     `versions` are the opsets by domain, and `bound` the attributes of the function's call, None outside.
+    `repeated` is the node that computes the graph once for each of its rounds, None where it is computed
+    once, and `declared` has the kinds that the graph declares.
     """
 
     names: dict[str, int]
     outer: Scope | None
     versions: Mapping[str, int]
     bound: Mapping[str, Bound] | None = None
+    repeated: Node | None = None
+    declared: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
 
     def find(self, name: str) -> int | None:
         """The number of a value by its name; None where no graph defines it."""
@@ -87,7 +91,6 @@ class Numbered:
     kinds: list[Kind] = field(default_factory=lambda: [None])
     names: list[str] = field(default_factory=lambda: [""])
     stored: dict[int, Any] = field(default_factory=dict[int, Any])
-    declared: dict[str, ValueInfoProto] = field(default_factory=dict[str, ValueInfoProto])
     inputs: dict[str, int] = field(default_factory=dict[str, int])
     outputs: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     calls: int = 0

@@ -19,12 +19,15 @@ Step = Generator["Step", Any, Any]
 _CAST, _CONSTANT = ("", "Cast"), ("", "Constant")
 
 
-def number(model: ModelProto, folder: Folder | None, functions: calls.Functions) -> Numbered:
+def number(
+    model: ModelProto, folder: Folder | None, functions: calls.Functions, *, believed: bool = True
+) -> Numbered:
     """The values of a model whose calls of these functions are taken apart.
 
-    Raises ModelError for a value that is not defined, defined twice, or that depends on itself.
+    Unless it is `believed`, what it declares of values that are no inputs is not read. Raises ModelError for
+    a value that is not defined, defined twice, or that depends on itself.
     """
-    return _Numbering(Numbered(model, folder), functions).run()
+    return _Numbering(Numbered(model, folder), functions, believed).run()
 
 
 def imports(entries: Iterable[Any]) -> dict[str, int]:
@@ -34,8 +37,8 @@ def imports(entries: Iterable[Any]) -> dict[str, int]:
 
 
 class _Numbering:
-    def __init__(self, made: Numbered, functions: calls.Functions) -> None:
-        self._made, self._functions = made, functions
+    def __init__(self, made: Numbered, functions: calls.Functions, believed: bool) -> None:
+        self._made, self._functions, self._believed = made, functions, believed
         self._root = Scope({}, None, imports(made.proto.opset_import))
         self._operators: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -57,7 +60,9 @@ class _Numbering:
         """All of a graph but its inputs, which are in its scope."""
         names, made = scope.names, self._made
         given = frozenset(names)
-        made.declared.update({info.name: info for info in (*graph.value_info, *graph.output)})
+        if self._believed:
+            declared = (*graph.value_info, *graph.output)
+            scope.declared = {info.name: value_kinds.of_type(info.type) for info in declared}
         for tensor in graph.initializer:
             if tensor.name not in given:
                 names[tensor.name] = made.add(tensor.name, None, value_kinds.of_element(tensor.data_type))
@@ -73,7 +78,8 @@ class _Numbering:
         for row in order.ordered(self._defined(protos, scope), scope):
             proto, operator, _, first, count = row
             if operator == _CONSTANT:
-                self._store(first, proto, scope)
+                if count:
+                    self._store(first, proto, scope)
                 continue
             function = functions.get((*operator, proto.overload)) if functions else None
             if function is not None:
@@ -137,7 +143,7 @@ class _Numbering:
             made.kinds[number] = kind
         if None in known:
             self._unknown(node)
-        if operator == _CAST and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
+        if operator == _CAST and count and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
             made.roots[first] = inputs[0]
 
     def _unknown(self, node: Node) -> None:
@@ -148,8 +154,7 @@ class _Numbering:
             if rule is not None and rule[0] == "typed":
                 made.kinds[number] = self._typed(rule[1], node)
             elif made.kinds[number] is None:
-                declared = made.declared.get(made.names[number])
-                made.kinds[number] = None if declared is None else value_kinds.of_type(declared.type)
+                made.kinds[number] = node.scope.declared.get(made.names[number])
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
@@ -171,7 +176,7 @@ class _Numbering:
         proto, _, read, first, count = row
         made, inputs = self._made, self._inputs(read, scope)
         given = attributes.bound(proto, scope)
-        inner = Scope({}, self._root, imports(function.opset_import), None)
+        inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
         known = {a.name: Bound(a, inner) for a in function.attribute_proto}
         inner.bound = known | {name: given[name] for name in given if name in {*function.attribute, *known}}
         for position, name in enumerate(function.input):
@@ -196,12 +201,14 @@ class _Numbering:
             self._made.kinds[node.first + port] = kind
 
     def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Step:
-        inner, made = Scope({}, scope, scope.versions, scope.bound), self._made
+        inner, made = Scope({}, scope, scope.versions, scope.bound, bodies.repeating(node)), self._made
         given = [] if node is None else bodies.entering(node, [made.kinds[v] for v in node.inputs])
         numbers = list[int]()
         for position, info in enumerate(graph.input):
             kind = given[position] if position < len(given) else None
-            numbers.append(made.add(info.name, None, kind or value_kinds.of_type(info.type)))
+            if kind is None and self._believed:
+                kind = value_kinds.of_type(info.type)
+            numbers.append(made.add(info.name, None, kind))
             inner.names[info.name] = numbers[-1]
         yield self._graph(graph, inner)
         return Body(name, numbers, [self._find(info.name, inner) for info in graph.output])

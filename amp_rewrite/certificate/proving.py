@@ -50,6 +50,7 @@ class Proving(Proof):
         self._nodes: set[Pair] = set()  # of several outputs each
         self._compared = 0
         self._partner: dict[tuple[bool, int], int] = {}
+        self._repeated: set[Pair | None] = set()
         self._most = _PAIRS * (len(original.roots) + len(rewritten.roots))
         self._folded, self._small = Folded(self), SmallValues(self)
 
@@ -108,7 +109,8 @@ class Proving(Proof):
     def _is_float_cast(self, node: Node) -> bool:
         """Whether a node casts to a float what is a float by the original alone."""
         kinds = self.rewritten.kinds
-        return node.operator == ("", "Cast") and kinds[node.first] == FLOAT and kinds[node.inputs[0]] is None
+        is_cast = node.operator == ("", "Cast") and kinds[node.first] == FLOAT
+        return is_cast and kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
         """Compares two nodes of one operator; False where they are of two."""
@@ -150,6 +152,9 @@ class Proving(Proof):
         for key, other in (((True, a.first), b.first), ((False, b.first), a.first)):
             if self._partner.setdefault(key, other) != other:
                 raise DifferentError("one of them stands for two, which need not give the same")
+        around = a.scope.repeated, b.scope.repeated
+        if around != (None, None) and _firsts(*around) not in self._repeated:
+            raise DifferentError("one of them is computed anew where the other is not")
 
     def _follow(self, a: Node, b: Node, output: str) -> None:
         """What is left to prove of two nodes: their inputs, the first one first."""
@@ -185,6 +190,7 @@ class Proving(Proof):
         before, after = a.bodies or [], b.bodies or []
         if [body.attribute for body in before] != [body.attribute for body in after]:
             raise DifferentError("they have different bodies")
+        self._repeated.add((a.first, b.first))
         for one, other in zip(before, after, strict=True):
             if len(one.inputs) != len(other.inputs) or len(one.outputs) != len(other.outputs):
                 raise DifferentError("their bodies have different inputs or outputs")
@@ -206,6 +212,10 @@ class Proving(Proof):
             self.count(stored_values.compare(*self.held(left, right)), (left, right))
         else:
             self._folded.add(left, right, output)
+
+
+def _firsts(a: Node | None, b: Node | None) -> Pair | None:
+    return None if a is None or b is None else (a.first, b.first)
 
 
 _PRODUCTS = frozenset((("", "MatMul"), ("com.microsoft", "FusedMatMul")))

@@ -7,10 +7,12 @@ from amp_rewrite.certificate.numbered import Node, Numbered
 
 
 class Ranks:
-    """The ranks of the values of a model; declarations of its main graph are read once they are needed."""
+    """The ranks of the values of a model; declarations of its main graph are read once they are needed, those
+    of its inputs alone where it is not `believed`.
+    """
 
-    def __init__(self, model: Numbered) -> None:
-        self._model = model
+    def __init__(self, model: Numbered, *, believed: bool = True) -> None:
+        self._model, self._believed = model, believed
         self._declared: dict[str, int] | None = None
         self._known: dict[int, int | None] = {}
 
@@ -47,6 +49,7 @@ class Ranks:
         found = self._by_operator(node) if node is not None else None
         if found is None and node is not None and used:
             found = _by_inputs(node.operator[1], [self._known.get(value) for value in used])
+            found = found if node.operator[1] != "Unsqueeze" else self._with_axes(node, found)
         return self._by_name(number) if found is None else found
 
     def _by_operator(self, node: Node) -> int | None:
@@ -59,6 +62,14 @@ class Ranks:
             return lengths.of(self._model, node.inputs[1], self._known.get)
         return None
 
+    def _with_axes(self, node: Node, rank: int | None) -> int | None:
+        """The rank of what an Unsqueeze makes of a value of this rank."""
+        stated = attributes.of(node).get("axes")
+        stored = self._model.stored.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if rank is not None and stated is not None:
+            return rank + len(stated.attribute.ints)
+        return rank + stored.dims[0] if rank is not None and stored and len(stored.dims) == 1 else None
+
     def _by_name(self, number: int) -> int | None:
         """The declared rank of a value of the main graph; those inside of functions may have its names."""
         node, name = self._model.makers[number], self._model.names[number]
@@ -66,7 +77,7 @@ class Ranks:
             return None
         if self._declared is None:
             graph = self._model.proto.graph
-            infos = (*graph.value_info, *graph.input, *graph.output)
+            infos = (*graph.value_info, *graph.input, *graph.output) if self._believed else graph.input
             kinds = ((info.name, info.type.tensor_type) for info in infos)
             self._declared = {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
         return self._declared.get(name)
@@ -85,8 +96,8 @@ def _by_inputs(name: str, ranks: list[int | None]) -> int | None:
 
 _AS_FIRST = """Abs AveragePool BatchNormalization Cast Ceil Clip Conv ConvTranspose Dropout Elu Erf Exp Floor
     GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Hardmax Identity InstanceNormalization LRN LeakyRelu
-    Concat Log LogSoftmax MaxPool Neg PRelu Pad Reciprocal Relu Round Selu Sigmoid Sign Softmax Softplus
-    Softsign Sqrt Tanh ThresholdedRelu Transpose""".split()
+    Concat Log LogSoftmax MaxPool Neg PRelu Pad Reciprocal Relu Round Selu Sigmoid Sign Slice Softmax Softplus
+    Softsign Sqrt Tanh ThresholdedRelu Transpose Unsqueeze""".split()
 """Operators whose only output has as many axes as their first input."""
 _BROADCAST = frozenset("Add And Div Equal Greater Less Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split())
 _INPUTS = {**dict.fromkeys(_AS_FIRST, 1), "MatMul": 2}

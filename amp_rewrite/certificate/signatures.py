@@ -18,11 +18,14 @@ Formal = tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The ports of an operator, and the types that each variable allows."""
+    """The ports of an operator, the types that each variable allows, and the least number of inputs that a
+    node has.
+    """
 
     inputs: Sequence[Formal]
     outputs: Sequence[Formal]
     types: Mapping[str, Sequence[str]]
+    least: int = 0
 
 
 def schema(domain: str, operator: str, version: int) -> OpSchema | None:
@@ -42,9 +45,15 @@ def find(domain: str, operator: str, version: int) -> Signature | None:
             [(formal.type_str, formal.is_homogeneous) for formal in known.inputs],
             [(formal.type_str, formal.is_homogeneous) for formal in known.outputs],
             {c.type_param_str: tuple(c.allowed_type_strs) for c in known.type_constraints},
+            known.min_input,
         )
     stored = _stored().get(domain, {}).get(operator)
     return None if not stored else _of_record(stored[-1])
+
+
+def names(domain: str, operator: str) -> bool:
+    """Whether there is an operator of that name, of any version."""
+    return defs.has(operator, domain) or operator in _stored().get(domain, {})
 
 
 def _of_record(record: Mapping[str, Any]) -> Signature:

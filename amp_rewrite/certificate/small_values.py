@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import stored_values
+from amp_rewrite.certificate import stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.pairs import DifferentError, Proof
 from amp_rewrite.certificate.stored_values import HALVES
@@ -85,5 +85,7 @@ def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
     size = 4 * prod(dims)
     if size > _SMALL or dims != b.dims[:] or (dims and min(dims) < 0):
         return None  # of which `compare` refuses a negative size
+    if not (tensors.is_raw(a) and tensors.is_raw(b)):
+        return None
     old, new = a.raw_data, b.raw_data
     return (old, new) if 0 < len(old) == size == 2 * len(new) else None

@@ -89,7 +89,7 @@ _OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED))
 
 def _identical(a: TensorProto, b: TensorProto) -> bool:
     """Whether small tensors are stored alike: most are, and this is quick."""
-    if a.data_type != b.data_type or not a.HasField("raw_data") or not b.HasField("raw_data"):
+    if a.data_type != b.data_type or not (tensors.is_raw(a) and tensors.is_raw(b)):
         return False
     dims = a.dims
     return prod(dims) <= tensors.BLOCK and dims == b.dims and a.raw_data == b.raw_data

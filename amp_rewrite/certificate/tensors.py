@@ -64,12 +64,19 @@ def elements(tensor: TensorProto, folder: Folder | None) -> Elements:
 
     Raises ModelError, as reading them does, where they cannot be read, or are not as many as the shape says.
     """
-    if tensor.data_location == TensorProto.EXTERNAL and not tensor.HasField("raw_data"):
+    if tensor.data_location == TensorProto.EXTERNAL and (folder or not tensor.HasField("raw_data")):
         return _external(tensor, folder)
     flat = _internal(tensor)
     return Elements(
         flat.size, lambda start, stop: (flat[at : min(at + BLOCK, stop)] for at in range(start, stop, BLOCK))
     )
+
+
+def is_raw(tensor: TensorProto) -> bool:
+    """Whether the elements of a tensor are the bytes that it holds, whatever else it says."""
+    if tensor.data_type == TensorProto.STRING or tensor.data_location == TensorProto.EXTERNAL:
+        return False
+    return tensor.HasField("raw_data")
 
 
 def blocks(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:

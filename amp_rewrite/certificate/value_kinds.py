@@ -14,6 +14,7 @@ from onnx import TensorProto, TypeProto
 
 from amp_rewrite.certificate import signatures
 from amp_rewrite.certificate.signatures import Signature
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 Kind = int | tuple[str, Any] | None
 
@@ -127,7 +128,13 @@ def by_name(name: str) -> int:
 
 @functools.lru_cache(1 << 12)
 def plain(domain: str, operator: str, version: int, count: int, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """The kinds of the outputs of a node from those of its inputs; None where they do not tell."""
+    """The kinds of the outputs of a node from those of its inputs; None where they do not tell.
+
+    Raises ModelError for a node that has fewer inputs than its operator needs.
+    """
+    signature = signatures.find(domain, operator, version)
+    if signature is not None and len(kinds) < signature.least:
+        raise ModelError(f"has {operator} without all of its inputs", remedy=EXPORT_AGAIN)
     return tuple([_applied(rule, kinds) for rule in rules(domain, operator, version, count)])
 
 

@@ -111,6 +111,7 @@ _ALWAYS: Mapping[str, tuple[int, ...]] = {
     "GroupNormalization": (21,),
     "Mod": (28,),
     "OneHot": (11,),
+    "PRelu": (7,),
     "QuantizeLinear": (19, 21, 23),
     "RoiAlign": (16,),
     "Scatter": (11,),
@@ -138,6 +139,8 @@ def _has_no_ceiling(_: Node, stated: _Stated, __: RankOf) -> bool:
 
 
 def _pads_as_stated(_: Node, stated: _Stated, __: RankOf) -> bool:
+    if "output_shape" in stated:
+        return False  # what is left over was put at the other end
     return "auto_pad" not in stated or stated["auto_pad"].s in (b"NOTSET", b"VALID")
 
 
