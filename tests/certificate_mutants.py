@@ -102,14 +102,15 @@ def rewired(model, random):
     holder, node = pick(random, [(h, n) for h, n in live_nodes(model) if any(n.input)])
     port = pick(random, [i for i, name in enumerate(node.input) if name])
     origin = origins(model)
-    at = _position(holder.graph, node)
+    at = position(holder.graph, node)
     before = [name for other in holder.graph.node[:at] for name in other.output if name]
     other = pick(random, [n for n in (*holder.visible, *before) if origin(n) != origin(node.input[port])])
     node.input[port] = other
     return f"{node.op_type} reads {other}"
 
 
-def _position(graph, node):
+def position(graph, node):
+    """Where a node stands in its graph."""
     return next(i for i, other in enumerate(graph.node) if other.output[:] == node.output[:])
 
 
@@ -242,7 +243,7 @@ def cast_type_added(model, random):
     holder, node = pick(random, [(h, n) for h, n in live_nodes(model) if any(n.input)])
     port = pick(random, [i for i, name in enumerate(node.input) if name])
     middle, back = f"{node.input[port]}__mutant", f"{node.input[port]}__back"
-    at = _position(holder.graph, node)
+    at = position(holder.graph, node)
     casts = [
         helper.make_node("Cast", [node.input[port]], [middle], to=TensorProto.INT32),
         helper.make_node("Cast", [middle], [back], to=TensorProto.FLOAT16),

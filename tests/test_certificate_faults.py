@@ -56,6 +56,10 @@ FOREIGN = """(float[1,1,2,2] x) => (float[1,1,2,2] y) <float[1,1,1,1] w = {3}, f
 SHADOWED = """(float[2] x) => (float[2] y) { y = %sRelu (x) }
     <domain: "%s", opset_import: ["": 17]> Relu (a) => (o) { o = Neg (a) }"""
 
+REQUIRED = """(float[1,1,2,2] x, float[0] r, float[4] s) => (float[1,1,4,4] y) {
+    y = Resize <mode = "nearest"> (x, %s, s) }"""
+TO_ANYTHING = "(float[2] x) => (float[2] y) { c = Cast (x) y = Add (%s, x) }"
+
 UNEQUAL = {
     "noise that is drawn anew in each round": (model(OUTSIDE), model(INSIDE)),
     "noise that is drawn once for all rounds": (model(INSIDE), model(OUTSIDE)),
@@ -67,6 +71,8 @@ UNEQUAL = {
     "values that the result alone calls floats": (model(DIVIDED), model(DIVIDED_AS_FLOATS)),
     "a declaration of another value of that name": (model(CALLED), model(NOT_CAST)),
     "a rank that the result alone declares": (model(PRODUCT % "2,2"), model(RANK_SAID)),
+    "an input that was optional": (model(REQUIRED % '""', 13), model(REQUIRED % '""', 11)),
+    "a Cast to nobody knows what": (model(TO_ANYTHING % "x"), model(TO_ANYTHING % "c")),
     "an operator of others of a known name": (model(FOREIGN_NORM), model(FOREIGN)),
 }
 
@@ -203,6 +209,36 @@ def test_a_node_without_outputs_makes_no_value(operator):
     given = {"to": 1} if operator == "Cast" else {"value": numpy_helper.from_array(np.zeros(2, np.float32))}
     inputs = ["x"] if operator == "Cast" else []
     other.graph.node.insert(1, helper.make_node(operator, inputs, [], **given))
+    assert not certify(made, other).proved
+
+
+ODD_TEXT = {
+    "an operator": (b"Softmax", b"Softm\x80x"),
+    "an attribute": (b"axis", b"ax\x80s"),
+    "a domain": (b"other", b"\x80ther"),
+    "a body": (b"then_branch", b"then_bran\x80h"),
+    "an operator that is folded": (b"Sqrt", b"\x80qrt"),
+}
+
+
+@pytest.mark.parametrize("what", ODD_TEXT)
+def test_a_text_that_is_no_utf_8_is_no_traceback(what):
+    """A file may hold any bytes where a name stands."""
+    text, odd = ODD_TEXT[what]
+    branches = "If (c) <then_branch = t () => (u) { u = Exp (s) }, else_branch = e () => (u) { u = Neg (s) }>"
+    whole = f"(float[2] x, bool c) => (float[2] y) <float[2] k = {{4, 9}}> {{ %s s = Softmax <axis = 0> (x) \
+        z = other.A (x) b = {branches} d = Add (z, b) y = Add (d, q) }}"
+    made = model(whole % "q = Sqrt (k)").SerializeToString()
+    folded = model((whole % "").replace("float[2] k = {4, 9}", "float[2] q = {2, 3}"))
+    assert certify(made, folded).licences == {Licence.FOLDED: 1}
+    assert not certify(made.replace(text, odd), folded).proved
+
+
+def test_a_version_beyond_all_is_no_traceback():
+    """It is of no schema."""
+    made = model(PLAIN % "Exp (x)")
+    other = copy(made)
+    other.opset_import[0].version = 1 << 40
     assert not certify(made, other).proved
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from amp_rewrite import Options, certify, rewrite
 from amp_rewrite.errors import ModelError
-from tests import certificate_mutants
-from tests.certificate_mutants import KINDS
+from tests import certificate_mutants, certificate_mutants_of_values
+
+KINDS = (*certificate_mutants.KINDS, *certificate_mutants_of_values.KINDS)
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 HELD = """
@@ -24,6 +25,9 @@ HELD = """
 """Models of all sorts, with and without bodies, small enough to be followed thousands of times."""
 
 HELD_FOR = {
+    "negated": "dynamo_cond_scan.dynamo onnx_affine_grid_2d_expanded onnx_if onnx_if_opt".split(),
+    "body_result": "onnx_loop11 onnx_loop13_seq trt_loop trt_scan onnx_affine_grid_2d_expanded".split(),
+    "body_inputs": "onnx_loop11 onnx_loop13_seq trt_loop trt_scan dynamo_cond_scan.dynamo".split(),
     "branches": "dynamo_cond_scan.dynamo onnx_affine_grid_2d_expanded onnx_if onnx_if_opt".split(),
     "carried": "onnx_loop11 onnx_loop13_seq trt_loop trt_scan scripted_greedy_decoder.legacy".split(),
     "port": [

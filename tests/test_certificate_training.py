@@ -139,6 +139,11 @@ def of_some_axes(model):
     info.type.tensor_type.shape.dim.add(dim_value=1)
 
 
+def by_default(model):
+    """Who gives no scale gets the one that is stored."""
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0), "loss_scale"))
+
+
 MUTANTS = {
     "a gradient stays scaled": bypassed("dw1__unscaled"),
     "a gradient is divided twice": twice,
@@ -155,6 +160,7 @@ MUTANTS = {
     "sums overflow": stored("grads_finite__tiny", 1.0),
     "a part of a gradient is looked at": some_axes,
     "the scale is not one number": of_some_axes,
+    "the scale has a default": by_default,
     "a constant for a flag": rewired("grads_finite", 0, "good_steps__waits"),
     "the period is another": stored("good_steps__period", 3),
     "the scale grows otherwise": stored("loss_scale__multiplier", 4.0),

@@ -29,7 +29,7 @@ def differing(proof: Proof, a: Node, b: Node) -> str:
     if a.scope.bound is None is b.scope.bound and _alike(a.proto, b.proto):
         return "" if a.operator != bit_casts.OPERATOR or bit_casts.same(proof, a, b) else "to"
     before, after = (attributes.plain(attributes.of(node)) for node in (a, b))
-    for name in sorted({*before, *after}):
+    for name in sorted({*before, *after}, key=str):
         one, other = _stated(before, a, name), _stated(after, b, name)
         if one is None or other is None:
             same = one is other or _is_type(proof, a, b, name)

@@ -7,7 +7,7 @@ from math import prod
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from amp_rewrite.certificate import attributes, recomputing, stored_values, tensors
+from amp_rewrite.certificate import attributes, recomputing, signatures, stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import MISSING, Node
 from amp_rewrite.certificate.pairs import DifferentError, Proof
@@ -60,7 +60,8 @@ class Folded:
         self._leaves[number] = tensor
 
     def _allowed(self, node: Node) -> Node:
-        if node.operator[0] or node.operator[1] in _VARYING or node.bodies:
+        is_known = signatures.find(*node.operator, node.version) is not None
+        if node.operator[0] or node.operator[1] in _VARYING or node.bodies or not is_known:
             raise DifferentError(
                 "the result stores what the original computes with more than plain operators"
             )

@@ -47,6 +47,8 @@ class _TakingOut:
         scale_update.refuse_other(after, declared)
         _erase(after, nodes, {**scaled, **unscaled, **kept})
         added = {pair[0] for pair in declared.state.values()}
+        if any(tensor.name in added for tensor in after.proto.graph.initializer):
+            raise DifferentError("the state of the loss scale has a default value")
         inputs = {name: number for name, number in after.inputs.items() if name not in added}
         uses = {Licence.LOSS_SCALE: len(scaled) + len(unscaled), Licence.SKIPPED: len(kept)}
         return replace(after, inputs=inputs, outputs=outputs), Counter(uses)

@@ -195,7 +195,7 @@ class _Numbering:
                 found.append((yield self._body(name, graph, held.scope, node)))
         if node is None or not found:
             return
-        node.bodies = sorted(found, key=lambda body: body.attribute)
+        node.bodies = sorted(found, key=lambda body: str(body.attribute))
         kinds = bodies.results(node, [[self._made.kinds[value] for value in body.outputs] for body in found])
         for port, kind in enumerate(kinds[: node.count]):
             self._made.kinds[node.first + port] = kind

@@ -109,8 +109,8 @@ class Proving(Proof):
     def _is_float_cast(self, node: Node) -> bool:
         """Whether a node casts to a float what is a float by the original alone."""
         kinds = self.rewritten.kinds
-        is_cast = node.operator == ("", "Cast") and kinds[node.first] == FLOAT
-        return is_cast and kinds[node.inputs[0]] in (None, FLOAT)
+        is_cast = node.operator == ("", "Cast") and len(node.proto.attribute) > 0
+        return is_cast and kinds[node.first] == FLOAT and kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
         """Compares two nodes of one operator; False where they are of two."""

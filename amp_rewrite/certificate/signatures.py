@@ -32,7 +32,10 @@ def schema(domain: str, operator: str, version: int) -> OpSchema | None:
     """onnx's schema of an operator at a version; None where it knows none."""
     try:
         return defs.get_schema(operator, version, domain)
-    except defs.SchemaError:
+    except (
+        defs.SchemaError,
+        TypeError,
+    ):  # a name that is not UTF-8 is bytes, and a version may be any number
         return None
 
 
@@ -53,7 +56,9 @@ def find(domain: str, operator: str, version: int) -> Signature | None:
 
 def names(domain: str, operator: str) -> bool:
     """Whether there is an operator of that name, of any version."""
-    return defs.has(operator, domain) or operator in _stored().get(domain, {})
+    return schema(domain, operator, defs.onnx_opset_version()) is not None or operator in _stored().get(
+        domain, {}
+    )
 
 
 def _of_record(record: Mapping[str, Any]) -> Signature:

@@ -46,7 +46,7 @@ def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
     ):
         if used > len(formals) and not (formals and formals[-1].option == _VARIADIC):
             return False
-    needed = [i for i, formal in enumerate(after.inputs) if formal.option == _SINGLE]
+    needed = [i for x in (before, after) for i, formal in enumerate(x.inputs) if formal.option == _SINGLE]
     if any(i >= len(node.inputs) or node.inputs[i] == MISSING for i in needed):
         return False
     came = {formal.name for formal in after.inputs[len(before.inputs) :]}
