@@ -73,6 +73,10 @@ UNEQUAL = {
     "a rank that the result alone declares": (model(PRODUCT % "2,2"), model(RANK_SAID)),
     "an input that was optional": (model(REQUIRED % '""', 13), model(REQUIRED % '""', 11)),
     "a Cast to nobody knows what": (model(TO_ANYTHING % "x"), model(TO_ANYTHING % "c")),
+    "a double divided as a float": (
+        model("(double[2] x) => (double[2] y) { y = Reciprocal (x) }"),
+        model("(double[2] x) => (double[2] y) <float o = {1}> { y = Div (o, x) }"),
+    ),
     "an operator of others of a known name": (model(FOREIGN_NORM), model(FOREIGN)),
 }
 
@@ -125,6 +129,17 @@ def test_what_computes_the_same_is_proved(what):
     """Though it is written otherwise."""
     found = certify(*EQUAL[what])
     assert found.proved, found
+
+
+def test_what_overflows_on_the_way_through_half_is_counted():
+    """A float32 value that was half says what became infinite, and what was clamped."""
+    held = "(float[3] x) => (float[3] y) <float[3] w = {%s}> { y = Mul (x, w) }"
+    original = model(held % "70000.0, -90000.0, 1.1")
+    half = np.array([np.inf, -32752, 1.1], np.float16).astype(np.float32)
+    restored = copy(original)
+    restored.graph.initializer[0].CopyFrom(numpy_helper.from_array(half, "w"))
+    counted = {Licence.RESTORED: 1, Licence.CLAMPED: 1, Licence.OVERFLOWED: 1}
+    assert certify(original, restored).licences == counted
 
 
 def stored(tensor):
@@ -271,6 +286,16 @@ def test_what_would_take_long_to_compute_anew_is_not(monkeypatch):
     assert certify(original, folded).licences == {Licence.FOLDED: 1}
     monkeypatch.setattr(folding_costs, "MOST_WORK", 2048 * 2048)
     assert not certify(original, folded).proved
+
+
+def test_sizes_that_are_joined_again_and_again_are_counted_once():
+    """Each of twelve Concats reads the one before ten times; the rank is known at once."""
+    joined = "".join(f"c{i + 1} = Concat <axis = 0> ({', '.join([f'c{i}'] * 10)}) " for i in range(12))
+    text = (
+        f"(float[2] x) => (y) {{ c0 = Shape (x) {joined} r = Reshape (x, c12) y = Softmax <axis = %s> (r) }}"
+    )
+    assert certify(*(model(text % (10**12 - 1), opset, 7) for opset in (11, 13))).proved
+    assert not certify(*(model(text % 1, opset, 7) for opset in (11, 13))).proved
 
 
 def merged(number, weight_type=TensorProto.FLOAT16, other=TensorProto.FLOAT16):

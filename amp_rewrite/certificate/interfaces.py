@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx import TensorProto, TypeProto
@@ -13,26 +13,27 @@ from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
 from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.value_kinds import Kind
 
 
 def problem(original: Numbered, rewritten: Numbered) -> str:
     """What is wrong with the inputs or outputs of a result; empty where nothing is."""
     sides = (_inputs(original), _inputs(rewritten)), (_outputs(original), _outputs(rewritten))
+    kinds = {name: original.kinds[number] for name, number in original.outputs}
     for what, (before, after) in zip(("inputs", "outputs"), sides, strict=True):
         names = [[_text(info.name) for info in infos] for infos in (before, after)]
         if names[0] != names[1]:
             return f"the {what} were {_listed(names[0])}, and are {_listed(names[1])}"
         for one, other in zip(before, after, strict=True):
-            if _is_believed(original, one) and _interface(one.type) != _interface(other.type):
+            if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
     return ""
 
 
-def _is_believed(model: Numbered, info: Any) -> bool:
+def _is_believed(outputs: Mapping[str, Kind], info: Any) -> bool:
     """Whether the type that a model declares is there, and is not contradicted by what makes the value."""
     declared = value_kinds.of_type(info.type)
-    made = next((model.kinds[number] for name, number in model.outputs if name == info.name), None)
-    return declared is not None and made in (None, declared)
+    return declared is not None and outputs.get(info.name) in (None, declared)
 
 
 def _inputs(model: Numbered) -> Sequence[Any]:

@@ -16,27 +16,36 @@ _DEEPEST = 16
 """The nodes that are looked through, one behind the other: sizes are computed by a few."""
 
 
-def shaped(model: Numbered, number: int, deepest: int = _DEEPEST) -> Iterator[int]:
+def shaped(model: Numbered, number: int) -> Iterator[int]:
     """The values whose ranks tell the length of a value: those whose shapes it is made from."""
-    node = model.makers[number]
-    if node is None or node.operator not in _RULES or not deepest:
-        return
-    if node.operator == ("", "Shape"):
-        yield node.inputs[0]
-    elif node.operator != ("", "Unsqueeze"):
-        for value in node.inputs:
-            yield from shaped(model, value, deepest - 1)
+    seen, level = {number}, [number]
+    for _ in range(_DEEPEST):
+        nodes = [node for value in level if (node := model.makers[value]) is not None]
+        nodes = [node for node in nodes if node.operator in _RULES]
+        yield from (node.inputs[0] for node in nodes if node.operator == ("", "Shape"))
+        inner = [node for node in nodes if node.operator not in (("", "Shape"), ("", "Unsqueeze"))]
+        level = [*dict.fromkeys(value for node in inner for value in node.inputs if value not in seen)]
+        seen.update(level)
 
 
-def of(model: Numbered, number: int, rank: Rank, deepest: int = _DEEPEST) -> int | None:
+def of(model: Numbered, number: int, rank: Rank) -> int | None:
     """The elements of a value that has one axis; None where they are not known, or there are more axes."""
-    stored = model.stored.get(number)
-    if stored is not None:
-        return stored.dims[0] if len(stored.dims) == 1 else None
-    node = model.makers[number]
-    if node is None or node.operator not in _RULES or not deepest:
-        return None
-    return _RULES[node.operator](model, node, rank, lambda value: of(model, value, rank, deepest - 1))
+    known: dict[tuple[int, int], int | None] = {}
+
+    def length(value: int, deepest: int) -> int | None:
+        if (value, deepest) not in known:
+            known[value, deepest] = found(value, deepest)
+        return known[value, deepest]
+
+    def found(value: int, deepest: int) -> int | None:
+        stored, node = model.stored.get(value), model.makers[value]
+        if stored is not None:
+            return stored.dims[0] if len(stored.dims) == 1 else None
+        if node is None or node.operator not in _RULES or not deepest:
+            return None
+        return _RULES[node.operator](model, node, rank, lambda each: length(each, deepest - 1))
+
+    return length(number, _DEEPEST)
 
 
 _Length = Callable[[int], int | None]

@@ -153,7 +153,7 @@ def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None
         if not (differs & ~clamped).any():
             uses[Licence.CLAMPED] += int(differs.sum())
             return None
-    if any(_is_restored(old, new, half) for half in (FLOAT16, BFLOAT16)):
+    if any(_is_restored(old, new, half, Counter()) for half in (FLOAT16, BFLOAT16)):
         uses[Licence.RESTORED] += 1
         return None
     within = differs & ~_clamped(old, FLOAT16)
@@ -162,17 +162,20 @@ def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None
 
 def _restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     uses[Licence.RESTORED] = 1
-    if any(_is_restored(old, new, half) for half in (FLOAT16, BFLOAT16)):
-        return None
+    for half in (FLOAT16, BFLOAT16):
+        found = Counter[Licence]()
+        if _is_restored(old, new, half, found):
+            uses.update(found)
+            return None
     return int(np.argmax(old.view(np.uint32) != new.view(np.uint32)))
 
 
-def _is_restored(old: Array, new: Array, half: Half) -> bool:
+def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
     """Whether every element is what rounding to half, or clamping to it, and widening makes of it."""
     with np.errstate(all="ignore"):
         given = new.astype(half.numpy)
     exact = (given.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
-    return bool(exact.all()) and rounded(old, given, Counter(), half) is None
+    return bool(exact.all()) and rounded(old, given, uses, half) is None
 
 
 def _clamped(old: Array, half: Half) -> Array:
