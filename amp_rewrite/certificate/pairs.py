@@ -32,7 +32,7 @@ class Proof:
         self.original, self.rewritten = original, rewritten
         self.uses: Counter[Licence] = Counter()
         self._half: int | None = None
-        self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
+        self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten)
 
     def same_kind(self, left: int, right: int) -> None:
         """DifferentError for values of different types; what nobody knows of one is as of the other."""

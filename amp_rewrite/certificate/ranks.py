@@ -7,12 +7,10 @@ from amp_rewrite.certificate.numbered import Node, Numbered
 
 
 class Ranks:
-    """The ranks of the values of a model; declarations of its main graph are read once they are needed, those
-    of its inputs alone where it is not `believed`.
-    """
+    """The ranks of the values of a model; declarations of its main graph are read once they are needed."""
 
-    def __init__(self, model: Numbered, *, believed: bool = True) -> None:
-        self._model, self._believed = model, believed
+    def __init__(self, model: Numbered) -> None:
+        self._model = model
         self._declared: dict[str, int] | None = None
         self._known: dict[int, int | None] = {}
 
@@ -77,7 +75,7 @@ class Ranks:
             return None
         if self._declared is None:
             graph = self._model.proto.graph
-            infos = (*graph.value_info, *graph.input, *graph.output) if self._believed else graph.input
+            infos = (*graph.value_info, *graph.input, *graph.output)
             kinds = ((info.name, info.type.tensor_type) for info in infos)
             self._declared = {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
         return self._declared.get(name)
