@@ -474,6 +474,19 @@ def test_an_empty_sequence_of_half_is_one_of_float32():
     ).proved
 
 
+BLOCKED = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
+    g (float[1,8,4,4] x, float[8,8,1,1] w) => (float[128] y) <int64[1] all = {-1}> {
+        b = com.microsoft.nchwc.Conv <kernel_shape = [1,1]> (x, w)
+        r = com.microsoft.nchwc.ReorderOutput <channels = 8> (b) t = Reshape (r, all) y = Sin (t) }"""
+
+
+def test_channels_in_blocks_are_float32():
+    """Of a model that onnxruntime optimised for a CPU, and that declares no types of what nodes give."""
+    cast = BLOCKED.replace("t = Reshape (r, all)", "h = Cast <to = 10> (r) t = Reshape (h, all)")
+    cast = cast.replace("y = Sin (t)", "s = Sin (t) y = Cast <to = 1> (s)")
+    assert certify(parser.parse_model(BLOCKED), parser.parse_model(cast)).proved
+
+
 @pytest.mark.parametrize(("words", "kind"), [("Sub(a, x)", CertificateError), ("Sub(a)", ModelError)])
 def test_what_is_not_proved_of_an_invalid_model_is_no_fault_of_ours(words, kind):
     """It is said what is wrong with the model; of a valid one, that it is to be reported."""

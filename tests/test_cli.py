@@ -343,6 +343,20 @@ def test_a_file_may_be_called_like_a_command(model, monkeypatch):
     assert Path("verfy_fp16.onnx").exists()
 
 
+def test_a_model_that_was_optimised_for_a_cpu_is_warned_of(model):
+    """By operators that no other device has; the warning says what would help."""
+    assert "optimised this model" not in run(model, "--no-verify").output
+    imports = '<ir_version: 8, opset_import: ["": 17, "com.microsoft.nchwc": 1]>'
+    nodes = (
+        "r = com.microsoft.nchwc.ReorderInput (x) y = com.microsoft.nchwc.ReorderOutput <channels = 8> (r)"
+    )
+    saved = f"{imports} g (float[1,8,4,4] x) => (float[1,8,4,4] y) {{ {nodes} }}"
+    onnx.save(parser.parse_model(saved), model)
+    told = run(model, "--no-verify").output
+    assert "warning  onnxruntime optimised this model for a CPU" in told
+    assert "ORT_ENABLE_EXTENDED" in told
+
+
 def test_functions_that_are_kept_are_counted(model):
     """--keep-functions warns that what it keeps stays float32; without functions there is nothing to say."""
     assert "kept, in float32" not in run(model, "--keep-functions").output

@@ -105,3 +105,41 @@ def test_only_what_draws_is_read(tmp_path):
     onnx.save(parser.parse_model(DRAWN), path)
     assert repeatable.may_draw(path)
     assert repeatable.repeatable(network()) is None
+
+
+DROPPED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N, 64] x, bool c) => (float[N, 64] a, bool[N, 64] m, float[N, 64] b, float[N, 64] d,
+    float16[N, 64] e, float[N, 64] f) <float quarter = {0.25}, bool yes = {1}>
+{ [one] a, m = Dropout (x, quarter, yes) [two] b = Dropout (x, quarter, c) [three] d = Dropout (x, , yes)
+  h = Cast <to = 10> (x) [four] e = Bernoulli (h) [five] f = RandomNormalLike (x) }"""
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_dropped_is_drawn_as_well(training):
+    """In training mode alone, which an input of the model may say; and what has the type of its input."""
+    feeds = {"x": np.full((200, 64), 0.3, np.float32), "c": np.array(training)}
+    model = parser.parse_model(DROPPED)
+    (first, again), (other, _) = run(model, feeds), run(model, feeds)
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, again[name])
+        np.testing.assert_array_equal(value, other[name])
+    assert set(first["b"].ravel().tolist()) == {0, np.float32(0.4)} if training else {np.float32(0.3)}
+    assert set(first["d"].ravel().tolist()) == {0, np.float32(0.6)}
+    np.testing.assert_array_equal(first["m"], first["a"] > 0)
+    assert first["m"].mean() == pytest.approx(0.75, abs=0.02)
+    assert first["e"].astype(np.float32).mean() == pytest.approx(0.3, abs=0.02)
+    assert (first["e"].dtype, first["f"].dtype) == (np.float16, np.float32)
+
+
+MONTE_CARLO = """<ir_version: 8, opset_import: ["": 17]>
+g (float[2, 8] x) => (float[2, 8] y) <float[8, 8] w, float half = {0.5}, bool yes = {1}>
+{ h = Gemm (x, w) r = Relu (h) d = Dropout (r, half, yes) k = MatMul (d, w) y = Dropout (k, half, yes) }"""
+
+
+def test_dropout_in_training_mode_is_compared():
+    """As a network that is asked several times has it: what is dropped is the same in half."""
+    model = parser.parse_model(MONTE_CARLO)
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(8, dtype=np.float32) * 0.3, "w"))
+    made = amp_rewrite.rewrite(model)
+    feeds = {"x": np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)}
+    assert amp_rewrite.verify(model, made.model, [feeds]).ok

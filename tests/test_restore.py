@@ -234,3 +234,15 @@ def test_wrong_declarations_of_another_tool_are_corrected():
     restored = amp_rewrite.restore(given).model
     sessions.open_session(restored)
     assert TensorProto.FLOAT16 not in [each.type.tensor_type.elem_type for each in restored.graph.value_info]
+
+
+def test_an_output_keeps_its_type_where_the_value_before_it_declares_none():
+    """As scikit-learn's converter writes: a Cast that does nothing, behind a value without a type."""
+    given = model(
+        "g (float[n, 2] x) => (float[n, 2] y) <float16[2, 2] w> "
+        "{ v = Cast <to = 1> (w) a = MatMul (x, v) y = Cast <to = 1> (a) }"
+    )
+    given.graph.value_info.clear()
+    restored = amp_rewrite.restore(given).model
+    assert [node.op_type for node in restored.graph.node] == ["MatMul"]
+    assert restored.graph.output == given.graph.output

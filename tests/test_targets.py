@@ -152,14 +152,15 @@ def test_a_mask_follows_its_attention():
 
 @pytest.mark.parametrize("opset", [23, 24, 26])
 @pytest.mark.parametrize("mask", ["bool", "int64"])
-def test_values_follow_the_queries_beside_another_mask(opset, mask):
+@pytest.mark.parametrize("target", targets.BY_NAME)
+def test_values_follow_the_queries_beside_another_mask(opset, mask, target):
     """Queries, keys and values are one unit where the mask has another type, and where no kernel serves the
     opset: onnxruntime multiplies what is made of them.
     """
     body = f"""<ir_version: 10, opset_import: ["": {opset}]>
       g (float[1,2,4,4] x, float[1,2,4,4] v, {mask}[4,4] m) => (float[1,2,4,4] y) {{
         y = Attention (x, x, v, m) }}"""
-    (unit,) = analyze(parser.parse_model(body)).graph.units
+    (unit,) = analyze(parser.parse_model(body), Options(target=target)).graph.units
     assert len(unit.uses) == 3
 
 

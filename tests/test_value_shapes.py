@@ -1,5 +1,6 @@
 """The shapes that onnx infers, in the result."""
 
+import numpy as np
 import onnx
 import pytest
 
@@ -100,6 +101,44 @@ def test_names_that_were_made_up_before_count_no_more():
     assert shapes["h"] == shapes["k"] == "[unk__0,unk__1]"
     assert shapes["m"] == "[None,None]"
     assert shapes["l"] == "[unk__2,unk__3]"
+
+
+DETECTED = """g (float[n,4] x) => (float[a,b] y) <float[4,4] w, float least = {0.5}, int64[1] none = {0},
+    int64[1] last = {1}, int64[1] two = {2}, int64[1] four = {4}, int64 zero = {0}, int64 one = {1}> {
+    p = MatMul (x, w) s = Slice (p, none, last, last) score = Squeeze (s, last) found = Greater (score, least)
+    at = NonZero (found) row = Squeeze (at, none) q = Gather (p, row)
+    l = Slice (q, none, two, last) r = Slice (q, two, four, last)
+    u = Unsqueeze (l, two) v = Unsqueeze (r, two) c = Concat <axis = 2> (u, v)
+    s0 = Shape (q) n0 = Gather (s0, zero) n1 = Gather (s0, one) d0 = Unsqueeze (n0, none)
+    d1 = Unsqueeze (n1, none) to = Concat <axis = 0> (d0, d1) y = Reshape (c, to) }"""
+"""Boxes of what was found, put together as detectors do."""
+
+
+@pytest.mark.parametrize(("value", "found"), [(1, (3, 4)), (0, (0, 4))])
+def test_what_finds_nothing_runs(value, found):
+    """onnxruntime reshapes to [0, -1] where it knows that a size stays, which fails where that is 0."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = text.model(DETECTED)
+    (weights,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
+    weights.CopyFrom(onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    made = pipeline.rewrite(model).model.SerializeToString()
+    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    (boxes,) = session.run(None, {"x": np.full((3, 4), value, np.float32)})
+    assert boxes.shape == found
+
+
+def test_what_is_counted_in_a_branch_has_no_made_up_names():
+    """Nor what a branch reads of it, and gives."""
+    proto = text.unchecked(
+        """g (float[n] x, bool b, int64[1] s) => (float[a] y) {
+            k = Slice (x, s, s) c = NonZero (x) m = ReduceMax <axes = [0], keepdims = 0> (c)
+            i = If (b) <then_branch = t () => (int64[?] p) { p = Neg (m) },
+                        else_branch = e () => (int64[?] q) { q = Shape (x) }>
+            f = Cast <to = 1> (i) j = Neg (f) l = Neg (k) z = Add (j, l) y = Abs (z) }"""
+    )
+    shapes = inferred(proto)
+    assert "unk__" in shapes["l"]
+    assert not [name for name in "cmifj" if "unk__" in shapes[name]]
 
 
 def test_unknown_operators_are_believed():

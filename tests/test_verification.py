@@ -160,6 +160,21 @@ def test_an_output_that_declares_a_wrong_shape_is_compared(shape):
     assert verification.verify(before, after, {"x": np.ones((1, 3, 8, 8), np.float32)}).signature
 
 
+def test_an_output_without_a_shape_is_compared():
+    """onnxruntime infers more of the result, whose values declare shapes; another type or value fails."""
+    before = model(
+        """g (float[n,8] x) => (float[a,b] y) { q = MatMul (x, x) s = SplitToSequence <axis = 0> (q)
+           c = ConcatFromSequence <axis = 0> (s) y = Tanh (c) }"""
+    )
+    before.graph.output[0].type.tensor_type.ClearField("shape")
+    after, feeds = amp_rewrite.rewrite(before).model, {"x": np.eye(8, dtype=np.float32)}
+    assert after.graph.value_info
+    assert verdict(before, after, feeds).ok
+    after.graph.node[-1].op_type = "Shape"
+    after.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    assert verdict(before, after, feeds).signature
+
+
 def test_the_worst_sample_counts():
     """Each metric is that of the worst sample."""
     before, (good, bad) = MUTANTS["overflow"][0], ({"x": np.float32([1, 1])}, {"x": np.float32([150, 1])})

@@ -61,6 +61,8 @@ def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:
         return "the original, and -o FILE in place of --in-place   # which has replaced it by what failed"
     if outcome.tuned is not None and outcome.tuned.is_below_noise:
         return f"{_bounded(verdict.error)}   # this result is within that"
+    if outcome.tuned is not None and not outcome.tuned.sites:
+        return f"{_bounded(verdict.error)}   # only inputs and outputs are half; this result is within that"
     note = _note(job, outcome)
     return f"{next_commands.tune(job.model, job.output, '--budget', _longer(job))}   # {note}"
 

@@ -23,6 +23,9 @@ OperatorVersions = Mapping[tuple[str, str], tuple[OperatorVersion, ...]]
 
 CONTRIB = "com.microsoft"
 
+BLOCKED = "com.microsoft.nchwc"
+"""Operators on channels in blocks, float32 only, of models that onnxruntime saved as optimised for a CPU."""
+
 _TABLE = Path(__file__).with_name("contrib_schemas.json")
 
 
@@ -54,7 +57,7 @@ def installed() -> OperatorVersions:
         return {}
     found: dict[tuple[str, str], list[OperatorVersion]] = {}
     for schema in sorted(schemas, key=lambda s: (s.domain, s.name, s.since_version)):
-        if schema.domain == CONTRIB or (schema.domain == "" and not onnx.defs.has(schema.name)):
+        if schema.domain in (CONTRIB, BLOCKED) or (schema.domain == "" and not onnx.defs.has(schema.name)):
             found.setdefault((schema.domain, schema.name), []).append(_record(schema))
     return {key: tuple(versions) for key, versions in found.items()}
 

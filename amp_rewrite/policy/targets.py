@@ -64,7 +64,10 @@ class Target:
         return (*(support.joined(half) if support else ()), *([wanted] if wanted else ()))
 
 
-ANY = Target("any")
+_ATTENTION: Mapping[tuple[str, str], frozenset[str]] = {("", "Attention"): frozenset(("T1", "T2", "U"))}
+"""Without a kernel Attention runs as ONNX's function, a MatMul of which reads queries and values."""
+
+ANY = Target("any", together=_ATTENTION)
 """A runtime with every kernel that the schemas allow."""
 
 _DATA_AND_SCALE = frozenset(("T", "V"))
@@ -74,19 +77,19 @@ ONNXRUNTIME_CUDA = Target(
     together={
         ("", "RMSNormalization"): _DATA_AND_SCALE,
         ("", "SimplifiedLayerNormalization"): _DATA_AND_SCALE,
-        ("", "Attention"): frozenset(("T1", "T2", "U")),
+        **_ATTENTION,
     },
     has_faults=True,
     refusals=REFUSED_BY_CUDA,
 )
 """onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
-scale would be half on one side alone, and need a Cast on the other. Attention at an opset without a kernel
-runs as ONNX's function, a MatMul of which reads queries and values.
+scale would be half on one side alone, and need a Cast on the other.
 """
 
 ONNXRUNTIME_WEBGPU = Target(
     "onnxruntime-webgpu",
     table="onnxruntime_webgpu",
+    together=_ATTENTION,
     has_faults=True,
     accumulate=Accumulation.HALF,
     longest_sum=1024,

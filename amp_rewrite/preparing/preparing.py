@@ -4,13 +4,13 @@ of weights behind a Transpose raised.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
-from amp_rewrite.onnx_types import shape_inference
+from amp_rewrite.onnx_types import contrib_schemas, shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
@@ -47,6 +47,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for held in nodes for node in held}
+    warnings += _of_blocks(node.domain for held in nodes for node in held)
     if "FusedConv" in operators:
         fused_conv_decomposition.decompose(model, form.target, form.half)
     changes += opset_raising.raise_opset(model, form)
@@ -68,6 +69,17 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         changes += transposed_weights.raise_ranks(model, types)
     value_shapes.infer(model, types)
     return Prepared(model, form, types, tuple(changes), warnings)
+
+
+def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
+    """That onnxruntime optimised a model for a CPU, if it did."""
+    return (_FOR_A_CPU,) if contrib_schemas.BLOCKED in domains else ()
+
+
+_FOR_A_CPU = (
+    "onnxruntime optimised this model for a CPU: what has channels in blocks (com.microsoft.nchwc) runs "
+    "nowhere else, and in float32; rewrite the model from before that, or save it at ORT_ENABLE_EXTENDED"
+)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from amp_rewrite.model import traversal
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import element_types, worker, worker_process
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.preparing import structure_proto
+from amp_rewrite.preparing import counted_sizes, structure_proto
 
 MOST_NODES = 50_000
 """The number of nodes up to which shapes are inferred: the inference takes about a sixth of a rewrite, more
@@ -24,7 +24,8 @@ def infer(model: ir.Model, types: Types) -> None:
 
     What the model declares stays where it is as exact, or says more; where it contradicts what is inferred it
     is wrong, and replaced. Outputs of graphs stay as they are declared. Where onnx fails, and above
-    MOST_NODES, nothing changes.
+    MOST_NODES, nothing changes. Sizes that may be 0 get no made-up names: onnxruntime reshapes to [0, -1]
+    where it knows that a size stays the same (ReshapeFusion), and that fails for values without elements.
     """
     nodes = traversal.nodes(model.graph) if len(model.graph) <= MOST_NODES else {}
     if not nodes or sum(map(len, nodes.values())) > MOST_NODES:
@@ -34,13 +35,14 @@ def infer(model: ir.Model, types: Types) -> None:
     structure = structure_proto.of(model, nodes, types)
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
     names = _Names.NONE if _has_slice_10(model, nodes) else _Names.GIVEN if is_shown else _Names.ALL
+    counted = counted_sizes.values(model.graph, nodes) if names is _Names.ALL else set[ir.Value]()
     found = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
     for held, inferred in zip(nodes.values(), found, strict=False):
         infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
         for value in (value for node in held for value in node.outputs):
             kind = infos.get(structure.name(value))
             if kind is not None and not value.is_graph_output():
-                _declare(value, kind.tensor_type, types, names)
+                _declare(value, kind.tensor_type, types, _Names.GIVEN if value in counted else names)
 
 
 _Dims = tuple[int | str | None, ...]

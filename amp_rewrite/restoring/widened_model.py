@@ -218,6 +218,7 @@ def _take_over_outputs(model: ir.Model) -> None:
             output = node.outputs[0]
             value.name, output.name = output.name, value.name
             value.shape = output.shape if output.shape is not None else value.shape
+            value.type = value.type or output.type
             output.replace_all_uses_with(value, replace_graph_outputs=True)
             graph.remove(node, safe=True)
 

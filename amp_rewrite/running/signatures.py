@@ -17,8 +17,7 @@ def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any)
     onnxruntime reports either shape, so that different shapes in the sessions do not mean that the models
     differ.
     """
-    pairs = zip(before.get_outputs(), after.get_outputs(), strict=False)
-    differing = [(was, now) for was, now in pairs if was.name == now.name and was.shape != now.shape]
+    differing = _reshaped(before, after)
     old, new = map(_declared, models) if differing else ({}, {})
     return {
         was.name: f"output '{was.name}' declares the shape {declared}, and onnxruntime finds {inferred}"
@@ -26,6 +25,20 @@ def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any)
         if (declared := old.get(was.name)) is not None and declared == new.get(was.name)
         for inferred in (now.shape if was.shape == declared else was.shape,)
     }
+
+
+def undeclared(model: Runnable, before: Any, after: Any) -> set[str]:
+    """The outputs of which the two sessions infer different shapes, and of which the model declares none.
+
+    onnxruntime knows more of a result, whose values declare shapes, and calls what it does not know a scalar.
+    """
+    differing = {was.name for was, _ in _reshaped(before, after)}
+    return differing - _declared(model).keys() if differing else set()
+
+
+def _reshaped(before: Any, after: Any) -> list[tuple[Any, Any]]:
+    pairs = zip(before.get_outputs(), after.get_outputs(), strict=False)
+    return [(was, now) for was, now in pairs if was.name == now.name and was.shape != now.shape]
 
 
 def _declared(model: Runnable) -> dict[str, list[int | str | None]]:

@@ -137,7 +137,8 @@ def verify_trials(
             if isinstance(after, WitnessSession):
                 blank = replace(blank, how=f"{blank.how}, {after.placed} there")
             wrong = signatures.wrongly_declared(models, before, after)
-            differences = tuple(signatures.differences(before, after, io, wrong))
+            exempt = {*wrong, *signatures.undeclared(models[0], before, after)}
+            differences = tuple(signatures.differences(before, after, io, exempt))
             blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
             noise = Float32Noise(models[0], reference, libraries)
             pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)

@@ -20,6 +20,8 @@ def _found(tuned: Tuned, report: Report) -> str:
     if tuned.is_below_noise:
         off = f"float32 itself differs by {tuned.noise:.1e} when it is optimised differently"
         return f"{off}, so no plan is within {_target(tuned)}"
+    if not tuned.sites and not tuned.is_met:
+        return "nothing but inputs and outputs is half"
     if tuned.is_float32:
         return f"{_slower(tuned)}, so the model stays as it is"
     if tuned.is_met:
