@@ -16,6 +16,7 @@ from amp_rewrite import Options, certified, certify, rewrite
 from amp_rewrite.certificate import calls, numbering
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.ranks import Ranks
+from amp_rewrite.demo import network
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.rewriting import result_checks
 from tests.commands import failure, run
@@ -273,6 +274,19 @@ def test_nodes_may_stand_in_any_order():
     del turned.graph.node[:]
     turned.graph.node.extend(reversed(made.graph.node))
     assert certify(turned, made).proved
+
+
+def test_a_result_that_no_runtime_takes_is_warned_of(tmp_path):
+    """A Cast to the other half type computes the same but for precision, and what reads it wants one type."""
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(network(), paths[0])
+    made = rewrite(network()).model
+    cast = next(node for node in made.graph.node if node.op_type == "Cast")
+    cast.attribute[0].i = TensorProto.BFLOAT16
+    onnx.save(made, paths[1])
+    done = run("certify", *paths)
+    assert done.exit_code == 0
+    assert "warning  onnx's checker rejects the result: " in done.stdout
 
 
 def test_the_command_proves_and_tells(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -14,6 +15,8 @@ from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting.summary import SummaryLine
+from amp_rewrite.rewriting import result_checks
 
 
 @click.command(cls=WritingCommand)
@@ -31,6 +34,16 @@ def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
     if not found.proved:
         terminal_rewrite.print_lines(Console(), model_order.swapped("certify", original, rewritten))
     Console().print(str(found))
+    if found.proved:
+        terminal_rewrite.print_lines(Console(), _not_valid(original, rewritten, found.nodes))
     if json_ is not None:
         writing.write_json(found.to_json(), json_)
     exit_codes.fail_unless(found.proved)
+
+
+def _not_valid(original: Path, rewritten: Path, nodes: int) -> Iterator[SummaryLine]:
+    """That onnx's checker rejects the rewritten model alone: a proof is of what is computed, not of whether
+    a runtime accepts the types.
+    """
+    for complaint in result_checks.validate(str(rewritten), lambda: str(original), nodes).broken:
+        yield SummaryLine("warning", complaint)
