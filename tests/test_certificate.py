@@ -289,6 +289,12 @@ def test_a_result_that_no_runtime_takes_is_warned_of(tmp_path):
     assert "warning  onnx's checker rejects the result: " in done.stdout
 
 
+def test_nothing_is_proved_of_a_model_without_outputs():
+    """It computes nothing that anybody sees."""
+    blind = model("g (float[2] x) => () { y = Exp(x) }")
+    assert certify(blind, blind).problem == "the original has no outputs, so there is nothing to prove"
+
+
 def test_the_command_proves_and_tells(tmp_path):
     """0 where it is proved, 1 with the place where it is not, 2 for what is no model."""
     names = {"a": ORIGINAL, "b": EQUAL["with Casts"], "c": UNEQUAL["swapped inputs"][0]}

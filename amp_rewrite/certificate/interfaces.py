@@ -18,6 +18,8 @@ from amp_rewrite.certificate.value_kinds import Kind
 
 def problem(original: Numbered, rewritten: Numbered) -> str:
     """What is wrong with the inputs or outputs of a result; empty where nothing is."""
+    if not original.outputs:
+        return "the original has no outputs, so there is nothing to prove"
     sides = (_inputs(original), _inputs(rewritten)), (_outputs(original), _outputs(rewritten))
     kinds = {name: original.kinds[number] for name, number in original.outputs}
     for what, (before, after) in zip(("inputs", "outputs"), sides, strict=True):
