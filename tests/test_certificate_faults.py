@@ -284,6 +284,19 @@ def test_what_would_take_long_to_compute_anew_is_not(monkeypatch):
     assert not certify(original, folded).proved
 
 
+def test_a_table_of_angles_is_computed_anew():
+    """A product of positions and frequencies, each element of which reads one of either, is little work."""
+    text = "(int64[1] x) => (float[1,64] y) { %s y = Gather (q, x) }"
+    original = model(text % 'q = Einsum <equation = "i,j->ij"> (p, f)', 17)
+    folded = model(text % "", 17)
+    positions, frequencies = np.arange(1 << 16, dtype="f4"), np.linspace(0, 1, 64, dtype="f4")
+    for name, array in (("p", positions), ("f", frequencies)):
+        original.graph.initializer.append(numpy_helper.from_array(array, name))
+    table = numpy_helper.from_array(np.outer(positions, frequencies), "q")
+    folded.graph.initializer.append(table)
+    assert certify(original, folded).licences == {Licence.FOLDED: 1}
+
+
 def test_sizes_that_are_joined_again_and_again_are_counted_once():
     """Each of twelve Concats reads the one before ten times; the rank is known at once."""
     joined = "".join(f"c{i + 1} = Concat <axis = 0> ({', '.join([f'c{i}'] * 10)}) " for i in range(12))

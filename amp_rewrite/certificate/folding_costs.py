@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isqrt, prod
 
-from onnx import GraphProto, NodeProto, ValueInfoProto, shape_inference
+from onnx import GraphProto, NodeProto, ValueInfoProto, helper, shape_inference
 from onnx import ModelProto as Model
 
 from amp_rewrite.certificate.pairs import DifferentError
 
-MOST = 1 << 26
-"""The elements of all values that are computed for one model at most: 256 MiB of float32."""
+MOST = 1 << 28
+"""The bytes of all values that are computed for one model at most."""
 
 MOST_WORK = 1 << 36
 """The products and sums of all of them: some seconds."""
@@ -24,10 +24,12 @@ def refuse(model: Model) -> None:
     except Exception as error:  # of many kinds
         raise DifferentError("the sizes of what is folded are not known") from error
     sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
-    made = {info.name: _size(info) for info in (*graph.value_info, *graph.output)}
+    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
+    made = {name: _size(info) for name, info in infos.items()}
     if any(name not in made for node in graph.node for name in node.output if name):
         raise DifferentError("the sizes of what is folded are not known")
-    if sum(made.values()) > MOST or _work(graph, {**sizes, **made}) > MOST_WORK:
+    size = sum(made[name] * _width(info) for name, info in infos.items())
+    if size > MOST or _work(graph, {**sizes, **made}) > MOST_WORK:
         raise DifferentError("what is folded is too large to compute anew")
 
 
@@ -38,6 +40,14 @@ def _size(info: ValueInfoProto) -> int:
     return prod(dim.dim_value for dim in kind.shape.dim)
 
 
+def _width(info: ValueInfoProto) -> int:
+    """The bytes of an element; 8 of one whose width is not known."""
+    try:
+        return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).itemsize
+    except (KeyError, TypeError, ValueError):
+        return 8
+
+
 def _work(graph: GraphProto, sizes: Mapping[str, int]) -> int:
     return sum(_of_node(node, sizes) for node in graph.node)
 
@@ -46,14 +56,14 @@ def _of_node(node: NodeProto, sizes: Mapping[str, int]) -> int:
     read = [sizes.get(name, 0) for name in node.input]
     made = sum(sizes.get(name, 0) for name in node.output)
     if node.op_type in _PRODUCTS and len(read) > 1:
-        return isqrt(read[0] * read[1] * made)  # of MK, KN and MN elements
+        return max(isqrt(read[0] * read[1] * made), *read)  # of MK, KN and MN elements
     return made * max(read, default=0) if node.op_type in _SUMS else made
 
 
-_PRODUCTS = frozenset("Gemm MatMul MatMulInteger QLinearMatMul".split())
+_PRODUCTS = frozenset("Einsum Gemm MatMul MatMulInteger QLinearMatMul".split())
 _SUMS = frozenset(
     """
-    Attention AveragePool Col2Im Conv ConvInteger ConvTranspose DFT DeformConv Det Einsum GRU LRN LSTM LpPool
+    Attention AveragePool Col2Im Conv ConvInteger ConvTranspose DFT DeformConv Det GRU LRN LSTM LpPool
     MaxPool MaxRoiPool NonMaxSuppression QLinearConv RNN RoiAlign STFT
     """.split()
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import AttributeProto, ModelProto
+from onnx import AttributeProto, ModelProto, ValueInfoProto
 
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import Kind
@@ -29,7 +29,7 @@ class Scope:
 
     `versions` are the opsets by domain, and `bound` the attributes of the function's call, None outside.
     `repeated` is the node that computes the graph once for each of its rounds, None where it is computed
-    once, and `declared` has the kinds that the graph declares.
+    once, and `declared` has what the graph declares of its values.
     """
 
     names: dict[str, int]
@@ -37,7 +37,7 @@ class Scope:
     versions: Mapping[str, int]
     bound: Mapping[str, Bound] | None = None
     repeated: Node | None = None
-    declared: Mapping[str, Kind] = field(default_factory=dict[str, Kind])
+    declared: Mapping[str, ValueInfoProto] = field(default_factory=dict[str, ValueInfoProto])
 
     def find(self, name: str) -> int | None:
         """The number of a value by its name; None where no graph defines it."""

@@ -61,8 +61,7 @@ class _Numbering:
         names, made = scope.names, self._made
         given = frozenset(names)
         if self._believed:
-            declared = (*graph.value_info, *graph.output)
-            scope.declared = {info.name: value_kinds.of_type(info.type) for info in declared}
+            scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
         for tensor in graph.initializer:
             if tensor.name not in given:
                 names[tensor.name] = made.add(tensor.name, None, value_kinds.of_element(tensor.data_type))
@@ -154,7 +153,8 @@ class _Numbering:
             if rule is not None and rule[0] == "typed":
                 made.kinds[number] = self._typed(rule[1], node)
             elif made.kinds[number] is None:
-                made.kinds[number] = node.scope.declared.get(made.names[number])
+                declared = node.scope.declared.get(made.names[number])
+                made.kinds[number] = None if declared is None else value_kinds.of_type(declared.type)
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
