@@ -284,6 +284,13 @@ def test_what_would_take_long_to_compute_anew_is_not(monkeypatch):
     assert not certify(original, folded).proved
 
 
+def test_a_loop_needs_no_condition():
+    """Optional inputs at the end may be left out, and nothing that is carried may follow them."""
+    looping = model("""(float[2] x) => (float[3,2] y) <int64 n = {3}> { y = Loop (n, "") <body = b (int64 i, bool c)
+        => (bool d, float[2] z) { d = Identity (c) z = Exp (x) }> }""")
+    assert certify(looping, looping).proved
+
+
 def test_a_table_of_angles_is_computed_anew():
     """A product of positions and frequencies, each element of which reads one of either, is little work."""
     text = "(int64[1] x) => (float[1,64] y) { %s y = Gather (q, x) }"

@@ -12,14 +12,16 @@ from typing import Any
 from onnx import defs
 from onnx.defs import OpSchema
 
+_SINGLE = OpSchema.FormalParameterOption.Single
+
 Formal = tuple[str, bool]
 """The type, or type variable, of a port, and whether all ports that it stands for have one type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The ports of an operator, the types that each variable allows, and the least number of inputs that a
-    node has.
+    """The ports of an operator, the types that each variable allows, and the number of inputs up to the last
+    one that a node has to have.
     """
 
     inputs: Sequence[Formal]
@@ -32,10 +34,7 @@ def schema(domain: str, operator: str, version: int) -> OpSchema | None:
     """onnx's schema of an operator at a version; None where it knows none."""
     try:
         return defs.get_schema(operator, version, domain)
-    except (
-        defs.SchemaError,
-        TypeError,
-    ):  # a name that is not UTF-8 is bytes, and a version may be any number
+    except (defs.SchemaError, TypeError):  # a name that is not UTF-8 is bytes, a version may be any number
         return None
 
 
@@ -48,7 +47,7 @@ def find(domain: str, operator: str, version: int) -> Signature | None:
             [(formal.type_str, formal.is_homogeneous) for formal in known.inputs],
             [(formal.type_str, formal.is_homogeneous) for formal in known.outputs],
             {c.type_param_str: tuple(c.allowed_type_strs) for c in known.type_constraints},
-            known.min_input,
+            max((at for at, formal in enumerate(known.inputs, 1) if formal.option == _SINGLE), default=0),
         )
     stored = _stored().get(domain, {}).get(operator)
     return None if not stored else _of_record(stored[-1])
@@ -56,9 +55,8 @@ def find(domain: str, operator: str, version: int) -> Signature | None:
 
 def names(domain: str, operator: str) -> bool:
     """Whether there is an operator of that name, of any version."""
-    return schema(domain, operator, defs.onnx_opset_version()) is not None or operator in _stored().get(
-        domain, {}
-    )
+    newest = schema(domain, operator, defs.onnx_opset_version())
+    return newest is not None or operator in _stored().get(domain, {})
 
 
 def _of_record(record: Mapping[str, Any]) -> Signature:
