@@ -286,8 +286,9 @@ def test_what_would_take_long_to_compute_anew_is_not(monkeypatch):
 
 def test_a_loop_needs_no_condition():
     """Optional inputs at the end may be left out, and nothing that is carried may follow them."""
-    looping = model("""(float[2] x) => (float[3,2] y) <int64 n = {3}> { y = Loop (n, "") <body = b (int64 i, bool c)
-        => (bool d, float[2] z) { d = Identity (c) z = Exp (x) }> }""")
+    looping = model("""(float[2] x) => (float[3,2] y) <int64 n = {3}> {
+        y = Loop (n, "") <body = b (int64 i, bool c) => (bool d, float[2] z) { d = Identity (c) z = Exp (x) }>
+        }""")
     assert certify(looping, looping).proved
 
 
