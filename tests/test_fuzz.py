@@ -6,7 +6,7 @@ import pytest
 
 from tests import fuzz
 
-FEW = 60
+FEW = 40
 """What fits into a quarter of a minute on two cores."""
 
 

@@ -67,8 +67,8 @@ def test_ports_are_gathered_in_one_go():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["explain loop", "--dry-run"])
 def test_a_loop_with_very_many_states(name, tmp_path):
-    """Eight thousand states, by each command that counts or decides."""
-    onnx.save(loop(8_000), tmp_path / "m.onnx")
+    """Five thousand states, by each command that counts or decides."""
+    onnx.save(loop(5_000), tmp_path / "m.onnx")
     first, *rest = name.split()
     line = [sys.executable, "-m", "amp_rewrite", first, str(tmp_path / "m.onnx"), *rest]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=LINEAR, check=False)
