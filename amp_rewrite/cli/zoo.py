@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+import itertools
+from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -61,8 +62,9 @@ def zoo(
     died); otherwise 1 if any result is too far from its original, or not valid.
     """
     found = entries.find(source.absolute(), output.absolute())
-    for own, model in {entry.flags: entry.model for entry in found}.items():
-        _check_flags((*flags, *own), model)
+    contexts = {entry.name: _context((*flags, *entry.flags), entry.model) for entry in found}
+    for context in {_of_all(context): context for context in contexts.values()}.values():
+        check_groups(context)
     with shown_progress(quiet=quiet) as progress, _opened(executor) as workers:
         tell(progress, "zoo")
         counted, done = counting(progress, len(found)), list[Row]()
@@ -77,7 +79,9 @@ def zoo(
     console = Console(quiet=quiet)
     print_zoo(console, result)
     console.print(f"see {output / 'index.html'}")
-    terminal_rewrite.print_hints(console, _next(found, result.rows, flags, output))
+    far = (row for row in result.rows if row.status is Status.FAR and row.result and row.name in contexts)
+    hints = (_search(contexts[row.name], output / row.result) for row in itertools.islice(far, 1))
+    terminal_rewrite.print_hints(console, hints)
     if quiet:
         print_failures(Console(stderr=True), result)
     exit_codes.end_many(done=not result.has_failed, passed=result.ok)
@@ -94,26 +98,25 @@ def _opened(where: str | None) -> Generator[Executor | None]:
         yield executor
 
 
-def _next(
-    found: Sequence[entries.Entry], rows: Sequence[Row], flags: Sequence[str], output: Path
-) -> Iterator[str]:
-    """A search for the first model that is too far off: those that flags were given for as well."""
-    far = {row.name: row.result for row in rows if row.status is Status.FAR and row.result}
-    for entry in (entry for entry in found if entry.name in far):
-        context = rewrite.make_context("amp-rewrite", [*flags, *entry.flags, str(entry.model)])
-        with context.scope(cleanup=False):
-            yield next_commands.tune(entry.model, output / far[entry.name])
-        return
-
-
-def _check_flags(flags: Sequence[str], model: Path) -> None:
-    """Raises what the command would for these flags, and OptionError for files that are named here."""
+def _context(flags: Sequence[str], model: Path) -> click.Context:
+    """What the command would be given; OptionError for files that are named here."""
     context = rewrite.make_context("amp-rewrite", [*flags, str(model)])
     for name in _NAMED_HERE:
         if context.params.get(name):
             flag = f"--{name.strip('_').replace('_', '-')}"
             raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
-    check_groups(context)
+    return context
+
+
+def _search(context: click.Context, result: Path) -> str:
+    """What searches on for a plan for the model of a context, with its flags."""
+    with context.scope(cleanup=False):
+        return next_commands.tune(context.params["model"][0], result)
+
+
+def _of_all(context: click.Context) -> tuple[object, ...]:
+    """The flags but for the model and its data: what is checked once for all models that have the same."""
+    return tuple(value for name, value in context.params.items() if name not in ("model", "data"))
 
 
 _NAMED_HERE = (
