@@ -26,8 +26,10 @@ def differing(proof: Proof, a: Node, b: Node) -> str:
 
     One that gives the type of an output, which is known to be a float of both, may be another.
     """
+    if a.operator == bit_casts.OPERATOR and not bit_casts.same(proof, a, b):
+        return "to"
     if a.scope.bound is None is b.scope.bound and _alike(a.proto, b.proto):
-        return "" if a.operator != bit_casts.OPERATOR or bit_casts.same(proof, a, b) else "to"
+        return ""
     before, after = (attributes.plain(attributes.of(node)) for node in (a, b))
     for name in sorted({*before, *after}, key=str):
         one, other = _stated(before, a, name), _stated(after, b, name)
@@ -37,8 +39,6 @@ def differing(proof: Proof, a: Node, b: Node) -> str:
             same = _same(proof, a, b, name, one, other)
         if not same:
             return name
-    if a.operator == bit_casts.OPERATOR and not bit_casts.same(proof, a, b):
-        return "to"
     return _unread_bodies(a, b)
 
 

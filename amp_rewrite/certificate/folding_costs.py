@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isqrt, prod
 
-from onnx import GraphProto, NodeProto, ValueInfoProto, helper, shape_inference
-from onnx import ModelProto as Model
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
 
 from amp_rewrite.certificate.pairs import DifferentError
 
@@ -17,7 +16,7 @@ MOST_WORK = 1 << 36
 """The products and sums of all of them: some seconds."""
 
 
-def refuse(model: Model) -> None:
+def refuse(model: ModelProto) -> None:
     """DifferentError for a model without inputs that would take long to compute, or much memory."""
     try:
         graph = shape_inference.infer_shapes(model, data_prop=True).graph
