@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, defs
+from onnx import GraphProto, ModelProto, TensorProto, defs
 
-from amp_rewrite.certificate import attributes, bodies, calls, constants, deduced_kinds, order, value_kinds
+from amp_rewrite.certificate import (
+    attributes,
+    bodies,
+    calls,
+    cast_likes,
+    constants,
+    deduced_kinds,
+    order,
+    value_kinds,
+)
+from amp_rewrite.certificate.cast_likes import CAST, CAST_LIKE
 from amp_rewrite.certificate.numbered import MISSING, Body, Bound, Node, Numbered, Scope
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
@@ -16,7 +26,7 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 Step = Generator["Step", Any, Any]
 """A part of the work that may ask for others, whose results it is sent: nothing here recurses."""
 
-_CAST, _CONSTANT = ("", "Cast"), ("", "Constant")
+_CONSTANT = ("", "Constant")
 
 
 def number(
@@ -135,6 +145,8 @@ class _Numbering:
         if None in kinds:
             deduced_kinds.deduce(made, operator, version, inputs)
             kinds = [made.kinds[value] for value in inputs]
+        if operator == CAST_LIKE and (cast := cast_likes.as_cast(proto, kinds[-1])) is not None:
+            proto, operator, inputs, kinds = cast, CAST, inputs[:1], kinds[:1]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
         known = value_kinds.plain(*operator, version, count, tuple(kinds))
         for number, kind in enumerate(known, first):
@@ -142,7 +154,7 @@ class _Numbering:
             made.kinds[number] = kind
         if None in known:
             self._unknown(node)
-        if operator == _CAST and count and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
+        if operator == CAST and count and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
             made.roots[first] = inputs[0]
 
     def _unknown(self, node: Node) -> None:
@@ -160,7 +172,7 @@ class _Numbering:
         name, like, default = rule
         said = attributes.of(node).get(name)
         if said is not None:
-            return _stated(said.attribute, node.operator)
+            return value_kinds.stated(said.attribute, node.operator)
         if like is None:
             return default
         return self._made.kinds[node.inputs[like]] if like < len(node.inputs) else None
@@ -231,12 +243,3 @@ def _run(step: Step) -> Any:
             stack.append(asked)
             value = None
     return value
-
-
-def _stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
-    if attribute.type == AttributeProto.TENSOR:
-        return value_kinds.of_element(attribute.t.data_type)
-    if attribute.type == AttributeProto.STRING:
-        return value_kinds.of_element(value_kinds.by_name(attribute.s.decode(errors="replace")))
-    kind = value_kinds.of_element(attribute.i)
-    return (value_kinds.SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind

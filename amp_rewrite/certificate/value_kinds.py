@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx import TensorProto, TypeProto
+from onnx import AttributeProto, TensorProto, TypeProto
 
 from amp_rewrite.certificate import signatures
 from amp_rewrite.certificate.signatures import Signature
@@ -119,6 +119,16 @@ def _named(text: str) -> Kind:
 
 
 _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
+
+
+def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
+    """The kind that an attribute in TYPED gives, by the number or the name of a type, or a tensor of it."""
+    if attribute.type == AttributeProto.TENSOR:
+        return of_element(attribute.t.data_type)
+    if attribute.type == AttributeProto.STRING:
+        return of_element(by_name(attribute.s.decode(errors="replace")))
+    kind = of_element(attribute.i)
+    return (SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind
 
 
 def by_name(name: str) -> int:

@@ -4,7 +4,7 @@ of weights behind a Transpose raised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
+    cast_likes,
     clip_as_max_min,
     constant_folding,
     idle_casts,
@@ -50,14 +51,12 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     warnings += _of_blocks(node.domain for held in nodes for node in held)
     if "FusedConv" in operators:
         fused_conv_decomposition.decompose(model, form.target, form.half)
+    if "CastLike" in operators:
+        _settle_casts(model)
     changes += opset_raising.raise_opset(model, form)
     kept = kept_nodes.find(model, form)
     if form.fold:
-        changes += constant_folding.fold(
-            model, kept_nodes.pinned(model, form) | kept_nodes.scaling(model, held)
-        )
-        if "BatchNormalization" in operators:
-            changes += batch_norm_folding.fold(model, form.half, kept)
+        changes += _folded(model, form, held, kept, operators)
     if form.idioms and "Reciprocal" in operators:
         changes += norm_reciprocals.write(model, kept)
     if "Clip" in operators:
@@ -71,6 +70,18 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     return Prepared(model, form, types, tuple(changes), warnings)
 
 
+def _folded(
+    model: ir.Model,
+    form: Form,
+    held: Mapping[str, Evidence],
+    kept: Container[ir.Node],
+    operators: Container[str],
+) -> Iterator[FormChange]:
+    yield from constant_folding.fold(model, kept_nodes.pinned(model, form) | kept_nodes.scaling(model, held))
+    if "BatchNormalization" in operators:
+        yield from batch_norm_folding.fold(model, form.half, kept)
+
+
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
     """That onnxruntime optimised a model for a CPU, if it did."""
     return (_FOR_A_CPU,) if contrib_schemas.BLOCKED in domains else ()
@@ -80,6 +91,13 @@ _FOR_A_CPU = (
     "onnxruntime optimised this model for a CPU: what has channels in blocks (com.microsoft.nchwc) runs "
     "nowhere else, and in float32; rewrite the model from before that, or save it at ORT_ENABLE_EXTENDED"
 )
+
+
+def _settle_casts(model: ir.Model) -> None:
+    """Has no CastLike stand between a constant and what reads it."""
+    types = shape_inference.types(model)
+    cast_likes.write_as_casts(model, types)
+    idle_casts.bypass(model, types)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:

@@ -1,0 +1,25 @@
+"""What a CastLike is once the kind of the value that it follows is known: a Cast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import NodeProto, helper
+
+from amp_rewrite.certificate.value_kinds import Kind
+
+CAST, CAST_LIKE = ("", "Cast"), ("", "CastLike")
+
+
+def as_cast(proto: Any, like: Kind) -> NodeProto | None:
+    """The Cast that such a node is, of its first input alone; None where the kind is not that of a tensor."""
+    if not isinstance(like, int):
+        return None
+    given = [attribute for attribute in proto.attribute if attribute.name != "to"]
+    return NodeProto(
+        name=proto.name,
+        op_type="Cast",
+        input=proto.input[:1],
+        output=proto.output,
+        attribute=[*given, helper.make_attribute("to", like)],
+    )
