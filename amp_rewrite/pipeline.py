@@ -31,7 +31,7 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
-from amp_rewrite.rewriting import plan_files, replaying, result_checks
+from amp_rewrite.rewriting import observed_before, plan_files, replaying, result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 
@@ -229,7 +229,8 @@ def _decide(
     loaded = timed.run("load", loading.load, source)
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
-    kept = timed.run("insert", first, loaded.model) if first is not None else {}
+    before = observed_before.find(loaded.model)
+    kept = {**before, **timed.run("insert", first, loaded.model)} if first is not None else before
     prepared = timed.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
     facts = timed.run("analyse", gather, prepared, options, seen, faint, kept)
     proven = timed.run("bound", stages.bound, prepared.model, facts, options) if replay is None else None
@@ -239,7 +240,7 @@ def _decide(
     painting = timed.run("colour", replaying.colour, facts, entries, options, replay)
     priced = timed.run("predict", replaying.price, facts, painting, options, replay)
     planned = timed.run("plan", stages.plan, facts, priced, options)
-    decided = Decided(priced, planned, options, replay is not None, proven, seen)
+    decided = Decided(priced, planned, options, replay is not None, proven, seen, before)
     return timed.run("freeze", freeze, loaded, prepared, facts, decided)
 
 

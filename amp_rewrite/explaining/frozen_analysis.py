@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import bounding, unit_ranges
@@ -19,10 +19,10 @@ from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.costs.prices import Prices
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.explaining import causes, predictions, suggestions
+from amp_rewrite.explaining import causes, kept_by_runs, predictions, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
-from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.evidence import Authority, Evidence
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
@@ -183,7 +183,8 @@ class Analysis:
 class Decided:
     """What was decided, and the options by which; `replayed` holds where a saved plan decided.
 
-    `proven` is what was proven of values, None where nobody needed it yet, and `seen` what was observed.
+    `proven` is what was proven of values, None where nobody needed it yet, `seen` what was observed, and
+    `before` what an earlier rewrite keeps in float32.
     """
 
     priced: Priced
@@ -192,6 +193,7 @@ class Decided:
     replayed: bool
     proven: Proven | None
     seen: Seen
+    before: Held
 
 
 def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -> Analysis:
@@ -205,14 +207,12 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
-    found = report.of_plan(plan, report.count_nodes(graph, painting))
-    reasons = Counter(entry.evidence.reason for entry in painting.entries)
+    found = kept_by_runs.counted(
+        report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before
+    )
     proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
     planned = replace(
         found,
-        observed=reasons[Reason.OBSERVED_OVERFLOW],
-        sensitive=reasons[Reason.SENSITIVE],
-        faint=_faint(painting),
         freed=sum(map(painting.is_half, proofs)),
         form_changes=prepared.changes,
         size_before=loaded.size,
@@ -242,9 +242,3 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     if decided.options.ranges:
         made.ranges()
     return made
-
-
-def _faint(painting: Painting) -> dict[str, float]:
-    """The outputs whose last products stay float32 for that, with the error that rounding them makes."""
-    faint = (e.evidence for e in painting.entries if e.evidence.reason is Reason.FAINT_OUTPUT)
-    return {evidence.subject: evidence.number or 0.0 for evidence in faint}

@@ -75,6 +75,9 @@ def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
     if report.sensitive:
         far = "in float32 because rounding there moves the outputs too far"
         yield SummaryLine("tuned", f"{plural(report.sensitive, 'unit')} {far}")
+    if report.earlier:
+        seen = "in float32 for what an earlier rewrite of this model saw in runs"
+        yield SummaryLine("earlier", f"{plural(report.earlier, 'unit')} {seen}")
     for output, cost in report.faint.items():
         end = f"the last products before '{output}' stay float32"
         yield SummaryLine(

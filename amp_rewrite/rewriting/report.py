@@ -45,9 +45,10 @@ class Report:
     `ranges` counts the half units whose values are proven or were observed to fit into half; None where no
     ranges were declared, and `Analysis.ranges` was not called before the edit. `observed` counts the units
     kept in float32 because of observed values, `sensitive` those whose rounding adds too much to the error of
-    the outputs, `freed` those that are half because bounds prove that they fit into it, whatever the list
-    says; `faint` are the outputs whose last products are float32, each with the error that rounding it alone
-    makes, and `matched` counts the nodes that match each pin, and each operator moved to another list.
+    the outputs, `earlier` those that an earlier rewrite of the model kept for either, `freed` those that are
+    half because bounds prove that they fit into it, whatever the list says; `faint` are the outputs whose
+    last products are float32, each with the error that rounding it alone makes, and `matched` counts the
+    nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result; None where nothing changed, or that was not asked for. `broken` are
     faults of the result (if there is one, the tool has failed), `warnings` what the user should know.
     """
@@ -62,6 +63,7 @@ class Report:
     flushed: int
     observed: int = 0
     sensitive: int = 0
+    earlier: int = 0
     faint: dict[str, float] = field(default_factory=dict[str, float])
     freed: int = 0
     ranges: RangeCounts | None = None
