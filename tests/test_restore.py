@@ -184,6 +184,20 @@ def test_a_model_without_half_is_said_to_be_one(tmp_path):
     assert "nothing in half" not in run("restore", tmp_path / "mixed.onnx", "--no-verify").stdout
 
 
+def test_a_half_model_that_overflows_is_the_one_that_is_off(tmp_path):
+    """The verdict on it fails; what is proved of the result is said beside that, and not where it is near."""
+    overflowing = """g (float16[2, 8] x) => (float16[2, 8] y) <float16[8, 8] w, float16[8, 8] v> {
+        a = MatMul (x, w) b = MatMul (a, w) y = MatMul (b, v) }"""
+    weights = {"w": np.full((8, 8), 200, np.float16), "v": np.full((8, 8), 1e-5, np.float16)}
+    onnx.save(model(overflowing, weights), tmp_path / "far.onnx")
+    onnx.save(model(MIXED, {"w": np.eye(8, dtype=np.float16)}), tmp_path / "near.onnx")
+    done = run("restore", tmp_path / "far.onnx")
+    assert (done.exit_code, "FAIL" in done.output) == (1, True)
+    assert "the result is proved equal to" in done.output
+    assert "what is far off is its half" in done.output
+    assert "is proved equal" not in run("restore", tmp_path / "near.onnx").output
+
+
 def test_bad_input_is_one_line(tmp_path):
     """And nothing is written."""
     path = tmp_path / "m.onnx"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, metric_flags, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -76,6 +77,8 @@ def restore(
         Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
         terminal_rewrite.print_verdict(console, verdict, per_node=comparing.per_node)
+        if verdict.is_far and _is_proved(model, found):
+            console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
     if json_ is not None:
         told = verdict.to_json() if isinstance(verdict, Verdict) else None
         writing.write_json({**found.to_json(), "verification": told}, json_)
@@ -101,6 +104,17 @@ def _compared(
             return ModelError(f"{model} does not run ({failed})") if failed else verdict
     except AmpRewriteError as error:
         return error
+
+
+_OFF = "what is far off is its half, which overflows or rounds too much"
+
+
+def _is_proved(model: Path, found: Restored) -> bool:
+    """Whether the result is the half model but for precision, so that a difference is the latter's fault."""
+    try:
+        return certify(model, Path(found.model)).proved
+    except AmpRewriteError:
+        return False
 
 
 def _print(console: Console, found: Restored, model: Path) -> None:
