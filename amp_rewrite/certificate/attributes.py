@@ -14,12 +14,14 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def bound(proto: Any, scope: Scope) -> dict[str, Bound]:
-    """The attributes of a node that stands in a graph; the last of a name counts.
+    """The attributes of a node that stands in a graph; ModelError for two of one name.
 
     A reference to what a call does not give is absent. Outside functions there are no references.
     """
     found: dict[str, Bound] = {}
     for attribute in proto.attribute:
+        if attribute.name in found:
+            raise ModelError(f"has a node with two attributes '{attribute.name}'", remedy=EXPORT_AGAIN)
         if scope.bound is None or not attribute.ref_attr_name:
             found[attribute.name] = Bound(attribute, scope)
         elif attribute.ref_attr_name in scope.bound:

@@ -25,8 +25,13 @@ def key(proto: Any) -> Key:
 
 
 def of(model: ModelProto) -> Functions:
-    """The functions of a model; the last of a name counts."""
-    return {(canonical(f.domain), f.name, f.overload): f for f in model.functions}
+    """The functions of a model; ModelError for two of one name."""
+    found: dict[Key, FunctionProto] = {}
+    for function in model.functions:
+        name = canonical(function.domain), function.name, function.overload
+        if found.setdefault(name, function) is not function:
+            raise ModelError(f"has two functions '{function.name}'", remedy=EXPORT_AGAIN)
+    return found
 
 
 def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:

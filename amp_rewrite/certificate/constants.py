@@ -6,31 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import AttributeProto, numpy_helper
 
 from amp_rewrite.certificate.numbered import Bound
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 
 def stored(given: Mapping[str, Bound]) -> Any:
-    """The tensor, dense or sparse, that these attributes of a Constant give; ModelError without one."""
-    for name, held in given.items():
-        attribute = held.attribute
-        if name == "value":
-            return attribute.t
-        if name == "sparse_value":
-            return attribute.sparse_tensor
-        if name in _SCALARS:
-            field, dtype = _SCALARS[name]
-            return numpy_helper.from_array(np.array(getattr(attribute, field), dtype))
-    raise ModelError("has a Constant without a value", remedy=EXPORT_AGAIN)
+    """The tensor, dense or sparse, that the one attribute of a Constant gives; ModelError where there is not
+    one, or its name says another type than it has: one runtime goes by the name, another by the type.
+    """
+    if len(given) != 1:
+        raise ModelError("has a Constant without a value, or with several", remedy=EXPORT_AGAIN)
+    ((name, held),) = given.items()
+    kind, field, dtype = _VALUES.get(name, (None, "", None))
+    if held.attribute.type != kind:
+        raise ModelError(f"has a Constant with a value '{name}' of another type", remedy=EXPORT_AGAIN)
+    value = getattr(held.attribute, field)
+    return value if dtype is None else numpy_helper.from_array(np.array(value, dtype))
 
 
-_SCALARS: Mapping[str, tuple[str, Any]] = {
-    "value_float": ("f", np.float32),
-    "value_floats": ("floats", np.float32),
-    "value_int": ("i", np.int64),
-    "value_ints": ("ints", np.int64),
-    "value_string": ("s", object),
-    "value_strings": ("strings", object),
+_VALUES: Mapping[str, tuple[int | None, str, Any]] = {
+    "value": (AttributeProto.TENSOR, "t", None),
+    "sparse_value": (AttributeProto.SPARSE_TENSOR, "sparse_tensor", None),
+    "value_float": (AttributeProto.FLOAT, "f", np.float32),
+    "value_floats": (AttributeProto.FLOATS, "floats", np.float32),
+    "value_int": (AttributeProto.INT, "i", np.int64),
+    "value_ints": (AttributeProto.INTS, "ints", np.int64),
+    "value_string": (AttributeProto.STRING, "s", object),
+    "value_strings": (AttributeProto.STRINGS, "strings", object),
 }

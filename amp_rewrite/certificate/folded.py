@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from amp_rewrite.certificate import attributes, recomputing, signatures, stored_values, tensors
+from amp_rewrite.certificate import attributes, recomputing, signatures, stored_values, tensors, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import MISSING, Node
 from amp_rewrite.certificate.pairs import DifferentError, Proof
@@ -22,6 +23,9 @@ _VARYING = frozenset(
     """.split()
 )
 """What is not computed before a run."""
+
+_DIVISIONS = frozenset(("Div", "Mod"))
+_FRACTIONS = frozenset((value_kinds.FLOAT, int(TensorProto.DOUBLE)))
 
 
 class Folded:
@@ -65,7 +69,19 @@ class Folded:
             raise DifferentError(
                 "the result stores what the original computes with more than plain operators"
             )
+        if node.operator[1] in _DIVISIONS and self._may_trap(node):
+            raise DifferentError("the result stores quotients of integers that are not known to be any")
         return node
+
+    def _may_trap(self, division: Node) -> bool:
+        """Whether a processor may end the program: it divides integers by 0, or the least of them by -1."""
+        original = self._proof.original
+        if original.kinds[division.first] in _FRACTIONS:
+            return False
+        divisor = original.stored.get(division.inputs[1])
+        if not isinstance(divisor, TensorProto) or 4 * prod(tensors.dims(divisor)) > MOST:
+            return True
+        return bool(np.isin(tensors.whole(divisor, original.folder), (0, -1)).any())
 
     def prove(self) -> None:
         """Computes all that was added, and compares it; raises DifferentError."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import TensorProto, TypeProto
 
-from amp_rewrite.certificate import stored_values, value_kinds
+from amp_rewrite.certificate import stored_values, tensors, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.pairs import DifferentError
@@ -70,9 +70,7 @@ def _interface(declared: TypeProto) -> object:
 def assume(proving: Proving) -> None:
     """Takes the inputs of one name for equal; DifferentError where their defaults are not."""
     a, b = proving.original, proving.rewritten
-    defaults = [
-        {t.name: t for t in model.proto.graph.initializer if t.name in model.inputs} for model in (a, b)
-    ]
+    defaults = [tensors.initial(model.proto.graph) for model in (a, b)]
     for (name, left), (other, right) in zip(a.inputs.items(), b.inputs.items(), strict=True):
         proving.assume(left, right)
         one, two = defaults[0].get(name), defaults[1].get(other)

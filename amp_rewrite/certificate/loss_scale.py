@@ -1,8 +1,9 @@
 """Takes a loss scale that a result declares out of it, proved: its factors, skipped steps, and its state.
 
 All values are homogeneous in the scale, and the outputs of degree 0: they are what they are where it is 1.
-There, multiplying by it changes nothing. What keeps old state where gradients are not finite, and what the
-scale becomes, is compared with the rule (`skipped_steps`).
+There, multiplying by it changes nothing; whatever else reads it reads no value of the original. What keeps
+old state where gradients are not finite, and what the scale becomes, is compared with the rule
+(`skipped_steps`).
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ class _TakingOut:
         scale_update.refuse_other(after, declared)
         _erase(after, nodes, {**scaled, **unscaled, **kept})
         added = {pair[0] for pair in declared.state.values()}
-        if any(tensor.name in added for tensor in after.proto.graph.initializer):
+        if not added.isdisjoint(tensors.initial(after.proto.graph)):
             raise DifferentError("the state of the loss scale has a default value")
         inputs = {name: number for name, number in after.inputs.items() if name not in added}
         uses = {Licence.LOSS_SCALE: len(scaled) + len(unscaled), Licence.SKIPPED: len(kept)}
-        return replace(after, inputs=inputs, outputs=outputs), Counter(uses)
+        stored = {number: tensor for number, tensor in after.stored.items() if number not in factors}
+        return replace(after, inputs=inputs, outputs=outputs, stored=stored), Counter(uses)
 
     def _factors(self) -> dict[int, int]:
         """What the scale alone makes, with its degree: an input, or the stored powers of a fixed scale."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
-from onnx import GraphProto, ModelProto, TensorProto, defs
+from onnx import GraphProto, ModelProto, defs
 
 from amp_rewrite.certificate import (
     attributes,
@@ -15,6 +15,7 @@ from amp_rewrite.certificate import (
     constants,
     deduced_kinds,
     order,
+    tensors,
     value_kinds,
 )
 from amp_rewrite.certificate.cast_likes import CAST, CAST_LIKE
@@ -54,13 +55,13 @@ class _Numbering:
 
     def run(self) -> Numbered:
         made, graph = self._made, self._made.proto.graph
-        fixed = (
-            {t.name for t in graph.initializer} if made.proto.ir_version < _OVERRIDABLE else frozenset[str]()
-        )
-        defaults = {t.name: value_kinds.of_element(t.data_type) for t in graph.initializer}
+        stored = tensors.initial(graph)
+        is_fixed = made.proto.ir_version < _OVERRIDABLE
         for info in graph.input:
-            if info.name not in fixed:
-                kind = value_kinds.of_type(info.type) or defaults.get(info.name)
+            if not (is_fixed and info.name in stored):
+                kind = value_kinds.of_type(info.type)
+                if kind is None and info.name in stored:
+                    kind = value_kinds.of_tensor(stored[info.name])
                 made.inputs[info.name] = self._root.names[info.name] = made.add(info.name, None, kind)
         _run(self._graph(graph, self._root))
         made.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
@@ -72,14 +73,10 @@ class _Numbering:
         given = frozenset(names)
         if self._believed:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
-        for tensor in graph.initializer:
-            if tensor.name not in given:
-                names[tensor.name] = made.add(tensor.name, None, value_kinds.of_element(tensor.data_type))
-                made.stored[names[tensor.name]] = tensor
-        for sparse in graph.sparse_initializer:
-            kind = value_kinds.of_element(sparse.values.data_type)
-            names[sparse.values.name] = made.add(sparse.values.name, None, kind)
-            made.stored[names[sparse.values.name]] = sparse
+        for name, tensor in tensors.initial(graph).items():
+            if name not in given:
+                names[name] = made.add(name, None, value_kinds.of_tensor(tensor))
+                made.stored[names[name]] = tensor
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
@@ -180,8 +177,7 @@ class _Numbering:
     def _store(self, first: int, proto: Any, scope: Scope) -> None:
         tensor = constants.stored(attributes.bound(proto, scope))
         self._made.stored[first] = tensor
-        element = tensor.data_type if isinstance(tensor, TensorProto) else tensor.values.data_type
-        self._made.kinds[first] = value_kinds.of_element(element)
+        self._made.kinds[first] = value_kinds.of_tensor(tensor)
 
     def _call(self, row: order.Row, scope: Scope, function: Any) -> Step:
         """Takes a call apart: the outputs of the call are those of the function's body."""

@@ -67,11 +67,16 @@ class Proof:
         return node
 
     def stored_number(self, number: int, expected: Array) -> None:
-        """Proves that the result stores these numbers; DifferentError where it does not."""
+        """Proves that the result stores these numbers, none of them clamped; DifferentError where it does
+        not.
+        """
         tensor = self.rewritten.stored.get(number)
         if not isinstance(tensor, TensorProto):
             raise DifferentError("a number is not stored")
-        self.count(stored_values.compare_array(expected, Held(tensor, self.rewritten.folder)))
+        found = stored_values.compare_array(expected, Held(tensor, self.rewritten.folder))
+        if found.uses[Licence.CLAMPED]:
+            raise DifferentError("a number is clamped that the original does not store")
+        self.count(found)
 
     def array(self, number: int) -> Array | None:
         """A value that the original stores as float32; None where it does not."""

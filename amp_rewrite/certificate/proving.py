@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from amp_rewrite.certificate import (
+    attributes,
     clips,
     fused_convs,
     merged_norms,
@@ -170,7 +171,7 @@ class Proving(Proof):
         if any((left == MISSING) != (right == MISSING) for left, right in pairs):
             raise DifferentError("an input is left out of one of them")
         pairs = [pair for pair in pairs if pair[0] != MISSING]
-        if a.operator in _PRODUCTS and len(a.inputs) > 1:
+        if a.operator in _PRODUCTS and len(a.inputs) > 1 and not _turns_batches(a):
             return [pair for port, pair in enumerate(pairs) if not self._raised(b, port, *pair)]
         return pairs
 
@@ -216,6 +217,12 @@ class Proving(Proof):
 
 def _firsts(a: Node | None, b: Node | None) -> Pair | None:
     return None if a is None or b is None else (a.first, b.first)
+
+
+def _turns_batches(product: Node) -> bool:
+    """Whether a product puts the first axis of a factor elsewhere, so that it counts which one that is."""
+    given = attributes.of(product)
+    return any(given[name].attribute.i for name in ("transBatchA", "transBatchB") if name in given)
 
 
 _PRODUCTS = frozenset((("", "MatMul"), ("com.microsoft", "FusedMatMul")))

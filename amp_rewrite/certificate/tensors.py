@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
@@ -47,6 +47,12 @@ def dims(tensor: TensorProto) -> tuple[int, ...]:
     if min(found, default=0) < 0:
         raise _damaged(tensor, "has a negative size")
     return found
+
+
+def initial(graph: GraphProto) -> Mapping[str, Any]:
+    """What a graph stores, dense or sparse, by name; the last of a name counts."""
+    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    return {tensor.name: tensor for tensor in graph.initializer} | sparse
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ def of_element(number: int) -> Kind:
     return FLOAT if number in FLOATS else number or None
 
 
+def of_tensor(tensor: Any) -> Kind:
+    """The kind of a stored tensor, dense or sparse."""
+    return of_element(tensor.data_type if isinstance(tensor, TensorProto) else tensor.values.data_type)
+
+
 def of_type(declared: TypeProto) -> Kind:
     """The kind that a declaration states."""
     which = declared.WhichOneof("value")
