@@ -34,7 +34,33 @@ MAX_AND_MIN = """(float[2] x) => (float[2] y) <float h = {6}, float l = {%s}> {
     m = Max (x, l) y = Min (m, h) }"""
 QUOTIENT = "(int64[2] x) => (int64[2] y) <int64[2] a = {%s, 9}, int64[2] b = {%s, 2}> { %s y = Add (x, q) }"
 LEAST, FOLDED = -(1 << 63), "(int64[2] x) => (int64[2] y) <int64[2] q = {%s}> { y = Add (x, q) }"
+RESHAPED = (
+    "(float[N] x, int64[R] s) => (y) <float[%s] w = {1, 2, 3, 4}> { h = Reshape (x, s) y = MatMul (h, w) }"
+)
+RANK_SAID = (RESHAPED % "1,2,2").replace("> {", ", float[A,B,C] h> {", 1)
+NORM = """(float[2,2,3] x) => (y) <float[2] s = {1, 1}, float[2] b = {0, 0}> {
+    y, a, c, d, e = BatchNormalization (x, s, b, b, s) }"""
+NORMED = """(float[2,2] x) => (y) <float[2,2] w = {1, 2, 3, 4}, float[2] s = {1, 1}, float[2] b = {1, 2},
+    float[2] m = {0, 0}, float[2] v = {0.99999, 0.99999}> {
+        p = MatMul (x, w) y = BatchNormalization (p, s, b, m, v) }"""
+ADDED = """(float[2,2] x) => (y) <float[2,2] w = {1, 2, 3, 4}, float[2] b = {1, 2}> {
+    p = MatMul (x, w) y = Add %s (p, b) }"""
+
+
+def without_other_outputs():
+    """A norm that trains at opset 9, and one that leaves out the outputs which say so."""
+    trained, other = model(NORM, 9), model(NORM, 9)
+    other.graph.node[0].output[1:] = [""] * 4
+    return trained, other
+
+
 UNEQUAL = {
+    "a rank that the result alone declares": (model(RESHAPED % "2,2"), model(RANK_SAID)),
+    "a norm that trains no more": without_other_outputs(),
+    "a sum along another axis": (
+        model(NORMED, 9),
+        model(ADDED % "<broadcast = 1, axis = 0>", 6),
+    ),
     "a quotient by what is declared to be a loss scale": (
         model(DIVIDED % "y = Div (x, s)"),
         with_scale(model(DIVIDED % "m = Mul (x, s) y = Div (m, s)"), s=1),
@@ -62,7 +88,11 @@ def test_what_computes_something_else_is_not_proved(what):
     assert not certify(original, rewritten).proved
 
 
+SLICED = """(float[2,3,2] x) => (y) <int64[1] a = {0}, int64[2] n = {1, 1}, float[%s] w = {1, 2, 3, 4}> {
+    b, c = Split <axis = 0> (x, n) y = MatMul (b, w) }"""
 EQUAL = {
+    "a rank that onnx infers": (model(SLICED % "2,2"), model(SLICED % "1,2,2")),
+    "a sum along the last axis": (model(NORMED, 9), model(ADDED % "", 9)),
     "axes that stay": (model(BATCHES % ("2,2", 0)), model(BATCHES % ("1,2,2", 0))),
     "a bound that is infinite": (model(CLIP), model(MAX_AND_MIN % -3.4028234663852886e38)),
     "a quotient": (model(QUOTIENT % (-7, 3, "q = Div (a, b)")), model(FOLDED % "-2, 4")),
@@ -148,3 +178,31 @@ def test_a_bound_that_became_infinite_is_counted():
     tensor.CopyFrom(TensorProto(name="l", data_type=TensorProto.FLOAT16, raw_data=b"\x00\xfc"))
     found = certify(model(CLIP), infinite)
     assert found.licences == {Licence.OVERFLOWED: 1, Licence.MAX_AND_MIN: 1}
+
+
+def test_sizes_that_no_memory_has_are_an_error():
+    """Though one of them is 0, so that nothing is stored."""
+    made, folded = (
+        model(f"(float[2] x) => (y) {{ {node} y = other.A (n) }}") for node in ("n = Neg (w)", "")
+    )
+    for each, name in ((made, "w"), (folded, "n")):
+        each.graph.initializer.append(
+            TensorProto(name=name, dims=[0, 1 << 62, 1 << 62], data_type=1, raw_data=b"")
+        )
+    with pytest.raises(ModelError, match="sizes that are too large"):
+        certify(made, folded)
+
+
+@pytest.mark.parametrize("offset", ["1_0", "\N{ARABIC-INDIC DIGIT ONE}", " 1", "-1", "1" * 30, "1" * 5000])
+def test_an_offset_is_written_in_digits(tmp_path, offset):
+    """Python reads numbers where a runtime does not."""
+    made = model("(float[2] x) => (y) { y = Add (x, w) }")
+    tensor = TensorProto(name="w", dims=[2], data_type=1, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", offset)):
+        tensor.external_data.add(key=key, value=value)
+    made.graph.initializer.append(tensor)
+    (tmp_path / "w.bin").write_bytes(bytes(64))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(ModelError, match="cannot be read from"):
+        certify(path, path)

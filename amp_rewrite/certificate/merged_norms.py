@@ -38,8 +38,9 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
     product, after = proof.original.makers[norm.inputs[0]], proof.rewritten.makers[right]
     if product is None or after is None or len(product.inputs) < 2:
         raise DifferentError(_NO_NORM)
-    if product.operator == ("", "MatMul") and after.operator == ("", "Add") and len(after.inputs) == 2:
-        shift, made = after.inputs[1], proof.made(after.inputs[0], "MatMul")
+    if product.operator == ("", "MatMul") and after.operator == ("", "Add"):
+        data, shift = proof.made(right, "Add").inputs
+        made = proof.made(data, "MatMul")
     elif product.operator == after.operator and len(after.inputs) == 3:
         shift, made = after.inputs[2], after
     else:

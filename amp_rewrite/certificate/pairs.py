@@ -17,6 +17,9 @@ Pair = tuple[int, int]
 """A value of the original and one of the result that are to be equal."""
 
 
+_BROADCAST, _AS_NUMPY = frozenset(("Add", "Div", "Max", "Min")), 7
+
+
 class DifferentError(Exception):
     """Two values that are not proved equal; `at` are the two and the output, where not those in hand."""
 
@@ -32,7 +35,7 @@ class Proof:
         self.original, self.rewritten = original, rewritten
         self.uses: Counter[Licence] = Counter()
         self._half: int | None = None
-        self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten)
+        self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
 
     def same_kind(self, left: int, right: int) -> None:
         """DifferentError for values of different types; what nobody knows of one is as of the other."""
@@ -60,10 +63,16 @@ class Proof:
         self._half = half
 
     def made(self, number: int, operator: str) -> Node:
-        """The node of the result that makes a value alone; DifferentError where it is another."""
+        """The node of the result that makes a value alone; DifferentError where it is another.
+
+        One of two operands broadcasts as NumPy does: before opset 7 an attribute said otherwise.
+        """
         node = self.rewritten.makers[number]
         if node is None or node.operator != ("", operator) or node.count != 1:
             raise DifferentError(f"no {operator} stands in the place of the node")
+        is_plain = node.version >= _AS_NUMPY and not node.proto.attribute and len(node.inputs) == 2
+        if operator in _BROADCAST and not is_plain:
+            raise DifferentError(f"the {operator} in the place of the node may broadcast otherwise")
         return node
 
     def stored_number(self, number: int, expected: Array) -> None:

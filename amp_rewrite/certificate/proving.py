@@ -135,8 +135,8 @@ class Proving(Proof):
 
     def _alike(self, a: Node, b: Node) -> None:
         """Compares what nodes of one operator say themselves."""
-        if a.count != b.count or a.proto.overload != b.proto.overload:
-            raise DifferentError("they have different numbers of outputs")
+        if a.count != b.count or a.proto.overload != b.proto.overload or _left_out(a) != _left_out(b):
+            raise DifferentError("they have different outputs")
         if (len(a.proto.attribute) or len(b.proto.attribute)) and (name := differing(self, a, b)):
             raise DifferentError(f"their attribute '{name}' differs")
         if a.version != b.version:
@@ -172,15 +172,16 @@ class Proving(Proof):
             raise DifferentError("an input is left out of one of them")
         pairs = [pair for pair in pairs if pair[0] != MISSING]
         if a.operator in _PRODUCTS and len(a.inputs) > 1 and not _turns_batches(a):
-            return [pair for port, pair in enumerate(pairs) if not self._raised(b, port, *pair)]
+            return [pair for port, pair in enumerate(pairs) if not self._raised(a, b, port)]
         return pairs
 
-    def _raised(self, product: Node, port: int, left: int, right: int) -> bool:
+    def _raised(self, a: Node, b: Node, port: int) -> bool:
         """Whether a stored factor has more axes than it had, as many as the other factor has at most."""
+        left, right = a.inputs[port], b.inputs[port]
         one, other = self.original.stored.get(left), self.rewritten.stored.get(right)
         if port > 1 or one is None or other is None or not _MATRIX <= len(one.dims) < len(other.dims):
             return False
-        rank = self.ranks_after.of(product.inputs[1 - port])
+        rank = self.ranks.of(a.inputs[1 - port]) or self.ranks_after.of(b.inputs[1 - port])
         if rank is None or rank < len(other.dims):
             raise DifferentError("a stored factor has more axes than the other", (left, right, ""))
         self.count(stored_values.compare(*self.held(left, right), rank=True), (left, right))
@@ -217,6 +218,11 @@ class Proving(Proof):
 
 def _firsts(a: Node | None, b: Node | None) -> Pair | None:
     return None if a is None or b is None else (a.first, b.first)
+
+
+def _left_out(node: Node) -> Sequence[int]:
+    """The outputs of a node that it leaves out: it tells by them what to compute, as a norm that trains."""
+    return () if node.count == 1 else [port for port, name in enumerate(node.proto.output) if not name]
 
 
 def _turns_batches(product: Node) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from amp_rewrite.certificate import attributes, lengths
+from amp_rewrite.certificate import attributes, inferred_shapes, lengths
 from amp_rewrite.certificate.numbered import Node, Numbered
 
 
 class Ranks:
-    """The ranks of the values of a model; declarations of its main graph are read once they are needed."""
+    """The ranks of the values of a model; declarations of its main graph are read once they are needed.
 
-    def __init__(self, model: Numbered) -> None:
-        self._model = model
+    Unless it is `believed`, what onnx infers from its inputs stands in their place.
+    """
+
+    def __init__(self, model: Numbered, *, believed: bool = True) -> None:
+        self._model, self._believed = model, believed
         self._declared: dict[str, int] | None = None
         self._known: dict[int, int | None] = {}
 
@@ -74,7 +77,8 @@ class Ranks:
         if (self._model.inputs.get(name) != number) if node is None else (node.scope.outer is not None):
             return None
         if self._declared is None:
-            graph = self._model.proto.graph
+            proto = self._model.proto
+            graph = proto.graph if self._believed else inferred_shapes.of(proto)
             infos = (*graph.value_info, *graph.input, *graph.output)
             kinds = ((info.name, info.type.tensor_type) for info in infos)
             self._declared = {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}

@@ -96,12 +96,19 @@ def whole(tensor: TensorProto, folder: Folder | None) -> Array:
     parts = [block.copy() for block in blocks(tensor, folder)]
     shape = dims(tensor)
     if not parts:
-        return np.zeros(shape, _dtype(tensor))
+        return _empty(tensor, shape)
     flat = np.concatenate(parts)
     if tensor.data_type in _BITS:
         packed = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=flat.tobytes())
         return numpy_helper.to_array(packed)
     return flat.reshape(shape)
+
+
+def _empty(tensor: TensorProto, shape: tuple[int, ...]) -> Array:
+    try:
+        return np.zeros(shape, _dtype(tensor))
+    except ValueError as error:  # other sizes than the one that is 0 are too large
+        raise _damaged(tensor, "has sizes that are too large") from error
 
 
 def texts(tensor: TensorProto) -> Sequence[bytes]:
@@ -150,7 +157,7 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
     def read(start: int, stop: int) -> Iterator[Array]:
         try:
             with reading.open_regular(place) as file:
-                file.seek(int(said.get("offset") or 0) + start * dtype.itemsize)
+                file.seek(_offset(said) + start * dtype.itemsize)
                 buffer = np.empty(min(BLOCK, stop - start), dtype)
                 for at in range(start, stop, BLOCK):
                     block = buffer[: stop - at]
@@ -164,6 +171,14 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
             ) from error
 
     return Elements(count, read)
+
+
+def _offset(said: Mapping[str, str]) -> int:
+    """Where in its file a tensor begins; ValueError for what is not written in digits alone."""
+    text = said.get("offset") or "0"
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
 
 
 def _place(tensor: TensorProto, location: str, folder: Folder | None) -> Path:

@@ -1,0 +1,46 @@
+"""The shapes of values as onnx infers them, whatever a model declares of what its nodes make."""
+
+from __future__ import annotations
+
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, shape_inference
+
+from amp_rewrite.certificate import attributes
+
+_SMALL = 1 << 10
+"""The bytes of a stored value up to which its elements may be sizes."""
+
+
+def of(model: ModelProto) -> GraphProto:
+    """The graph of a model, with the shapes that follow from its inputs; only inputs where onnx fails."""
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    _forget(bare.graph)
+    domains = {node.domain for node in bare.graph.node} - {entry.domain for entry in bare.opset_import}
+    bare.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains if domain)
+    try:
+        return shape_inference.infer_shapes(bare, data_prop=True).graph
+    except Exception:  # of many kinds
+        return GraphProto(input=model.graph.input)
+
+
+def _forget(graph: GraphProto) -> None:
+    """Takes from a graph what it declares of its values, but for inputs, and the elements of large ones."""
+    waiting = [graph]
+    while waiting:
+        held = waiting.pop()
+        del held.value_info[:]
+        infos = held.output if held is graph else (*held.input, *held.output)
+        for info in infos:
+            info.type.tensor_type.ClearField("shape")
+        for tensor in held.initializer:
+            _empty(tensor)
+        for attribute in (each for node in held.node for each in node.attribute):
+            waiting.extend(attributes.graphs(attribute))
+            if attribute.type == AttributeProto.TENSOR:
+                _empty(attribute.t)
+
+
+def _empty(tensor: TensorProto) -> None:
+    if tensor.ByteSize() > _SMALL:
+        for field in ("raw_data", "float_data"):
+            tensor.ClearField(field)
