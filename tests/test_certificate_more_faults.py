@@ -54,7 +54,44 @@ def without_other_outputs():
     return trained, other
 
 
+LARGEST = "(float[2,2] x) => (y) { y = ArgMax <axis = %s> (x) }"
+BITS = """(int32[2] x) => (y) <float[2] w = {1.1, 2}> {
+    h = Cast <to = 10> (w) f = Cast <to = 1> (h) b = BitCast <to = 6> (f) y = Add (x, b) }"""
+BITS_STORED = "(int32[2] x) => (y) <int32[2] b = {1066192077, 1073741824}> { y = Add (x, b) }"
+
+
+def of_another_axis():
+    """The index of the largest along an axis, and along another beside an attribute without a name."""
+    one, other = model(LARGEST % 0), model(LARGEST % 1)
+    other.graph.node[0].attribute.add(type=AttributeProto.INT, i=1)
+    return one, other
+
+
+def with_an_attribute_more():
+    """A node, and the same with an attribute without a name."""
+    one, other = (model("(float[2,2] x) => (y) { y = Softmax (x) }") for _ in range(2))
+    other.graph.node[0].attribute.add(type=AttributeProto.INT, i=1)
+    return one, other
+
+
+def labels(*numbers):
+    """A table of labels for integers."""
+    made = model("(int64[2] x) => (y) { y = ai.onnx.ml.LabelEncoder <keys_int64s = [1, 2]> (x) }")
+    made.opset_import.add(domain="ai.onnx.ml", version=4)
+    table = numpy_helper.from_array(np.array(numbers, np.float32))
+    made.graph.node[0].attribute.append(helper.make_attribute("values_tensor", table))
+    return made
+
+
 UNEQUAL = {
+    "an attribute without a name before another": of_another_axis(),
+    "an attribute without a name": with_an_attribute_more(),
+    "a version of times to come": (
+        model("(float[2] x) => (y) { y = Relu (x) }"),
+        model("(float[2] x) => (y) { y = Relu (x) }", 1000),
+    ),
+    "an attribute that is clamped": (labels(1, 70000), labels(1, 32752)),
+    "bits of what was half on its way": (model(BITS, 26, 10), model(BITS_STORED, 26, 10)),
     "a rank that the result alone declares": (model(RESHAPED % "2,2"), model(RANK_SAID)),
     "a norm that trains no more": without_other_outputs(),
     "a sum along another axis": (
@@ -206,3 +243,24 @@ def test_an_offset_is_written_in_digits(tmp_path, offset):
     path.write_bytes(made.SerializeToString())
     with pytest.raises(ModelError, match="cannot be read from"):
         certify(path, path)
+
+
+def test_what_is_done_to_a_default_is_counted():
+    """As for any stored value."""
+    made = model("(float[2] x, float[2] s) => (y) <float[2] s = {1.1, 70000}> { y = Add (x, s) }")
+    other = model("(float[2] x, float[2] s) => (y) <float[2] s = {1.1, 32752}> { y = Add (x, s) }")
+    assert certify(made, other).licences == {Licence.CLAMPED: 1}
+
+
+def test_merged_weights_that_overflow_are_counted():
+    """They are infinite, as rounding makes them."""
+    text = """(float[2,1] x) => (float[2,1] y) <float[1,1] w = {70000}, float[1] b = {0}%s> {
+        %s = Gemm (x, w, b) %s }"""
+    norm = "y = BatchNormalization (p, o, b, b, v)"
+    original = model(text % (", float[1] o = {1}, float[1] v = {0.99999}", "p", norm))
+    merged = model(text % ("", "y", ""))
+    for tensor in merged.graph.initializer:
+        with np.errstate(over="ignore"):
+            array = numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    assert certify(original, merged).licences == {Licence.MERGED: 1, Licence.OVERFLOWED: 1}

@@ -21,15 +21,15 @@ _FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), _FILL))
 """Operators whose attribute for a type is not one for a float, or says more than the type."""
 
 
-def differing(proof: Proof, a: Node, b: Node) -> str:
-    """The name of the first attribute that differs; empty where none does.
+def differing(proof: Proof, a: Node, b: Node) -> str | None:
+    """The name of the first attribute that differs, which may be empty; None where none does.
 
     One that gives the type of an output, which is known to be a float of both, may be another.
     """
     if a.operator == bit_casts.OPERATOR and not bit_casts.same(proof, a, b):
         return "to"
     if a.scope.bound is None is b.scope.bound and _alike(a.proto, b.proto):
-        return ""
+        return None
     before, after = (attributes.plain(attributes.of(node)) for node in (a, b))
     for name in sorted({*before, *after}, key=str):
         one, other = _stated(before, a, name), _stated(after, b, name)
@@ -42,10 +42,10 @@ def differing(proof: Proof, a: Node, b: Node) -> str:
     return _unread_bodies(a, b)
 
 
-def _unread_bodies(a: Node, b: Node) -> str:
-    """The name of a body of an operator that has none; empty where there is none."""
+def _unread_bodies(a: Node, b: Node) -> str | None:
+    """The name of a body of an operator that has none; None where there is none."""
     given = ((node, name, held) for node in (a, b) for name, held in attributes.of(node).items())
-    return next((n for node, n, held in given if not node.bodies and attributes.has_graphs(held)), "")
+    return next((n for node, n, held in given if not node.bodies and attributes.has_graphs(held)), None)
 
 
 def _alike(a: Any, b: Any) -> bool:
@@ -91,13 +91,14 @@ def _same_tensor(proof: Proof, a: Node, name: str, one: AttributeProto, other: A
 
 
 def _exact(proof: Proof, one: Any, other: Any) -> bool:
-    held = Held(one, proof.original.folder), Held(other, proof.rewritten.folder)
-    return one.data_type == other.data_type and not stored_values.compare(*held).problem
+    """Whether two tensors are the same, without a licence for what their elements are."""
+    found = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
+    return one.data_type == other.data_type and not found.problem and not found.uses.total()
 
 
 def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
     """Whether an attribute does nothing but give the type of a float; the outputs are of one kind."""
-    if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, ("",))[0] != name:
+    if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, (None,))[0] != name:
         return False
     kinds = proof.original.kinds[a.first], proof.rewritten.kinds[b.first]
     if kinds[0] != kinds[1] or kinds[0] not in (value_kinds.FLOAT, (value_kinds.SEQUENCE, value_kinds.FLOAT)):

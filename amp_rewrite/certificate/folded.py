@@ -19,10 +19,11 @@ MOST = 1 << 28
 
 _VARYING = frozenset(
     """
-    Bernoulli Dropout If Loop Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike Scan
+    Bernoulli BitCast Dropout If Loop Multinomial RandomNormal RandomNormalLike RandomUniform
+    RandomUniformLike Scan
     """.split()
 )
-"""What is not computed before a run."""
+"""What is not computed before a run, and what reads the bits of a float, which may be a half's."""
 
 _DIVISIONS = frozenset(("Div", "Mod"))
 _FRACTIONS = frozenset((value_kinds.FLOAT, int(TensorProto.DOUBLE)))

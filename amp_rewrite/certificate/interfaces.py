@@ -76,8 +76,11 @@ def assume(proving: Proving) -> None:
         one, two = defaults[0].get(name), defaults[1].get(other)
         if (one is None) != (two is None):
             raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
-        if one is not None and stored_values.compare(Held(one, a.folder), Held(two, b.folder)).problem:
-            raise DifferentError(f"the default value of the input '{_text(name)}' differs")
+        if one is not None:
+            found = stored_values.compare(Held(one, a.folder), Held(two, b.folder))
+            if found.problem:
+                raise DifferentError(f"the default value of the input '{_text(name)}' differs")
+            proving.count(found)
     for before, after in ((_inputs(a), _inputs(b)), (_outputs(a), _outputs(b))):
         for info, now in zip(before, after, strict=True):
             proving.uses[Licence.IO_TYPES] += _element(info) != _element(now)

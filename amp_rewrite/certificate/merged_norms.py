@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import AttributeProto, TensorProto
 
-from amp_rewrite.certificate import attributes, intervals, versions
+from amp_rewrite.certificate import attributes, intervals, tensors, versions
 from amp_rewrite.certificate.attribute_comparison import differing
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import MISSING, Node
@@ -46,7 +46,7 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
     else:
         raise DifferentError(_NO_NORM)
     is_same = made.version == product.version or versions.same(product, made.version, proof.ranks.of)
-    if not is_same or len(made.inputs) < 2 or differing(proof, product, made):
+    if not is_same or len(made.inputs) < 2 or differing(proof, product, made) is not None:
         raise DifferentError("the product is another")
     weight = _weight(proof, product)
     view = _view(product, weight)
@@ -74,6 +74,8 @@ def _same(proof: Proof, right: int, exact: Array, size: Array | None = None) -> 
     problem = intervals.differs(exact, Held(tensor, proof.rewritten.folder), size)
     if problem:
         raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
+    found = tensors.whole(tensor, proof.rewritten.folder)
+    proof.uses[Licence.OVERFLOWED] += int((np.isinf(found.astype(np.float32)) & np.isfinite(exact)).sum())
 
 
 def _read(proof: Proof, norm: Node, channels: int) -> _Norm:

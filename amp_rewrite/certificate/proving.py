@@ -137,7 +137,8 @@ class Proving(Proof):
         """Compares what nodes of one operator say themselves."""
         if a.count != b.count or a.proto.overload != b.proto.overload or _left_out(a) != _left_out(b):
             raise DifferentError("they have different outputs")
-        if (len(a.proto.attribute) or len(b.proto.attribute)) and (name := differing(self, a, b)):
+        name = differing(self, a, b) if len(a.proto.attribute) or len(b.proto.attribute) else None
+        if name is not None:
             raise DifferentError(f"their attribute '{name}' differs")
         if a.version != b.version:
             self._same_version(a, b)

@@ -132,7 +132,7 @@ def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
         return of_element(attribute.t.data_type)
     if attribute.type == AttributeProto.STRING:
         return of_element(by_name(attribute.s.decode(errors="replace")))
-    kind = of_element(attribute.i)
+    kind = of_element(attribute.i) if attribute.type == AttributeProto.INT else None
     return (SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind
 
 

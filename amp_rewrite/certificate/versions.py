@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from onnx import AttributeProto
+from onnx import AttributeProto, defs
 from onnx.defs import OpSchema
 
 from amp_rewrite.certificate import attributes, signatures
@@ -15,6 +15,8 @@ RankOf = Callable[[int], "int | None"]
 
 def same(node: Node, other: int, rank_of: RankOf) -> bool:
     """Whether a node means at version `other` of its domain what it means at its own."""
+    if not node.operator[0] and max(node.version, other) > defs.onnx_opset_version():
+        return False  # nobody knows what it will mean
     before = signatures.schema(*node.operator, node.version)
     after = signatures.schema(*node.operator, other)
     if before is None or after is None:
