@@ -264,3 +264,16 @@ def test_merged_weights_that_overflow_are_counted():
             array = numpy_helper.to_array(tensor).astype(np.float16)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     assert certify(original, merged).licences == {Licence.MERGED: 1, Licence.OVERFLOWED: 1}
+
+
+TABLES = "(float[2] x) => (y) <int64[2] n = {%s, 1}, float[1,1] c = {1}%s> { %s y = Add (x, q) }"
+PRODUCTS = 'a = Expand (c, n) q = Einsum <equation = "ax,bx,cx,dx->"> (a, a, a, a)'
+
+
+@pytest.mark.parametrize(("size", "proved"), [(4, True), (1000, False)])
+def test_a_product_of_several_factors_may_be_large_on_its_way(size, proved):
+    """Though each of them is small, and what comes of it."""
+    folded = model(TABLES % (size, f", float q = {{{float(size**4)}}}", ""))
+    found = certify(model(TABLES % (size, "", PRODUCTS)), folded)
+    assert found.proved is proved
+    assert proved or found.problem == "what is folded is too large to compute anew"

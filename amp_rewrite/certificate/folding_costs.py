@@ -28,7 +28,8 @@ def refuse(model: ModelProto) -> None:
     if any(name not in made for node in graph.node for name in node.output if name):
         raise DifferentError("the sizes of what is folded are not known")
     size = sum(made[name] * _width(info) for name, info in infos.items())
-    if size > MOST or _work(graph, {**sizes, **made}) > MOST_WORK:
+    sizes |= made
+    if size + _between(graph, sizes) > MOST or _work(graph, sizes) > MOST_WORK:
         raise DifferentError("what is folded is too large to compute anew")
 
 
@@ -45,6 +46,15 @@ def _width(info: ValueInfoProto) -> int:
         return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).itemsize
     except (KeyError, TypeError, ValueError):
         return 8
+
+
+def _between(graph: GraphProto, sizes: Mapping[str, int]) -> int:
+    """The bytes that products of more than two factors may take on the way."""
+    products = (node for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)
+    return sum(8 * prod(sizes.get(name, 0) for name in node.input) for node in products)
+
+
+_TWO = 2
 
 
 def _work(graph: GraphProto, sizes: Mapping[str, int]) -> int:
