@@ -112,6 +112,19 @@ def declared(**changes):
     return mutate
 
 
+def kept_as(name):
+    """A mutation: the first weights keep another input, which the metadata say is theirs."""
+
+    def mutate(model):
+        made(model, "w1_new").input[2] = name
+        for prop in model.metadata_props:
+            if prop.key.endswith("state"):
+                pairs = [[name if after == "w1_new" else one, after] for one, after in json.loads(prop.value)]
+                prop.value = json.dumps(pairs)
+
+    return mutate
+
+
 def swapped(model):
     """Old state and new state change places."""
     node = made(model, "w1_new")
@@ -151,6 +164,8 @@ MUTANTS = {
     "the seed is not scaled": bypassed("loss_grad__scaled"),
     "the reciprocal is of something else": stored("loss_scale__one", 2.0),
     "another state is kept": rewired("w1_new", 2, "m1"),
+    "state of two outputs is kept": kept_as("m1"),
+    "state of another shape is kept": kept_as("x"),
     "state is kept in good steps": swapped,
     "the new state is another": rewired("w1_new", 1, "m1_new__kept"),
     "a gradient is not looked at": lambda model: made(model, "grads_finite__sum").input.pop(),

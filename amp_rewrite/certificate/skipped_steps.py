@@ -50,9 +50,25 @@ def _kept(
         number = outputs.get(after, MISSING)
         node = model.makers[number]
         if node is not None and node.operator == ("", "Where") and node.inputs[0] == flag:
-            if node.inputs[2] != model.inputs.get(before):
+            is_own = node.inputs[2] == model.inputs.get(before) and _may_be_one(model, before, after)
+            if not is_own or sum(pair[0] == before for pair in declared.pairs) > 1:
                 raise DifferentError("another state is kept where a step is skipped", (MISSING, number, ""))
             yield number, node.inputs[1]
+
+
+def _may_be_one(model: Numbered, before: str, after: str) -> bool:
+    """Whether what is declared of an input and of an output lets one hold what the other held."""
+    graph = model.proto.graph
+    one = next(info.type.tensor_type for info in graph.input if info.name == before)
+    other = next(info.type.tensor_type for info in graph.output if info.name == after)
+    if not (one.HasField("shape") and other.HasField("shape")):
+        return True
+    if len(one.shape.dim) != len(other.shape.dim):
+        return False
+    return all(
+        a.dim_value == b.dim_value or not (a.HasField("dim_value") and b.HasField("dim_value"))
+        for a, b in zip(one.shape.dim, other.shape.dim, strict=True)
+    )
 
 
 def _of(model: Numbered, number: int, *operators: str) -> Node:
