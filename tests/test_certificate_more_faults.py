@@ -83,7 +83,20 @@ def labels(*numbers):
     return made
 
 
+CAST = "(float[2] x) => (float[2] y) { c = Cast <%s> (x) y = Add (c, x) }"
+
+
+def without_import():
+    """A model, and the same without the version of its operators."""
+    one, other = model(CAST % "to = 1"), model(CAST % "to = 1")
+    del other.opset_import[:]
+    return one, other
+
+
 UNEQUAL = {
+    "a Cast that does not say to what": (model(CAST % "to = 1"), model(CAST % "into = 10")),
+    "a Cast to a number that is none": (model(CAST % "to = 1"), model(CAST % "to = 10.0")),
+    "operators of any version": without_import(),
     "an attribute without a name before another": of_another_axis(),
     "an attribute without a name": with_an_attribute_more(),
     "a version of times to come": (

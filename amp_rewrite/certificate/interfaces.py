@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import TensorProto, TypeProto
 
-from amp_rewrite.certificate import stored_values, tensors, value_kinds
+from amp_rewrite.certificate import calls, stored_values, tensors, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.pairs import DifferentError
@@ -20,6 +20,8 @@ def problem(original: Numbered, rewritten: Numbered) -> str:
     """What is wrong with the inputs or outputs of a result; empty where nothing is."""
     if not original.outputs:
         return "the original has no outputs, so there is nothing to prove"
+    if "" in _domains(original) - _domains(rewritten):
+        return "the result does not say of which version its operators are"
     sides = (_inputs(original), _inputs(rewritten)), (_outputs(original), _outputs(rewritten))
     kinds = {name: original.kinds[number] for name, number in original.outputs}
     for what, (before, after) in zip(("inputs", "outputs"), sides, strict=True):
@@ -30,6 +32,10 @@ def problem(original: Numbered, rewritten: Numbered) -> str:
             if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
     return ""
+
+
+def _domains(model: Numbered) -> set[str]:
+    return {calls.canonical(entry.domain) for entry in model.proto.opset_import}
 
 
 def _is_believed(outputs: Mapping[str, Kind], info: Any) -> bool:

@@ -20,6 +20,7 @@ from amp_rewrite.certificate import (
 )
 from amp_rewrite.certificate.cast_likes import CAST, CAST_LIKE
 from amp_rewrite.certificate.numbered import MISSING, Body, Bound, Node, Numbered, Scope
+from amp_rewrite.certificate.order import Order
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
@@ -51,6 +52,7 @@ class _Numbering:
     def __init__(self, made: Numbered, functions: calls.Functions, believed: bool) -> None:
         self._made, self._functions, self._believed = made, functions, believed
         self._root = Scope({}, None, imports(made.proto.opset_import))
+        self._order = Order()
         self._operators: dict[tuple[str, str], tuple[str, str]] = {}
 
     def run(self) -> Numbered:
@@ -81,7 +83,7 @@ class _Numbering:
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
         functions = self._functions
-        for row in order.ordered(self._defined(protos, scope), scope):
+        for row in self._order.of(self._defined(protos, scope), scope):
             proto, operator, _, first, count = row
             if operator == _CONSTANT:
                 if count:

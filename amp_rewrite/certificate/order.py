@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from amp_rewrite.certificate import attributes, bodies
+from amp_rewrite.certificate import attributes, bodies, tensors
 from amp_rewrite.certificate.numbered import MISSING, Scope
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
@@ -16,44 +16,61 @@ Row = tuple[Any, tuple[str, str], list[Read], int, int]
 """A node, its operator, what it reads, and the number of its first output and of its outputs."""
 
 
-def ordered(rows: list[Row], scope: Scope) -> Sequence[Row]:
-    """The nodes of a graph in an order in which each can be computed; ModelError where there is none."""
-    names = scope.names
-    if not any(_is_late(row, names) for row in rows):
-        return rows
-    made = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
-    needs = [{made[n] for n in _numbers(row, names) if n in made} for row in rows]
-    return [rows[i] for i in _sorted(needs)]
+class Order:
+    """Puts the nodes of graphs in order; what a body reads from around it is found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, frozenset[str]]] = {}  # with the body, of which protobuf makes one
+
+    def of(self, rows: list[Row], scope: Scope) -> Sequence[Row]:
+        """The nodes of a graph in an order in which each can be computed; ModelError where there is none."""
+        names = scope.names
+        if not any(self._is_late(row, names) for row in rows):
+            return rows
+        made = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
+        needs = [{made[n] for n in self._numbers(row, names) if n in made} for row in rows]
+        return [rows[i] for i in _sorted(needs)]
+
+    def _is_late(self, row: Row, names: Mapping[str, int]) -> bool:
+        """Whether a node stands before one that it reads from."""
+        _, operator, read, first, _ = row
+        if not operator[0] and operator not in bodies.KNOWN and str not in map(type, read):
+            return False
+        return any(number >= first for number in self._numbers(row, names))
+
+    def _numbers(self, row: Row, names: Mapping[str, int]) -> Iterator[int]:
+        """What a node reads of its own graph, in its bodies as well."""
+        proto, operator, read, _, _ = row
+        yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in read)
+        if operator in bodies.KNOWN or operator[0]:
+            yield from (names.get(name, MISSING) for name in self._free(_bodies((proto,))))
+
+    def _free(self, graphs: Iterable[Any]) -> Iterator[str]:
+        """The names that bodies read from around them."""
+        for graph in graphs:
+            if id(graph) not in self._known:
+                names = {*_read(graph), *self._free(_bodies(graph.node))}
+                self._known[id(graph)] = graph, frozenset(names - _own(graph))
+            yield from self._known[id(graph)][1]
 
 
-def _is_late(row: Row, names: Mapping[str, int]) -> bool:
-    """Whether a node stands before one that it reads from."""
-    _, operator, read, first, _ = row
-    if not operator[0] and operator not in bodies.KNOWN and str not in map(type, read):
-        return False
-    return any(number >= first for number in _numbers(row, names))
-
-
-def _numbers(row: Row, names: Mapping[str, int]) -> Iterator[int]:
-    """What a node reads of its own graph, in its bodies as well."""
-    proto, operator, read, _, _ = row
-    yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in read)
-    if operator in bodies.KNOWN or operator[0]:
-        held = (graph for attribute in proto.attribute for graph in attributes.graphs(attribute))
-        yield from (names.get(name, MISSING) for graph in held for name in free(graph))
-
-
-def free(graph: Any) -> Iterator[str]:
-    """The names that a body reads from around it."""
-    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {sparse.values.name for sparse in graph.sparse_initializer}
-    own |= {name for node in graph.node for name in node.output}
-    for node in graph.node:
-        yield from (name for name in node.input if name not in own)
+def _bodies(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
         for attribute in node.attribute:
-            for body in attributes.graphs(attribute):
-                yield from (name for name in free(body) if name not in own)
-    yield from (info.name for info in graph.output if info.name not in own)
+            yield from attributes.graphs(attribute)
+
+
+def _read(graph: Any) -> Iterator[str]:
+    """The names that the nodes of a body read, and those that it gives."""
+    for node in graph.node:
+        yield from node.input
+    yield from (info.name for info in graph.output)
+
+
+def _own(graph: Any) -> set[str]:
+    """The names that a body defines."""
+    own = {info.name for info in graph.input} | tensors.initial(graph).keys()
+    return own | {name for node in graph.node for name in node.output}
 
 
 def _sorted(needs: Sequence[Iterable[int]]) -> list[int]:

@@ -12,6 +12,7 @@ from amp_rewrite.certificate import (
     merged_norms,
     reciprocals,
     stored_values,
+    value_kinds,
     versions,
 )
 from amp_rewrite.certificate.attribute_comparison import differing
@@ -109,9 +110,11 @@ class Proving(Proof):
 
     def _is_float_cast(self, node: Node) -> bool:
         """Whether a node casts to a float what is a float by the original alone."""
-        kinds = self.rewritten.kinds
-        is_cast = node.operator == ("", "Cast") and len(node.proto.attribute) > 0
-        return is_cast and kinds[node.first] == FLOAT and kinds[node.inputs[0]] in (None, FLOAT)
+        if node.operator != ("", "Cast") or node.count != 1:
+            return False
+        said = attributes.of(node).get("to")
+        is_float = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT
+        return is_float and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
         """Compares two nodes of one operator; False where they are of two."""
