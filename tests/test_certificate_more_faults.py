@@ -290,3 +290,13 @@ def test_a_product_of_several_factors_may_be_large_on_its_way(size, proved):
     found = certify(model(TABLES % (size, "", PRODUCTS)), folded)
     assert found.proved is proved
     assert proved or found.problem == "what is folded is too large to compute anew"
+
+
+def test_what_a_sequence_holds_has_the_same_shape():
+    """As every input and output has."""
+    made, other = (model("(float[2] x) => (y) { y = SequenceConstruct (x) }") for _ in range(2))
+    for each, size in ((made, 2), (other, 3)):
+        held = helper.make_tensor_type_proto(TensorProto.FLOAT, [size])
+        each.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(held))
+    assert certify(made, made).proved
+    assert certify(made, other).problem == "'y' of the outputs has another type or shape"

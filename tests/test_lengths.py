@@ -63,3 +63,9 @@ def test_a_long_chain_of_shapes_is_followed_without_recursion():
         {{ r0 = Relu (x) {steps} y = Relu (r3000) }}"""
     made = numbering.number(parser.parse_model(text), None, {})
     assert Ranks(made).of(made.names.index("r3000")) == 2
+
+
+@pytest.mark.parametrize(("parts", "axes"), [(60, 60), (2000, None)])
+def test_a_length_of_very_many_parts_is_not_known(parts, axes):
+    """Each of many Reshapes would look at all of them."""
+    assert rank(f"t = Concat <axis = 0> ({', '.join(['last'] * parts)})") == axes

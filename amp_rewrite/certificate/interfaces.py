@@ -63,14 +63,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _interface(declared: TypeProto) -> object:
-    """The kind and the shape that a declaration states."""
-    shape = None
-    if declared.HasField("tensor_type") and declared.tensor_type.HasField("shape"):
-        shape = [
-            dim.dim_value if dim.HasField("dim_value") else _text(dim.dim_param)
-            for dim in declared.tensor_type.shape.dim
-        ]
-    return value_kinds.of_type(declared), shape
+    """The kind and the shape that a declaration states, of what a sequence or an optional value holds."""
+    kind, held = value_kinds.of_type(declared), declared
+    while held.WhichOneof("value") in _HOLDERS:
+        held = getattr(held, held.WhichOneof("value") or "").elem_type
+    if not (held.HasField("tensor_type") and held.tensor_type.HasField("shape")):
+        return kind, None
+    dims = held.tensor_type.shape.dim
+    return kind, [dim.dim_value if dim.HasField("dim_value") else _text(dim.dim_param) for dim in dims]
+
+
+_HOLDERS = ("sequence_type", "optional_type")
 
 
 def assume(proving: Proving) -> None:

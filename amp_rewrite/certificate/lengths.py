@@ -15,6 +15,9 @@ Rank = Callable[[int], int | None]
 _DEEPEST = 16
 """The nodes that are looked through, one behind the other: sizes are computed by a few."""
 
+_MOST = 1 << 10
+"""The values that are looked at for one length, so that many lengths of many parts take no time."""
+
 
 def shaped(model: Numbered, number: int) -> Iterator[int]:
     """The values whose ranks tell the length of a value: those whose shapes it is made from."""
@@ -24,6 +27,8 @@ def shaped(model: Numbered, number: int) -> Iterator[int]:
         nodes = [node for node in nodes if node.operator in _RULES]
         yield from (node.inputs[0] for node in nodes if node.operator == ("", "Shape"))
         inner = [node for node in nodes if node.operator not in (("", "Shape"), ("", "Unsqueeze"))]
+        if len(seen) + sum(len(node.inputs) for node in inner) > _MOST:
+            return
         level = [*dict.fromkeys(value for node in inner for value in node.inputs if value not in seen)]
         seen.update(level)
 
@@ -42,6 +47,8 @@ def of(model: Numbered, number: int, rank: Rank) -> int | None:
         if stored is not None:
             return stored.dims[0] if len(stored.dims) == 1 else None
         if node is None or node.operator not in _RULES or not deepest:
+            return None
+        if len(known) + len(node.inputs) > _MOST:
             return None
         return _RULES[node.operator](model, node, rank, lambda each: length(each, deepest - 1))
 
