@@ -198,7 +198,25 @@ def with_another_value():
     return made
 
 
+BRANCHES = """(float[2] x, bool c) => (float[2] y) { a = Exp (x) y = If (c) <
+    then_branch = t () => (float[2] u) { %s u = Add (a, x) },
+    else_branch = e () => (float[2] v) { v = Neg (%s) }> }"""
+
+
+def with_a_name_twice(read="a"):
+    """A branch that stores a value of the name of one around it; what the other branch reads."""
+    made = model(BRANCHES % ("", read))
+    tensor = numpy_helper.from_array(np.array([5, 5], np.float32), "a")
+    made.graph.node[1].attribute[0].g.initializer.append(tensor)
+    return made
+
+
 AMBIGUOUS = {
+    "names": (with_a_name_twice, "defines 'a' in a body, and around it"),
+    "names of nodes": (
+        lambda: model(BRANCHES % ("a = Neg (x)", "a")),
+        "defines 'a' in a body, and around it",
+    ),
     "a type": (of_another_type, "'value_float' of another type"),
     "values of a constant": (with_another_value, "without a value, or with several"),
     "functions": (lambda: model(CALLED), "two functions 'f'"),
@@ -300,3 +318,8 @@ def test_what_a_sequence_holds_has_the_same_shape():
         each.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(held))
     assert certify(made, made).proved
     assert certify(made, other).problem == "'y' of the outputs has another type or shape"
+
+
+def test_a_name_may_be_stored_around_a_body_and_in_it():
+    """As long as no other body of the node reads the one around them."""
+    assert certify(with_a_name_twice("x"), with_a_name_twice("x")).proved

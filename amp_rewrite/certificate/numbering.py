@@ -200,7 +200,11 @@ class _Numbering:
     def _bodies(self, node: Node | None, row: order.Row, scope: Scope) -> Step:
         """Numbers the bodies of a node, and with them the kinds of its outputs."""
         found = list[Body]()
-        for name, held in attributes.bound(row[0], scope).items():
+        given = attributes.bound(row[0], scope)
+        self._order.refuse_hidden(
+            [graph for held in given.values() for graph in attributes.graphs(held.attribute)]
+        )
+        for name, held in given.items():
             for graph in attributes.graphs(held.attribute):
                 found.append((yield self._body(name, graph, held.scope, node)))
         if node is None or not found:

@@ -31,6 +31,15 @@ class Order:
         needs = [{made[n] for n in self._numbers(row, names) if n in made} for row in rows]
         return [rows[i] for i in _sorted(needs)]
 
+    def refuse_hidden(self, graphs: Sequence[Any]) -> None:
+        """ModelError for bodies of one node of which one defines a name that another reads from around it:
+        onnxruntime gives both what stands around.
+        """
+        for graph in graphs if len(graphs) > 1 else ():
+            read = self._free(other for other in graphs if other is not graph)
+            for name in _own(graph).intersection(read):
+                raise ModelError(f"defines '{name}' in a body, and around it", remedy=EXPORT_AGAIN)
+
     def _is_late(self, row: Row, names: Mapping[str, int]) -> bool:
         """Whether a node stands before one that it reads from."""
         _, operator, read, first, _ = row
