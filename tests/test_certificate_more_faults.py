@@ -74,10 +74,10 @@ def with_an_attribute_more():
     return one, other
 
 
-def labels(*numbers):
+def labels(*numbers, version=4):
     """A table of labels for integers."""
     made = model("(int64[2] x) => (y) { y = ai.onnx.ml.LabelEncoder <keys_int64s = [1, 2]> (x) }")
-    made.opset_import.add(domain="ai.onnx.ml", version=4)
+    made.opset_import.add(domain="ai.onnx.ml", version=version)
     table = numpy_helper.from_array(np.array(numbers, np.float32))
     made.graph.node[0].attribute.append(helper.make_attribute("values_tensor", table))
     return made
@@ -93,7 +93,15 @@ def without_import():
     return one, other
 
 
+OF_VERSIONS = """<ir_version: 9, opset_import: ["": %s, "d": 1]> g (float[2,2,2] x) => (y) { y = d.f (x) }
+    <domain: "d", opset_import: ["": %s]> f (a) => (o) { o = %s (a) }"""
+
+
 UNEQUAL = {
+    "a function of another version than the model": (
+        parser.parse_model(OF_VERSIONS % (13, 13, "Softmax <axis = 1>")),
+        parser.parse_model(OF_VERSIONS % (11, 13, "Softmax <axis = 1>")),
+    ),
     "a Cast that does not say to what": (model(CAST % "to = 1"), model(CAST % "into = 10")),
     "a Cast to a number that is none": (model(CAST % "to = 1"), model(CAST % "to = 10.0")),
     "operators of any version": without_import(),
@@ -103,6 +111,7 @@ UNEQUAL = {
         model("(float[2] x) => (y) { y = Relu (x) }"),
         model("(float[2] x) => (y) { y = Relu (x) }", 1000),
     ),
+    "labels of times to come": (labels(1, 2), labels(1, 2, version=1000)),
     "an attribute that is clamped": (labels(1, 70000), labels(1, 32752)),
     "bits of what was half on its way": (model(BITS, 26, 10), model(BITS_STORED, 26, 10)),
     "a rank that the result alone declares": (model(RESHAPED % "2,2"), model(RANK_SAID)),
@@ -140,7 +149,17 @@ def test_what_computes_something_else_is_not_proved(what):
 
 SLICED = """(float[2,3,2] x) => (y) <int64[1] a = {0}, int64[2] n = {1, 1}, float[%s] w = {1, 2, 3, 4}> {
     b, c = Split <axis = 0> (x, n) y = MatMul (b, w) }"""
+UNKNOWN = """(float[2] x) => (%s[2] y) { %s = d.f (x) %s }
+    <domain: "d", opset_import: ["": 17, "other": 1]> f (a) => (o) { o = other.A (a) }"""
 EQUAL = {
+    "a declaration of what a function gives": (
+        model(UNKNOWN % ("float", "y", "")),
+        model(UNKNOWN % ("float16", "z", "y = Cast <to = 10> (z)")),
+    ),
+    "a function whose version means the same": (
+        parser.parse_model(OF_VERSIONS % (13, 13, "Softmax <axis = -1>")),
+        parser.parse_model(OF_VERSIONS % (11, 13, "Softmax <axis = -1>")),
+    ),
     "a rank that onnx infers": (model(SLICED % "2,2"), model(SLICED % "1,2,2")),
     "a sum along the last axis": (model(NORMED, 9), model(ADDED % "", 9)),
     "axes that stay": (model(BATCHES % ("2,2", 0)), model(BATCHES % ("1,2,2", 0))),

@@ -49,6 +49,14 @@ class Scope:
             scope = scope.outer
         return None
 
+    @property
+    def outermost(self) -> Scope:
+        """The graph of the model."""
+        scope = self
+        while scope.outer is not None:
+            scope = scope.outer
+        return scope
+
 
 @dataclass(slots=True, eq=False)
 class Body:

@@ -164,8 +164,7 @@ class _Numbering:
             if rule is not None and rule[0] == "typed":
                 made.kinds[number] = self._typed(rule[1], node)
             elif made.kinds[number] is None:
-                declared = node.scope.declared.get(made.names[number])
-                made.kinds[number] = None if declared is None else value_kinds.of_type(declared.type)
+                made.kinds[number] = _declared(node.scope, made.names[number])
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
@@ -194,8 +193,10 @@ class _Numbering:
         made.calls += 1
         yield self._nodes(function.node, inner)
         for port, name in enumerate(function.output[:count]):
-            value = self._find(name, inner)
-            made.roots[first + port], made.kinds[first + port] = made.roots[value], made.kinds[value]
+            value = made.roots[self._find(name, inner)]
+            if made.kinds[value] is None and value != MISSING:
+                made.kinds[value] = _declared(scope, proto.output[port])
+            made.roots[first + port], made.kinds[first + port] = value, made.kinds[value]
 
     def _bodies(self, node: Node | None, row: order.Row, scope: Scope) -> Step:
         """Numbers the bodies of a node, and with them the kinds of its outputs."""
@@ -230,6 +231,12 @@ class _Numbering:
 
 _OVERRIDABLE = 4
 """From this IR version on, the caller may give another value for an initializer that is an input."""
+
+
+def _declared(scope: Scope, name: str) -> Kind:
+    """The kind that a graph declares of a value; None where it declares nothing."""
+    info = scope.declared.get(name)
+    return None if info is None else value_kinds.of_type(info.type)
 
 
 def _run(step: Step) -> Any:

@@ -83,9 +83,7 @@ class Proving(Proof):
         self.same_kind(left, right)
 
     def _uses(self) -> dict[Licence, int]:
-        taken_apart = self.original.calls - self.rewritten.calls
-        if taken_apart > 0:
-            self.uses[Licence.INLINED] = taken_apart
+        self.uses[Licence.INLINED] = max(self.original.calls - self.rewritten.calls, 0)
         return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
     def _step(self, left: int, right: int, output: str) -> None:
@@ -113,8 +111,8 @@ class Proving(Proof):
         if node.operator != ("", "Cast") or node.count != 1:
             return False
         said = attributes.of(node).get("to")
-        is_float = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT
-        return is_float and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
+        is_cast = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT
+        return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
         """Compares two nodes of one operator; False where they are of two."""
@@ -145,6 +143,8 @@ class Proving(Proof):
             raise DifferentError(f"their attribute '{name}' differs")
         if a.version != b.version:
             self._same_version(a, b)
+        if b.scope.bound is not None:
+            self._as_in_model(b)
         if a.operator[0] or a.operator[1] in _ONE_TO_ONE:
             self._one_to_one(a, b)
 
@@ -152,6 +152,16 @@ class Proving(Proof):
         if not versions.same(a, b.version, self.ranks.of):
             raise DifferentError(f"they are of the versions {a.version} and {b.version}, which may differ")
         self.uses[Licence.OPSET] += 1
+
+    def _as_in_model(self, node: Node) -> None:
+        """DifferentError for a node of a function that means another thing at the version which the model
+        imports: onnxruntime goes by that one.
+        """
+        version = node.scope.outermost.versions.get(node.operator[0], node.version)
+        if version != node.version and not versions.same(node, version, self.ranks_after.of):
+            raise DifferentError(
+                f"it is of version {node.version} in its function, and {version} in the model"
+            )
 
     def _one_to_one(self, a: Node, b: Node) -> None:
         for key, other in (((True, a.first), b.first), ((False, b.first), a.first)):

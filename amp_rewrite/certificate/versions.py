@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 
 from onnx import AttributeProto, defs
@@ -15,8 +16,8 @@ RankOf = Callable[[int], "int | None"]
 
 def same(node: Node, other: int, rank_of: RankOf) -> bool:
     """Whether a node means at version `other` of its domain what it means at its own."""
-    if not node.operator[0] and max(node.version, other) > defs.onnx_opset_version():
-        return False  # nobody knows what it will mean
+    if max(node.version, other) > _NEWEST.get(node.operator[0], sys.maxsize):
+        return False
     before = signatures.schema(*node.operator, node.version)
     after = signatures.schema(*node.operator, other)
     if before is None or after is None:
@@ -33,6 +34,9 @@ def same(node: Node, other: int, rank_of: RankOf) -> bool:
         and _means_same(before, after, node, stated, rank_of)
     )
 
+
+_NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version()}
+"""The newest versions: of later ones nobody knows what operators will mean."""
 
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
 _SINGLE = OpSchema.FormalParameterOption.Single
