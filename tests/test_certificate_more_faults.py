@@ -342,3 +342,13 @@ def test_what_a_sequence_holds_has_the_same_shape():
 def test_a_name_may_be_stored_around_a_body_and_in_it():
     """As long as no other body of the node reads the one around them."""
     assert certify(with_a_name_twice("x"), with_a_name_twice("x")).proved
+
+
+@pytest.mark.parametrize("inputs", [[], ["x"]])
+def test_a_cast_like_nothing_is_an_error(inputs):
+    """It says no type."""
+    made = model("(float[2] x) => (y) { y = Exp (x) }")
+    made.graph.node[0].op_type = "CastLike"
+    made.graph.node[0].input[:] = inputs
+    with pytest.raises(ModelError, match="CastLike without all of its inputs"):
+        certify(made, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from onnx import NodeProto, helper
@@ -11,8 +12,11 @@ from amp_rewrite.certificate.value_kinds import Kind
 CAST, CAST_LIKE = ("", "Cast"), ("", "CastLike")
 
 
-def as_cast(proto: Any, like: Kind) -> NodeProto | None:
-    """The Cast that such a node is, of its first input alone; None where the kind is not that of a tensor."""
+def as_cast(proto: Any, likes: Sequence[Kind]) -> NodeProto | None:
+    """The Cast that such a node is, of its first input alone, from the kinds of the others; None where there
+    is not one of a tensor.
+    """
+    like = likes[0] if len(likes) == 1 else None
     if not isinstance(like, int):
         return None
     given = [attribute for attribute in proto.attribute if attribute.name != "to"]

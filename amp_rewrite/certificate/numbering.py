@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onnx import GraphProto, ModelProto, defs
@@ -15,18 +15,17 @@ from amp_rewrite.certificate import (
     constants,
     deduced_kinds,
     order,
+    steps,
     tensors,
     value_kinds,
 )
 from amp_rewrite.certificate.cast_likes import CAST, CAST_LIKE
 from amp_rewrite.certificate.numbered import MISSING, Body, Bound, Node, Numbered, Scope
 from amp_rewrite.certificate.order import Order
+from amp_rewrite.certificate.steps import Step
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
-
-Step = Generator["Step", Any, Any]
-"""A part of the work that may ask for others, whose results it is sent: nothing here recurses."""
 
 _CONSTANT = ("", "Constant")
 
@@ -65,7 +64,7 @@ class _Numbering:
                 if kind is None and info.name in stored:
                     kind = value_kinds.of_tensor(stored[info.name])
                 made.inputs[info.name] = self._root.names[info.name] = made.add(info.name, None, kind)
-        _run(self._graph(graph, self._root))
+        steps.run(self._graph(graph, self._root))
         made.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
         return made
 
@@ -144,7 +143,7 @@ class _Numbering:
         if None in kinds:
             deduced_kinds.deduce(made, operator, version, inputs)
             kinds = [made.kinds[value] for value in inputs]
-        if operator == CAST_LIKE and (cast := cast_likes.as_cast(proto, kinds[-1])) is not None:
+        if operator == CAST_LIKE and (cast := cast_likes.as_cast(proto, kinds[1:])) is not None:
             proto, operator, inputs, kinds = cast, CAST, inputs[:1], kinds[:1]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
         known = value_kinds.plain(*operator, version, count, tuple(kinds))
@@ -237,18 +236,3 @@ def _declared(scope: Scope, name: str) -> Kind:
     """The kind that a graph declares of a value; None where it declares nothing."""
     info = scope.declared.get(name)
     return None if info is None else value_kinds.of_type(info.type)
-
-
-def _run(step: Step) -> Any:
-    """Carries out a step and all that it asks for."""
-    stack, value = [step], None
-    while stack:
-        try:
-            asked = stack[-1].send(value)
-        except StopIteration as end:
-            stack.pop()
-            value = end.value
-        else:
-            stack.append(asked)
-            value = None
-    return value

@@ -47,16 +47,6 @@ def of_type(declared: TypeProto) -> Kind:
     return None if which is None else (which, declared.SerializeToString())
 
 
-def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
-    """The kind that an attribute for the type of an output gives; None where it is of another type."""
-    if attribute.type == AttributeProto.TENSOR:
-        return of_element(attribute.t.data_type)
-    if attribute.type == AttributeProto.STRING:
-        return of_element(by_name(attribute.s.decode(errors="replace")))
-    kind = of_element(attribute.i) if attribute.type == AttributeProto.INT else None
-    return (SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind
-
-
 Rule = tuple[str, Any]
 """How to know the kind of an output: `as` an input, the `element` of one, a `sequence` or `optional` of one,
 a `kind`, or the kind that a `typed` attribute gives.
@@ -137,7 +127,9 @@ _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items
 
 
 def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
-    """The kind that an attribute in TYPED gives, by the number or the name of a type, or a tensor of it."""
+    """The kind that an attribute in TYPED gives, by the number or the name of a type, or a tensor of it; None
+    where it is anything else.
+    """
     if attribute.type == AttributeProto.TENSOR:
         return of_element(attribute.t.data_type)
     if attribute.type == AttributeProto.STRING:
