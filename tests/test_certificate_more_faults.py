@@ -97,7 +97,14 @@ OF_VERSIONS = """<ir_version: 9, opset_import: ["": %s, "d": 1]> g (float[2,2,2]
     <domain: "d", opset_import: ["": %s]> f (a) => (o) { o = %s (a) }"""
 
 
+LIKE_ANOTHER = """(float[2] x) => (float[2] y) %s {
+    k = other.%s (x) j = other.%s (x) c = CastLike (x, k)
+    d = other.B (c) e = other.C (%s) y = Add (d, e) }"""
 UNEQUAL = {
+    "the type of another value of that name": (
+        model(LIKE_ANOTHER % ("<float[2] k>", "A", "I", "k, j")),
+        model(LIKE_ANOTHER % ("", "I", "A", "j, k")),
+    ),
     "a function of another version than the model": (
         parser.parse_model(OF_VERSIONS % (13, 13, "Softmax <axis = 1>")),
         parser.parse_model(OF_VERSIONS % (11, 13, "Softmax <axis = 1>")),
@@ -149,9 +156,18 @@ def test_what_computes_something_else_is_not_proved(what):
 
 SLICED = """(float[2,3,2] x) => (y) <int64[1] a = {0}, int64[2] n = {1, 1}, float[%s] w = {1, 2, 3, 4}> {
     b, c = Split <axis = 0> (x, n) y = MatMul (b, w) }"""
+LIKE = """(%s[2] x) => (float[2] y) %s { k = other.A (x) c = CastLike (x, k) y = other.B (c) }"""
 UNKNOWN = """(float[2] x) => (%s[2] y) { %s = d.f (x) %s }
     <domain: "d", opset_import: ["": 17, "other": 1]> f (a) => (o) { o = other.A (a) }"""
 EQUAL = {
+    "a type that the original declares, and nothing is cast": (
+        model(LIKE % ("float", "<float[2] k>")),
+        model(LIKE % ("float", "")),
+    ),
+    "a type that the original declares, of what was integers": (
+        model(LIKE % ("int32", "<float[2] k>")),
+        model(LIKE % ("int32", "")),
+    ),
     "a declaration of what a function gives": (
         model(UNKNOWN % ("float", "y", "")),
         model(UNKNOWN % ("float16", "z", "y = Cast <to = 10> (z)")),

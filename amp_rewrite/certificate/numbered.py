@@ -82,6 +82,11 @@ class Node:
     scope: Scope
     bodies: list[Body] | None
 
+    @property
+    def left_out(self) -> Sequence[int]:
+        """The outputs that it leaves out: it tells by them what to compute, as a norm that trains."""
+        return () if self.count == 1 else [port for port, name in enumerate(self.proto.output) if not name]
+
 
 @dataclass(slots=True, eq=False)
 class Numbered:

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from amp_rewrite.certificate import stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.numbered import Node, Numbered
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.ranks import Ranks
 from amp_rewrite.certificate.stored_values import Comparison, Held
 from amp_rewrite.certificate.tensors import Array
@@ -35,6 +35,7 @@ class Proof:
         self.original, self.rewritten = original, rewritten
         self.uses: Counter[Licence] = Counter()
         self._half: int | None = None
+        self._by_name: dict[str, int] | None = None
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
 
     def same_kind(self, left: int, right: int) -> None:
@@ -42,6 +43,12 @@ class Proof:
         kinds = self.original.kinds[left], self.rewritten.kinds[right]
         if kinds[0] != kinds[1] and None not in kinds:
             raise DifferentError("the two are of different types", (left, right, ""))
+
+    def named(self, name: str) -> int:
+        """A value of the original that has a name, MISSING where there is none."""
+        if self._by_name is None:
+            self._by_name = {name: number for number, name in enumerate(self.original.names) if name}
+        return self._by_name.get(name, MISSING)
 
     def held(self, left: int, right: int) -> tuple[Held, Held]:
         """Two stored values."""

@@ -7,11 +7,13 @@ from itertools import repeat
 
 from amp_rewrite.certificate import (
     attributes,
+    cast_likes,
     clips,
     fused_convs,
     merged_norms,
     reciprocals,
     stored_values,
+    unknown_casts,
     value_kinds,
     versions,
 )
@@ -101,6 +103,8 @@ class Proving(Proof):
             self._stored(left, right, output)
         elif a.kinds[left] == FLOAT and second is not None and self._is_float_cast(second):
             self._push([(left, second.inputs[0])], output)
+        elif second is not None and second.operator == cast_likes.CAST_LIKE:
+            self._push(unknown_casts.followed(self, left, second), output)
         elif first is not None and first.operator in _LICENSED:
             self._push(_LICENSED[first.operator](self, first, right), output)
         else:
@@ -136,7 +140,7 @@ class Proving(Proof):
 
     def _alike(self, a: Node, b: Node) -> None:
         """Compares what nodes of one operator say themselves."""
-        if a.count != b.count or a.proto.overload != b.proto.overload or _left_out(a) != _left_out(b):
+        if a.count != b.count or a.proto.overload != b.proto.overload or a.left_out != b.left_out:
             raise DifferentError("they have different outputs")
         name = differing(self, a, b) if len(a.proto.attribute) or len(b.proto.attribute) else None
         if name is not None:
@@ -232,11 +236,6 @@ class Proving(Proof):
 
 def _firsts(a: Node | None, b: Node | None) -> Pair | None:
     return None if a is None or b is None else (a.first, b.first)
-
-
-def _left_out(node: Node) -> Sequence[int]:
-    """The outputs of a node that it leaves out: it tells by them what to compute, as a norm that trains."""
-    return () if node.count == 1 else [port for port, name in enumerate(node.proto.output) if not name]
 
 
 def _turns_batches(product: Node) -> bool:
