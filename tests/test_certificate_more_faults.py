@@ -368,3 +368,10 @@ def test_a_cast_like_nothing_is_an_error(inputs):
     made.graph.node[0].input[:] = inputs
     with pytest.raises(ModelError, match="CastLike without all of its inputs"):
         certify(made, made)
+
+
+def test_a_cast_like_whose_name_is_no_utf_8_is_no_traceback():
+    """A file may hold any bytes where a name stands."""
+    made = model("(float[2] x, int64[1] k) => (y) { named = CastLike (x, k) y = Neg (named) }")
+    odd = made.SerializeToString().replace(b"named", b"n\xe5med")
+    assert certify(made, odd).proved

@@ -19,11 +19,10 @@ def as_cast(proto: Any, likes: Sequence[Kind]) -> NodeProto | None:
     like = likes[0] if len(likes) == 1 else None
     if not isinstance(like, int):
         return None
-    given = [attribute for attribute in proto.attribute if attribute.name != "to"]
-    return NodeProto(
-        name=proto.name,
-        op_type="Cast",
-        input=proto.input[:1],
-        output=proto.output,
-        attribute=[*given, helper.make_attribute("to", like)],
-    )
+    cast = NodeProto()
+    cast.CopyFrom(proto)  # names that are no UTF-8 as well
+    cast.op_type = "Cast"
+    del cast.input[1:], cast.attribute[:]
+    cast.attribute.extend(attribute for attribute in proto.attribute if attribute.name != "to")
+    cast.attribute.append(helper.make_attribute("to", like))
+    return cast
