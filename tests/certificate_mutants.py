@@ -58,6 +58,11 @@ def live_nodes(model):
     return [(holder, node) for holder in holders(model.graph) for node in holder.live]
 
 
+def ports(node):
+    """The inputs of a node that say what it computes: a CastLike reads nothing of the second but its type."""
+    return [i for i, name in enumerate(node.input) if name and (node.op_type, i) != ("CastLike", 1)]
+
+
 class NothingError(Exception):
     """A model has no place for a fault."""
 
@@ -100,7 +105,7 @@ def origins(model):
 def rewired(model, random):
     """An input of a node is another value."""
     holder, node = pick(random, [(h, n) for h, n in live_nodes(model) if any(n.input)])
-    port = pick(random, [i for i, name in enumerate(node.input) if name])
+    port = pick(random, ports(node))
     origin = origins(model)
     at = position(holder.graph, node)
     before = [name for other in holder.graph.node[:at] for name in other.output if name]
@@ -168,7 +173,7 @@ def dropped(model, random):
     found = [(h, n) for h, n in found if n.op_type != "Constant"]
     _, node = pick(random, found)
     name, kept = node.output[0], node.input[0]
-    if not name or name not in {used for _, other in live_nodes(model) for used in other.input}:
+    if not name or name not in {n.input[port] for _, n in live_nodes(model) for port in ports(n)}:
         return None
     for _, other in live_nodes(model):
         for port, used in enumerate(other.input):
@@ -241,7 +246,7 @@ def cast_type(model, random):
 def cast_type_added(model, random):
     """A value goes through integers, or through a double and integers, on its way to a reader."""
     holder, node = pick(random, [(h, n) for h, n in live_nodes(model) if any(n.input)])
-    port = pick(random, [i for i, name in enumerate(node.input) if name])
+    port = pick(random, ports(node))
     middle, back = f"{node.input[port]}__mutant", f"{node.input[port]}__back"
     at = position(holder.graph, node)
     casts = [

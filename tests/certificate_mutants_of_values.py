@@ -13,6 +13,7 @@ from tests.certificate_mutants import (
     live_nodes,
     origins,
     pick,
+    ports,
     position,
     read,
     tensors,
@@ -61,7 +62,7 @@ def contents(model, random):
 def _between(model, random, make):
     """Puts nodes between a value and one of its readers."""
     holder, node = pick(random, [(h, n) for h, n in live_nodes(model) if any(n.input)])
-    port = pick(random, [i for i, name in enumerate(node.input) if name])
+    port = pick(random, ports(node))
     at, added = position(holder.graph, node), make(node.input[port])
     node.input[port] = added[-1].output[0]
     for each in reversed(added):
@@ -182,7 +183,7 @@ def body_inputs(model, random):
 def emptied(model, random):
     """An input is left out, where others follow."""
     node = pick(random, [n for _, n in live_nodes(model) if sum(map(bool, n.input)) > 1])
-    port = pick(random, [i for i, name in enumerate(node.input) if name])
+    port = pick(random, ports(node))
     node.input[port] = ""
     return f"{node.op_type} {port}"
 
