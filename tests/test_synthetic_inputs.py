@@ -95,6 +95,38 @@ def test_weights_require_sizes_of_their_data(node, weight, shape):
     assert made(text)["x"].shape == shape
 
 
+PATCHES = """
+g (float[n, c, height, width] x) => (float[n, l, d] y)
+<float[6, 3, 4, 4] w, float[1, 1, 6] token, float[{positions}] positions, int64[1, 50] ids, int64[3] flat> {{
+    half = Cast <to = 1> (x)
+    patches = Conv <strides = [4, 4]> (half, w)
+    rows = Reshape (patches, flat)
+    tokens = Transpose <perm = [0, 2, 1]> (rows)
+    all = Concat <axis = 1> (token, tokens)
+    {table}
+    y = Add (all, at)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("positions", "table", "side"),
+    [
+        ("1, 50, 6", "", 28),
+        ("77, 6", "at = Gather (positions, ids)", 28),
+        ("1, 48, 6", "", 64),
+        ("1, 50, 6", "at = Abs (positions)", 64),
+    ],
+)
+def test_images_have_a_patch_for_each_stored_position(positions, table, side):
+    """With 49 positions of patches and one of a class token, stored or looked up, images have 7 times 7
+    patches of 4 pixels; positions that form no square, or are computed, require no size.
+    """
+    text = PATCHES.format(positions=positions, table=table)
+    stored = {"flat": np.array([0, 6, -1]), "ids": np.arange(50)[None]}
+    text = text if table else text.replace(", at)", ", positions)")
+    assert made(text, stored)["x"].shape == (1, 3, side, side)
+
+
 CACHED = """
 g (int64[batch, seq] input_ids, int64[batch, {total}] attention_mask, float[batch, 2, {past}, 4] past_key)
 => (int64[batch, seq] a, int64[batch, m] b, float[batch, 2, p, 4] c) {{

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
+from amp_rewrite.running.inputs.patch_positions import required_side
 from amp_rewrite.running.inputs.shape_constraints import required_size
 
 BATCH = 1
@@ -18,6 +19,7 @@ PAST = 8
 CHANNELS = 3
 SIDE = 64
 """Height and width of images: divisible by all usual strides."""
+IMAGE_RANK = 4
 SAMPLES = 16_000
 """One second of audio at the usual sampling rate of speech models."""
 WINDOW = 512
@@ -90,6 +92,13 @@ def _required(dim: OpenDim, _found: Found) -> int | None:
     uses = dim.consumers.of(dim.input.value)
     sizes = (required_size(use, dim.input.value, dim.axis) for use in uses)
     return next((size for size in sizes if size is not None), None)
+
+
+def _patched(dim: OpenDim, _found: Found) -> int | None:
+    """The side of images whose patches have stored positions."""
+    uses = dim.consumers.of(dim.input.value) if len(dim.dims) >= IMAGE_RANK else ()
+    sides = (required_side(use, dim.input.value, dim.axis, dim.consumers) for use in uses)
+    return next((side for side in sides if side is not None), None)
 
 
 _NAMED = (
@@ -225,6 +234,7 @@ def _term(term: ast.expr, sizes: Mapping[str, int]) -> int:
 
 RULES: tuple[Callable[[OpenDim, Found], int | None], ...] = (
     _required,
+    _patched,
     _named,
     _batch,
     _positional,
