@@ -7,6 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.running.inputs.cache_sizes import CACHE_INPUTS, cache_size
 from amp_rewrite.running.inputs.consumers import NodeInput
 
 
@@ -59,4 +60,5 @@ _CONSTRAINTS: dict[tuple[str, int], _Constraint] = {
     ("Gemm", 0): _gemm,
     ("Conv", 0): _conv,
     **{(op, 0): _same_as(2, 2) for op in ("LSTM", "GRU", "RNN")},
+    **dict.fromkeys(CACHE_INPUTS, cache_size),
 }

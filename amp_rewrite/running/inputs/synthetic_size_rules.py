@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from amp_rewrite.running.inputs.cache_sizes import window_size
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
 from amp_rewrite.running.inputs.patch_positions import required_side
@@ -186,13 +187,18 @@ def _derived(dim: OpenDim, found: Found) -> int | None:
     if _is_formula(symbol):
         size = _evaluate(symbol, {key: size for key, size in found.items() if isinstance(key, str)})
         return SEQUENCE if size is None else size
-    pasts = (size_of(other, 2, found, PAST) for other in dim.inputs if _is_past_input(other))
+    pasts = (size_of(other, 2, found, PAST) for other in dim.inputs if _grows(other, dim.consumers))
     tokens = (size_of(other, 1, found, SEQUENCE) for other in dim.inputs if _is_tokens(other))
     return next(pasts, 0) + next(tokens, SEQUENCE)
 
 
 def _is_past_input(declared: Input) -> bool:
     return bool(name_words(declared.name) & {"past", "cache"}) and len(declared.dims or ()) == 4
+
+
+def _grows(declared: Input, consumers: Consumers) -> bool:
+    """Whether it is a past with one token for each that was seen, not for those of a sliding window."""
+    return _is_past_input(declared) and not any(map(window_size, consumers.of(declared.value)))
 
 
 def _is_tokens(declared: Input) -> bool:
