@@ -127,6 +127,13 @@ def test_images_have_a_patch_for_each_stored_position(positions, table, side):
     assert made(text, stored)["x"].shape == (1, 3, side, side)
 
 
+def test_weights_require_sizes_of_data_that_is_cast():
+    """A model restored from half reads its inputs through Casts: they have the sizes that weights require."""
+    text = """g (float16[b, c, h, w] x) => (float[b, d, e, f] y) <float[4, 7, 3, 3] k> {
+        wide = Cast <to = 1> (x) y = Conv (wide, k) }"""
+    assert made(text)["x"].shape == (1, 7, 64, 64)
+
+
 CACHED = """
 g (int64[batch, seq] input_ids, int64[batch, {total}] attention_mask, float[batch, 2, {past}, 4] past_key)
 => (int64[batch, seq] a, int64[batch, m] b, float[batch, 2, p, 4] c) {{

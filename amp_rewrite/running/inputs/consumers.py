@@ -41,6 +41,12 @@ class NodeInput:
         found = self.node.attributes.get(name)
         return default if found is None else found.as_int()
 
+    def reads(self, value: ir.Value) -> bool:
+        """Whether it reads the value itself, or a Cast of it: with the same axes."""
+        read = self.input_at(self.index)
+        maker = None if read is None else read.producer()
+        return read is value or (maker is not None and maker.op_type == "Cast" and maker.inputs[0] is value)
+
     def input_at(self, index: int) -> ir.Value | None:
         """The node's input at `index`; None if it has none there."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None

@@ -19,20 +19,13 @@ def required_side(use: NodeInput, value: ir.Value, axis: int, consumers: Consume
     """The size that stored positions require for a spatial axis of images, where this use of `value` cuts
     them into patches; None if it does not, or if the positions are computed for any size.
     """
-    weight = stored_as(use.input_at(1)) if use.key == ("Conv", 0) and _reads(use, value) else None
+    weight = stored_as(use.input_at(1)) if use.key == ("Conv", 0) and use.reads(value) else None
     shape = () if weight is None else tuple(weight.shape.numpy())
     if not _FIRST_SPATIAL <= axis < len(shape) or not _cuts(use.node, shape):
         return None
     counts = _position_counts(consumers.of(use.node.outputs[0]), channels=shape[0])
     sides = (_side(count) for count in counts)
     return next((side * shape[axis] for side in sides if side), None)
-
-
-def _reads(use: NodeInput, value: ir.Value) -> bool:
-    """Whether it reads the value, itself or cast: then their axes are the same."""
-    read = use.input_at(use.index)
-    cast = None if read is None else read.producer()
-    return read is value or (cast is not None and cast.op_type == "Cast" and cast.inputs[0] is value)
 
 
 def _cuts(conv: ir.Node, shape: Sequence[int]) -> bool:

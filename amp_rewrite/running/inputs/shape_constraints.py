@@ -12,11 +12,11 @@ from amp_rewrite.running.inputs.consumers import NodeInput
 
 
 def required_size(use: NodeInput, value: ir.Value, axis: int) -> int | None:
-    """The size that this use of `value` requires for an axis; None if any will do, or if the value is moved
-    or cast before.
+    """The size that this use of `value`, itself or cast, requires for an axis; None if any will do, or if the
+    value is moved before.
     """
     constraint = _CONSTRAINTS.get(use.key)
-    if constraint is None or value.shape is None or use.input_at(use.index) is not value:
+    if constraint is None or value.shape is None or not use.reads(value):
         return None
     return constraint(use, axis, len(value.shape))
 
