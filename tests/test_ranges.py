@@ -129,6 +129,10 @@ MASKS = {
     ),
     "negated": ("n = Neg (fill) f = Where (k, n, zero) a = Add (s, f)", "float fill = {1e9},"),
     "subtracted": ("f = Where (k, fill, zero) a = Sub (s, f)", "float fill = {1e9},"),
+    "asked for its shape": (
+        "f = Where (k, fill, zero) h = Shape (f) n = Size (f) e = Expand (f, h) a = Add (s, e)",
+        LOW,
+    ),
     "moved": (
         "h = Shape (s) e = Expand (fill, h) f = Where (k, e, zero) a = Add (s, f)",
         "float[1,1] fill = {-1e9},",

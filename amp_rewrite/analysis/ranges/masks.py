@@ -9,6 +9,7 @@ from amp_rewrite.analysis.ranges.constant import Constant, Context
 
 _SOFTMAX = frozenset(("Softmax", "LogSoftmax", "Attention", "MultiHeadAttention", "GroupQueryAttention"))
 _COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
+_READ_NO_ELEMENT = frozenset(("Shape", "Size"))
 _CARRY_MASK = overflow.CARRY_HUGE | {"Div", "Mul", "Sum"}
 _AS_THE_MASK_SAYS = 0
 """The sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
@@ -29,10 +30,12 @@ def find(constant: Constant, context: Context) -> tuple[int, ...]:
 
 
 def _masks(use: UnitUse, context: Context) -> bool:
-    """Whether this is a valid use of a mask: propagated, compared, or negative in a softmax."""
+    """Whether this is a valid use of a mask: propagated, compared, asked for its shape, or negative in a
+    softmax.
+    """
     if _is_softmax(use, context):
         return use.carried <= 0
-    return _carries(use, context) or effective_op(context.node(use.unit)) in _COMPARE
+    return _carries(use, context) or effective_op(context.node(use.unit)) in _COMPARE | _READ_NO_ELEMENT
 
 
 def _is_softmax(use: UnitUse, context: Context) -> bool:
