@@ -410,6 +410,22 @@ def test_booleans_and_strings():
 # --- which inputs
 
 
+CHOICE = """g (float[2] x, bool[1] use_cache_branch, bool[2] mask) => (float[2] y) {
+    low = Where (mask, x, x)
+    y = If (use_cache_branch) <
+        then_branch = t () => (float[2] a) { a = Relu (low) },
+        else_branch = e () => (float[2] b) { b = Neg (low) }>
+}"""
+
+
+@pytest.mark.parametrize(("asked", "chosen"), [(1, [True, False]), (3, [True, False, True])])
+def test_both_branches_run(asked, chosen):
+    """A truth value that chooses a branch takes turns, in two samples at least; others are true."""
+    samples = list(feeds(model(CHOICE), Data(samples=asked)))
+    assert [sample["use_cache_branch"].item() for sample in samples] == chosen
+    assert all(sample["mask"].all() for sample in samples)
+
+
 def test_weights_are_not_synthesised():
     """IR 3 lists weights as inputs; from IR 4 on they are defaults, which are kept."""
     for version in (3, 8):

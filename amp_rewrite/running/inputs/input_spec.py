@@ -24,7 +24,7 @@ class InputSpec:
     """An input to synthesise: its shape, the node inputs that it reaches, and its random number generator.
 
     `all_shapes` has the shapes of all inputs of the model, `unsaid_images` is the range of images for which
-    the graph does not say one.
+    the graph does not say one, `sample` the position of the sample that it is for.
     """
 
     input: Input
@@ -34,6 +34,7 @@ class InputSpec:
     consumers: Consumers
     random: np.random.Generator = field(default_factory=np.random.default_rng)
     unsaid_images: ImageRange = ImageRange.UNIT
+    sample: int = 0
 
     @property
     def dtype(self) -> ir.DataType:
@@ -88,6 +89,11 @@ class InputSpec:
         return self.shape_of(node.inputs[0])
 
     @property
+    def chooses(self) -> bool:
+        """Whether it is the truth value that chooses the branch of an If."""
+        return self.dtype == ir.DataType.BOOL and self.reaches(_CONDITION)
+
+    @property
     def is_past(self) -> bool:
         """Whether it is state from previous steps, by its name."""
         return _is_past(self.input.name, self.shape)
@@ -96,6 +102,9 @@ class InputSpec:
     def pasts(self) -> tuple[Shape, ...]:
         """The shapes of all inputs with keys or values of the past: [batch, heads, length, head size]."""
         return tuple(s for v, s in self.all_shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
+
+
+_CONDITION = frozenset([("If", 0)])
 
 
 def _is_past(name: str, shape: Shape) -> bool:

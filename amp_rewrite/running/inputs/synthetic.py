@@ -30,6 +30,7 @@ from amp_rewrite.running.inputs.model_inputs import Input, Structure
 
 SEQUENCE_LENGTH = 2
 """The number of tensors in a synthetic sequence."""
+BRANCHES = 2
 
 
 def synthesise(
@@ -43,11 +44,14 @@ def synthesise(
     """Samples for a model, one after the other; the same seed gives the same samples.
 
     Each input has its own random number generator, so that adding an input does not change the others.
+    Where an input chooses a branch there are two samples at least, and they take turns: both branches run.
     `images` is the range of images for which the graph does not say one. Inlines the functions of `model`.
     Raises FeedError if an input cannot be synthesised, or if `dims` has a name that is not an open dimension.
     """
     specs = [replace(spec, unsaid_images=images) for spec in _specs(model, dims, model_path)]
-    return ({spec.input.name: _values(spec, seed, index) for spec in specs} for index in range(samples))
+    branches = BRANCHES if any(spec.chooses for spec in specs) else 1
+    count = max(samples, branches)
+    return ({spec.input.name: _values(spec, seed, index) for spec in specs} for index in range(count))
 
 
 def image_ranges(model: ir.Model, dims: Mapping[str, int]) -> frozenset[ImageRange | None]:
@@ -112,7 +116,7 @@ _GIVE = "give it with `Data.paths`"
 
 def _values(spec: InputSpec, seed: int, sample: int) -> Any:
     name = zlib.crc32(spec.input.name.encode())
-    spec = replace(spec, random=np.random.default_rng([seed, sample, name]))
+    spec = replace(spec, random=np.random.default_rng([seed, sample, name]), sample=sample)
     if spec.input.structure is Structure.SEQUENCE:
         return [_tensor(spec) for _ in range(SEQUENCE_LENGTH)]
     return _tensor(spec)
@@ -124,8 +128,12 @@ def _tensor(spec: InputSpec) -> Array:
     return np.asarray(values).astype(spec.dtype.numpy())
 
 
+def _truth(spec: InputSpec) -> Array:
+    return spec.full(not spec.chooses or spec.sample % BRANCHES == 0)
+
+
 _RULES: tuple[tuple[Callable[[ir.DataType], bool], tuple[Rule, ...]], ...] = (
-    (lambda dtype: dtype == ir.DataType.BOOL, (lambda spec: spec.full(1),)),
+    (lambda dtype: dtype == ir.DataType.BOOL, (_truth,)),
     (lambda dtype: dtype == ir.DataType.STRING, (lambda spec: np.full(spec.shape, "hello world"),)),
     (lambda dtype: dtype.is_integer(), synthetic_integers.RULES),
     (lambda dtype: dtype.is_floating_point(), synthetic_floats.RULES),
