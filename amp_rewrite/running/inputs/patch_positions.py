@@ -20,7 +20,9 @@ def required_side(use: NodeInput, value: ir.Value, axis: int, consumers: Consume
     them into patches; None if it does not, or if the positions are computed for any size.
     """
     weight = stored_as(use.input_at(1)) if use.key == ("Conv", 0) and use.reads(value) else None
-    shape: tuple[int, ...] = () if weight is None else tuple(weight.shape.numpy())
+    if weight is None:
+        return None
+    shape = tuple(weight.shape.numpy())
     if not _FIRST_SPATIAL <= axis < len(shape) or not _cuts(use.node, shape):
         return None
     counts = _position_counts(consumers.of(use.node.outputs[0]), channels=shape[0])
