@@ -1,5 +1,5 @@
-"""The form in which a model is analysed: functions inlined, fused operators split, idle Casts bypassed, ranks
-of weights behind a Transpose raised.
+"""The form in which a model is analysed: functions inlined, fused operators split, CastLikes made Casts, idle
+Casts bypassed, ranks of weights behind a Transpose raised.
 """
 
 from __future__ import annotations
