@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from onnx import GraphProto, ModelProto, defs
@@ -99,27 +99,32 @@ class _Numbering:
     def _defined(self, protos: Iterable[Any], scope: Scope) -> list[order.Row]:
         """The nodes of a graph; their outputs get numbers, one after the other."""
         names, rows, made = scope.names, list[order.Row](), list[str]()
+        names.pop("", None)  # which is no value
         number = first = len(self._made.roots)
+        find, operators = names.__getitem__, self._operators
         for proto in protos:
-            read: list[order.Read] = [
-                (names.get(name) or name) if name else MISSING for name in proto.input[:]
-            ]
-            for name in proto.output[:]:  # a list: twice as quick
+            given, named = proto.input[:], (proto.domain, proto.op_type)  # a list: twice as quick
+            try:
+                read: order.Reads = tuple(map(find, given))
+            except KeyError:
+                read = [(names.get(name) or name) if name else MISSING for name in given]
+            for name in proto.output[:]:
                 if name:
                     if name in names:
                         raise ModelError(f"defines '{name}' twice", remedy=EXPORT_AGAIN)
                     names[name] = number
                 made.append(name)
                 number += 1
-            rows.append((proto, self._operator(proto), read, first, number - first))
+            rows.append((proto, operators.get(named) or self._operator(*named), read, first, number - first))
             first = number
         self._made.add_all(made)
         return rows
 
-    def _operator(self, proto: Any) -> tuple[str, str]:
+    def _operator(self, domain: str, name: str) -> tuple[str, str]:
         """The domain and the name of an operator: one object for all its nodes."""
-        operator = (calls.canonical(proto.domain), proto.op_type)
-        return self._operators.setdefault(operator, operator)
+        operator = (calls.canonical(domain), name)
+        self._operators[domain, name] = self._operators.setdefault(operator, operator)
+        return self._operators[operator]
 
     def _find(self, name: str, scope: Scope) -> int:
         found = scope.find(name)
@@ -127,10 +132,13 @@ class _Numbering:
             raise ModelError(f"uses '{name}', which is not defined", remedy=EXPORT_AGAIN)
         return found
 
-    def _inputs(self, read: Sequence[order.Read], scope: Scope) -> list[int]:
+    def _inputs(self, read: order.Reads, scope: Scope) -> list[int]:
         """The numbers of what a node reads, without omitted ones at the end."""
         roots = self._made.roots
-        found = [roots[n if isinstance(n, int) else self._find(n, scope)] for n in read]
+        if isinstance(read, tuple):
+            found = [roots[n] for n in read]
+        else:
+            found = [roots[n if isinstance(n, int) else self._find(n, scope)] for n in read]
         while found and found[-1] == MISSING:
             found.pop()
         return found
@@ -139,17 +147,16 @@ class _Numbering:
         proto, operator, read, first, count = row
         made, version = self._made, scope.versions.get(operator[0], 1)
         inputs = self._inputs(read, scope)
-        kinds = [made.kinds[value] for value in inputs]
+        kinds = tuple([made.kinds[value] for value in inputs])
         if None in kinds:
             deduced_kinds.deduce(made, operator, version, inputs)
-            kinds = [made.kinds[value] for value in inputs]
+            kinds = tuple([made.kinds[value] for value in inputs])
         if operator == CAST_LIKE and (cast := cast_likes.as_cast(proto, kinds[1:])) is not None:
             proto, operator, inputs, kinds = cast, CAST, inputs[:1], kinds[:1]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
-        known = value_kinds.plain(*operator, version, count, tuple(kinds))
-        for number, kind in enumerate(known, first):
-            made.makers[number] = node
-            made.kinds[number] = kind
+        known = value_kinds.plain(operator, version, count, kinds)
+        made.makers[first : first + count] = [node] * count
+        made.kinds[first : first + count] = known
         if None in known:
             self._unknown(node)
         if operator == CAST and count == 1 and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:

@@ -12,7 +12,10 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 Read = int | str
 """The number of a value that stands before a node in its own graph, else the name."""
 
-Row = tuple[Any, tuple[str, str], list[Read], int, int]
+Reads = tuple[int, ...] | list[Read]
+"""What a node reads: a tuple where all of it stands before the node in its own graph."""
+
+Row = tuple[Any, tuple[str, str], Reads, int, int]
 """A node, its operator, what it reads, and the number of its first output and of its outputs."""
 
 
@@ -25,7 +28,7 @@ class Order:
     def of(self, rows: list[Row], scope: Scope) -> Sequence[Row]:
         """The nodes of a graph in an order in which each can be computed; ModelError where there is none."""
         names = scope.names
-        if not any(self._is_late(row, names) for row in rows):
+        if not any(self._is_late(row, names) for row in rows if _reaches_out(row)):
             return rows
         made = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
         needs = [{made[n] for n in self._numbers(row, names) if n in made} for row in rows]
@@ -42,10 +45,7 @@ class Order:
 
     def _is_late(self, row: Row, names: Mapping[str, int]) -> bool:
         """Whether a node stands before one that it reads from."""
-        _, operator, read, first, _ = row
-        if not operator[0] and operator not in bodies.KNOWN and str not in map(type, read):
-            return False
-        return any(number >= first for number in self._numbers(row, names))
+        return any(number >= row[3] for number in self._numbers(row, names))
 
     def _numbers(self, row: Row, names: Mapping[str, int]) -> Iterator[int]:
         """What a node reads of its own graph, in its bodies as well."""
@@ -61,6 +61,11 @@ class Order:
                 names = {*_read(graph), *self._free(_bodies(graph.node))}
                 self._known[id(graph)] = graph, frozenset(names - _own(graph))
             yield from self._known[id(graph)][1]
+
+
+def _reaches_out(row: Row) -> bool:
+    """Whether a node, or a body of it, may read what does not stand before it in its own graph."""
+    return not isinstance(row[2], tuple) or bool(row[1][0]) or row[1] in bodies.KNOWN
 
 
 def _bodies(nodes: Iterable[Any]) -> Iterator[Any]:

@@ -144,15 +144,15 @@ def by_name(name: str) -> int:
 
 
 @functools.lru_cache(1 << 12)
-def plain(domain: str, operator: str, version: int, count: int, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+def plain(operator: tuple[str, str], version: int, count: int, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
     """The kinds of the outputs of a node from those of its inputs; None where they do not tell.
 
     Raises ModelError for a node that has fewer inputs than its operator needs.
     """
-    signature = signatures.find(domain, operator, version)
+    signature = signatures.find(*operator, version)
     if signature is not None and len(kinds) < signature.least:
-        raise ModelError(f"has {operator} without all of its inputs", remedy=EXPORT_AGAIN)
-    return tuple([_applied(rule, kinds) for rule in rules(domain, operator, version, count)])
+        raise ModelError(f"has {operator[1]} without all of its inputs", remedy=EXPORT_AGAIN)
+    return tuple([_applied(rule, kinds) for rule in rules(*operator, version, count)])
 
 
 def _applied(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
