@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 from amp_rewrite import analyze
-from amp_rewrite.analysis import integer_values
+from amp_rewrite.analysis import angles
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import Options
@@ -312,7 +312,7 @@ def test_places_in_an_image_are_computed_in_float32():
 def _steps_for_angles(monkeypatch, products):
     """How often a node is looked at where positions go through that many products to a sine."""
     looks = []
-    monkeypatch.setattr(integer_values, "effective_op", lambda node: looks.append(1) or effective_op(node))
+    monkeypatch.setattr(angles, "effective_op", lambda node: looks.append(1) or effective_op(node))
     steps = " ".join(f"a{i + 1} = MatMul (a{i}, w)" for i in range(products))
     analyze(
         onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>

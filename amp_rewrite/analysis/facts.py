@@ -9,6 +9,7 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from amp_rewrite.analysis import (
+    angles,
     faint_outputs,
     final_softmax,
     held,
@@ -101,6 +102,7 @@ def _findings(
         runtime_bugs.check(graph) if has_faults else {},
         found.findings,
         integer_values.check(graph, found.fits, options.half),
+        angles.check(graph, found.fits),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
         faint_outputs.check(graph, faint, options),

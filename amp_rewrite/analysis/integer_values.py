@@ -10,24 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import MOVERS, effective_op
+from amp_rewrite.analysis import angles
+from amp_rewrite.analysis.angles import TRIGONOMETRY
+from amp_rewrite.analysis.derived import Derived
+from amp_rewrite.analysis.operators import ARITHMETIC, MOVERS, PRODUCTS, effective_op
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.constants import constant, numbers
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import attribute_types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_TRIGONOMETRY = frozenset(("Sin", "Cos"))
-_BOUNDED = _TRIGONOMETRY | frozenset("Tanh Sigmoid HardSigmoid Softmax Sign Erf".split())
-_PRODUCTS = frozenset(
-    "Attention Conv ConvTranspose DeformConv Einsum FusedConv FusedGemm FusedMatMul GRU Gemm LSTM MatMul "
-    "MatMulNBits MultiHeadAttention RNN".split()
-)
-_ARITHMETIC = frozenset(
-    "Abs Add Ceil Clip Div Floor Max Min Mod Mul Neg Pow Range Round Sign Sqrt Sub Sum".split()
-)
-_DERIVED = _ARITHMETIC | {"Cast", "Constant", "ConstantOfShape", "Exp", "Reciprocal", "Shape"}
-"""Operators that give constants for constant inputs, besides MOVERS; shapes count as constants here."""
+_BOUNDED = TRIGONOMETRY | frozenset("Tanh Sigmoid HardSigmoid Softmax Sign Erf".split())
 _POSITIONS: Mapping[str, tuple[int, ...]] = {
     "CropAndResize": (1,),
     "GridSample": (1,),
@@ -37,7 +30,6 @@ _POSITIONS: Mapping[str, tuple[int, ...]] = {
     "RoiAlign": (1,),
 }
 """Operators that read pixel coordinates, and the inputs: half cannot tell pixels beyond 2048 apart."""
-_CARRY_ANGLE = MOVERS | _ARITHMETIC | _PRODUCTS | {"Cast"}
 _INTEGER_SIZES = {ir.DataType.BOOL: 1, ir.DataType.UINT8: 255, ir.DataType.INT8: 128}
 _COUNTED = 2**24
 """Up to here float32 is exact for integers; beyond, every float32 is an integer, which says nothing."""
@@ -54,7 +46,7 @@ class _Search:
         self._graph = graph
         self._fits = fits
         self._limit = half.integers
-        self._varying: set[ir.Value] = set()
+        self._derived = Derived(fits)
 
     def forward(self) -> Mapping[int, Evidence]:
         """The units that compute from large integers and constants alone, up to a bounded result."""
@@ -101,7 +93,7 @@ class _Search:
 
     def _carries(self, unit: int) -> bool:
         operator = self._operator(unit)
-        return operator in MOVERS or operator in _ARITHMETIC or operator == "Cast"
+        return operator in MOVERS or operator in ARITHMETIC or operator == "Cast"
 
     def _operator(self, unit: int) -> str:
         return effective_op(self._graph.units[unit].node)
@@ -131,40 +123,17 @@ class _Search:
     def _integral(self, unit: int, carried: set[int]) -> bool:
         """Whether all inputs of a unit are constant or carried; a product must also lead to an angle."""
         node = self._graph.units[unit].node
-        if node.op_type in _PRODUCTS and unit not in self._angles:
+        if node.op_type in PRODUCTS and unit not in self._angles:
             return False
         return all(
-            self._graph.producer.get(value) in carried or self._is_derived(value)
+            self._graph.producer.get(value) in carried or self._derived.has(value)
             for site in self._graph.units[unit].uses
             if (value := value_of(site)) is not None
         )
 
-    def _is_derived(self, value: ir.Value, depth: int = 12) -> bool:
-        """Whether a value is computed from stored tensors and shapes alone, looking back `depth` nodes."""
-        if value in self._fits or (value.const_value is not None and not value.is_graph_input()):
-            return True
-        node = value.producer()
-        if node is None or depth == 0 or value in self._varying:
-            return False
-        if node.op_type in ("Constant", "Shape"):
-            return True
-        known = node.op_type in MOVERS or node.op_type in _DERIVED
-        found = known and all(self._is_derived(v, depth - 1) for v in node.inputs if v is not None)
-        if not found:
-            self._varying.add(value)
-        return found
-
     @functools.cached_property
     def _angles(self) -> frozenset[int]:
-        """The units whose result reaches a Sin or Cos through products and arithmetic."""
-        todo = list(self._of(*_TRIGONOMETRY))
-        found = set(todo)
-        while todo:
-            for producer in self._graph.predecessors[todo.pop()]:
-                if producer not in found and self._operator(producer) in _CARRY_ANGLE:
-                    found.add(producer)
-                    todo.append(producer)
-        return frozenset(found)
+        return angles.leading_to(self._graph)
 
 
 def _is_integer(dtype: ir.DataType) -> bool:

@@ -18,10 +18,9 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
     target, found = options.target, dict[int, Evidence]()
     if target.longest_sum is None:
         return found
-    for operator, terms in _TERMS.items():
+    for operator in _TERMS:
         for unit in graph.by_operator.get(operator, ()):
-            node = graph.units[unit].node
-            count = terms(node) if node.domain == "" else None
+            count = terms(graph.units[unit].node)
             if count is not None and count > target.longest_sum:
                 found[unit] = Evidence(
                     Authority.TARGET,
@@ -32,6 +31,12 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
                     half=options.half.name,
                 )
     return found
+
+
+def terms(node: ir.Node) -> int | None:
+    """How many terms make up one element of a product or a sum; None where that is not known."""
+    rule = _TERMS.get(node.op_type) if node.domain == "" else None
+    return None if rule is None else rule(node)
 
 
 _Dims = tuple[int | None, ...]

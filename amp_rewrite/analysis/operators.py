@@ -12,6 +12,14 @@ MOVERS = frozenset(
 )
 """Operators whose outputs hold values of their inputs and no others; scatters may also add (effective_op)."""
 
+ARITHMETIC = frozenset(
+    "Abs Add Ceil Clip Div Floor Max Min Mod Mul Neg Pow Range Round Sign Sqrt Sub Sum".split()
+)
+PRODUCTS = frozenset(
+    "Attention Conv ConvTranspose DeformConv Einsum FusedConv FusedGemm FusedMatMul GRU Gemm LSTM MatMul "
+    "MatMulNBits MultiHeadAttention RNN".split()
+)
+
 
 def effective_op(node: ir.Node) -> str:
     """The operator whose arithmetic a node does: a scatter that adds is an Add, any other node itself."""

@@ -94,6 +94,7 @@ class Reason(enum.Enum):
     FROM_INTEGER = "from an integer"
     TO_INTEGER = "to an integer"
     TO_PIXEL_COORDINATES = "to pixel coordinates"
+    TO_ANGLE = "to an angle"
     QUANTISED_REGION = "quantised region"
     OBSERVED_OVERFLOW = "observed overflow"
     SENSITIVE = "sensitive"
