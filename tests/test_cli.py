@@ -245,6 +245,8 @@ def test_explain_all_prints_float32_first(model):
         (("{model}", "--plan", "none.json"), "none.json: cannot be read"),
         (("{model}", "-o", "{model}"), "is the input itself; choose another place, or use --in-place"),
         (("{model}", "-o", "{folder}/none/out.onnx"), "cannot be written"),
+        (("{model}", "-o", "{folder}/m.ort"), "m.ort would be read as another format, by its name; name the"),
+        (("{model}", "-o", "{folder}/M.JSON"), "M.JSON would be read as another format, by its name; name"),
         (("{model}", "--io", "half", "--keep-io", "nosuch"), "no float32 input or output is called 'nosuch'"),
         (("{model}", "--external-data", "2"), "say auto, always, never, or a size such as 2GB"),
         (("{model}", "--external-data", "0GB"), "--external-data 0GB is not a valid value"),

@@ -48,8 +48,8 @@ def beside(
 ) -> Path:
     """The output path for a model that stays: `unnamed` where none was given.
 
-    Raises OptionError, with this remedy, where it is the model itself, and OutputError where no file can be
-    written.
+    Raises OptionError, with this remedy, where it is the model itself, or where its name stands for another
+    format, and OutputError where no file can be written.
     """
     target = Path(output) if output is not None else unnamed
     if is_same(target, given):
@@ -58,8 +58,19 @@ def beside(
         raise OutputError(
             "is a link at the default output path", where=target, remedy="name a place with `output`"
         )
+    _refuse_other_format(target)
     destination.resolve(target)
     return target
+
+
+_OTHERS = frozenset(".json .onnxjson .onnxtext .onnxtxt .ort .pbtxt .prototxt .textproto .txtpb".split())
+"""Names by which onnx.load and onnxruntime take a file for another format than ONNX's binary one."""
+
+
+def _refuse_other_format(target: Path) -> None:
+    if target.suffix.lower() in _OTHERS:
+        problem = f"{target} would be read as another format, by its name"
+        raise OptionError(problem, remedy="name the result .onnx")
 
 
 def refuse_data(target: Path, read: Iterable[Path]) -> None:
