@@ -20,12 +20,12 @@ RMS = """two = Constant <value = float {2.0}> ()
 WEIGHTS = {"w": np.linspace(0.5, 1.5, 8, dtype=np.float32), "b": np.linspace(-1, 1, 8, dtype=np.float32)}
 
 
-def norm(body):
+def norm(body, **stored):
     """A model with a norm between two products."""
     return text.model(
         f"g (float[2, 4, 8] x) => (float[2, 4, 8] y) <float[8, 8] v, float[8] w, float[8] b> "
         f"{{ a = MatMul (x, v) {body} y = MatMul (z, v) }}",
-        WEIGHTS,
+        {**WEIGHTS, **stored},
     )
 
 
@@ -50,6 +50,77 @@ def test_statistics_are_float32_and_weights_half():
         "z": Part.OUTER,
     }
     assert halves(analysis) == {"a", "z", "y"}
+
+
+SPREAD = """m = ReduceMean <axes = [-1]> (a)
+  d = Sub (a, m)
+  mm = ReduceMean <axes = [-1], keepdims = 0> (a)
+  mk = Unsqueeze (mm, last)
+  dd = Sub (a, mk)
+  q = Mul (dd, dd)
+  r = ReduceMean <axes = [-1], keepdims = 0> (q)
+  sizes = Shape (a)
+  size = Gather <axis = 0> (sizes, two)
+  c = Cast <to = 1> (size)
+  t = Mul (r, c)
+  l = Sub (c, one)
+  v_ = Div (t, l)
+  k = Unsqueeze (v_, last)
+  s = Sqrt (k)
+  p = Add (s, e)
+"""
+AROUND = """last = Constant <value_ints = [-1]> ()
+  two = Constant <value_int = 2> ()
+  one = Constant <value_float = 1.0> ()
+  e = Constant <value_float = 1e-5> ()
+"""
+VIEWED = """rows = Constant <value_ints = [8, 8]> ()
+  apart = Constant <value_ints = [2, 4, 1]> ()
+  u = Reshape (a, rows)
+  m = ReduceMean <axes = [-1]> (u)
+  mm = Reshape (m, apart)
+  whole = Shape (a)
+  me = Expand (mm, whole)
+  d = Sub (a, me)
+  dd = Sub (u, m)
+  q = Mul (dd, dd)
+  r = ReduceMean <axes = [-1]> (q)
+  k = Reshape (r, apart)
+  s = Sqrt (k)
+  p = Add (s, e)
+  n = Div (d, p)
+  z = Mul (n, w)"""
+
+
+@pytest.mark.parametrize(
+    ("body", "half"),
+    [
+        (AROUND + SPREAD + "n = Div (d, p) i = Mul (w, n) z = Add (i, b)", {"a", "i", "z", "y"}),
+        (AROUND + SPREAD + "i = Mul (w, d) n = Div (i, p) z = Add (n, b)", {"a", "z", "y"}),
+        (AROUND + VIEWED, {"a", "z", "y"}),
+    ],
+    ids=["deviation", "weight-before", "view"],
+)
+def test_a_standard_deviation_is_a_norm(body, half):
+    """As PyTorch exports x.std(), over n - 1, of a second mean; a weight before; of a view, as in AdaIN."""
+    model = norm(body)
+    found = halves(pipeline.analyze(model))
+    assert found - {"sizes", "whole"} == half
+    result = pipeline.rewrite(model)
+    assert result.report.casts_added <= 4
+    text.agree(model, result.model, 3e-2)
+
+
+@pytest.mark.parametrize(
+    ("quotient", "is_bounded"), [("n = Div (d, s)", True), ("i = Mul (d, w) n = Div (i, s)", False)]
+)
+def test_a_weight_before_the_quotient_is_no_part_of_its_bound(quotient, is_bounded):
+    """A normalised value is at most the root of its length, and its square fits; not so times a weight."""
+    centred = "o = ReduceMean <axes = [-1]> (a) d = Sub (a, o)"
+    body = RMS.replace("Pow (a,", "Pow (d,").replace("n = Div (a, s)", quotient)
+    body = body.replace("z = Mul (n, w)", "z = Pow (n, two)")
+    found = halves(pipeline.analyze(norm(f"{centred} {body}", v=np.full((8, 8), 0.1, np.float32))))
+    assert ("z" in found) == is_bounded
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
     d = x - mean(x)                       LayerNormalization; d = x: RMSNormalization, LpNormalization
     s = sqrt(mean(d²) + epsilon)          or the sum, the largest of the two, and so on
-    y = d / s                             or d * (1 / s), d * (...) ** -0.5
+    y = d / s                             or d * (1 / s), d * (...) ** -0.5; also weight * d / s
     z = y * weight + bias
 
 From the reduction on every operator is homogeneous in d but for a bound from below, so that degrees show
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns, power_means
+from amp_rewrite.analysis.idioms import centring, patterns, power_means
 from amp_rewrite.analysis.idioms.idiom import Idiom
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import FLOAT16, Half
@@ -93,18 +93,31 @@ def _of(reduction: ir.Node) -> _Norm | None:
     if squared is None:
         return None
     base, square, degree = squared
-    core = power_means.core_of(base)
+    core = centring.core_of(base)
     chain = power_means.chain_behind(reduction.outputs[0], degree, core.data)
     if chain is None:
         return None
-    quotient = power_means.core_of(chain.dividend)
+    quotient, weight = _divided(chain.dividend)
+    shared = centring.shared_data(quotient.data, core.data)
     is_centred = bool(core.centring) or chain.is_variance
-    if not power_means.are_same(quotient.data, core.data) or is_centred != bool(quotient.centring):
+    if shared is None or is_centred != bool(quotient.centring):
         return None
-    centring = tuple(dict.fromkeys((*core.centring, *quotient.centring)))
-    statistics = tuple(node for node in (*square, reduction, *chain.nodes) if node not in centring)
-    norm = _Norm(core.data, centring, statistics, chain.result)
+    centred = tuple(dict.fromkeys((*shared.shaping, *core.centring, *quotient.centring)))
+    statistics = tuple(node for node in (*square, reduction, *chain.nodes, *weight) if node not in centred)
+    norm = _Norm(shared.data, centred, statistics, chain.result)
     return norm if patterns.are_closed(norm.inner, chain.result) else None
+
+
+def _divided(dividend: ir.Value) -> tuple[centring.Core, tuple[ir.Node, ...]]:
+    """The core of what is divided, and the node that multiplies it with a weight before, if one does."""
+    core, node = centring.core_of(dividend), dividend.producer()
+    if core.centring or node is None or not patterns.is_default(node, "Mul") or len(node.inputs) != 2:
+        return core, ()
+    for data, weight in (node.inputs, reversed(node.inputs)):
+        weighted = centring.core_of(data) if data is not None and patterns.is_parameter(weight) else core
+        if weighted.centring:
+            return weighted, (node,)
+    return core, ()
 
 
 def weights(value: ir.Value) -> Iterator[ir.Node]:

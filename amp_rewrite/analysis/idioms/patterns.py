@@ -10,6 +10,7 @@ from amp_rewrite.model.constants import numbers, stored_as
 
 _PASSED = ("Cast", "Identity")
 _MADE = frozenset(("Add", "Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_COUNT = frozenset("Add Cast Div Gather Identity Max Mul ReduceProd Slice Squeeze Sub Unsqueeze".split())
 _DEPTH = 4
 
 
@@ -84,6 +85,19 @@ def scalar(value: ir.Value | None) -> float | None:
     return float(numbers(tensor).reshape(-1)[0]) if is_number else None
 
 
+def is_of_sizes(value: ir.Value | None, depth: int = 2 * _DEPTH) -> bool:
+    """Whether a value is a number that the model stores, or computes of sizes alone."""
+    if scalar(value) is not None:
+        return True
+    node = value.producer() if value is not None and depth > 0 else None
+    if node is None or not is_default(node, *_COUNT):
+        return node is not None and is_default(node, "Shape", "Size")
+    first, rest = node.inputs[0], node.inputs[1:]
+    return is_of_sizes(first, depth - 1) and all(
+        stored_as(given) is not None or is_of_sizes(given, depth - 1) for given in rest
+    )
+
+
 def is_parameter(value: ir.Value | None, depth: int = _DEPTH) -> bool:
     """Whether a value is stored, given, or made of such by a few nodes that shape or add."""
     if value is None:
@@ -96,12 +110,12 @@ def is_parameter(value: ir.Value | None, depth: int = _DEPTH) -> bool:
 
 
 def are_closed(nodes: tuple[ir.Node, ...], result: ir.Node) -> bool:
-    """Whether these nodes of one graph, but for `result`, are read by each other alone."""
+    """Whether these nodes of one graph, but for `result`, are read by each other alone, sizes apart."""
     within = set(nodes)
     return all(node.graph is result.graph for node in nodes) and all(
         within.issuperset(found) and not value.is_graph_output()
         for value in _outputs(nodes, result)
-        for found in [[node for node, _ in value.uses()]]
+        for found in [[node for node, _ in value.uses() if not is_default(node, "Shape", "Size")]]
     )
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.idioms import centring, patterns
 
 
 def squared(reduction: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...], float] | None:
@@ -38,34 +37,6 @@ def square_of(node: ir.Node) -> ir.Value | None:
         return first if patterns.scalar(second) == 2 else None
     same = patterns.is_default(node, "Mul") and patterns.origin(first) is patterns.origin(second)
     return first if same else None
-
-
-class Core(NamedTuple):
-    """Data, and the nodes that take their mean from them (none where nothing is taken)."""
-
-    data: ir.Value
-    centring: tuple[ir.Node, ...] = ()
-
-
-def core_of(value: ir.Value) -> Core:
-    """The data of which a value is what is left without their mean; else the value itself."""
-    node = value.producer()
-    if node is None or not patterns.is_default(node, "Sub") or len(node.inputs) != 2:
-        return Core(value)
-    data, mean = node.inputs[0], mean_of(node.inputs[1])
-    is_own = data is not None and mean is not None and are_same(mean.inputs[0], data)
-    return Core(data, (mean, node)) if is_own and data is not None and mean is not None else Core(value)
-
-
-def mean_of(value: ir.Value | None) -> ir.Node | None:
-    """The ReduceMean that makes a value."""
-    node = value.producer() if value is not None else None
-    return node if node is not None and patterns.is_default(node, "ReduceMean") else None
-
-
-def are_same(value: ir.Value | None, data: ir.Value) -> bool:
-    """Whether both are one value, up to Casts and Identities."""
-    return value is not None and patterns.origin(value) is patterns.origin(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +81,8 @@ def _squared_mean(node: ir.Node, value: ir.Value, data: ir.Value) -> tuple[ir.No
     if node.op_type != "Sub" or len(node.inputs) != 2 or node.inputs[0] is not value:
         return ()
     square = node.inputs[1].producer() if node.inputs[1] is not None else None
-    mean = mean_of(square_of(square)) if square is not None else None
-    own = mean is not None and are_same(mean.inputs[0], data)
+    mean = centring.mean_of(square_of(square)) if square is not None else None
+    own = mean is not None and centring.shared_data(mean.inputs[0], data) is not None
     return (mean, square) if own and mean is not None and square is not None else ()
 
 
@@ -131,7 +102,7 @@ def _bounded(node: ir.Node, value: ir.Value, degree: float) -> float | None:
 
 
 def _scaled(node: ir.Node, value: ir.Value, degree: float) -> float | None:
-    return degree if patterns.scalar(patterns.other(node, value)) is not None else None
+    return degree if patterns.is_of_sizes(patterns.other(node, value)) else None
 
 
 def _moved(node: ir.Node, value: ir.Value, degree: float) -> float | None:
@@ -151,7 +122,7 @@ def _to_the_power(node: ir.Node, value: ir.Value, degree: float) -> float | None
 
 _STEPS: Mapping[str, _Step] = {
     **dict.fromkeys(("Add", "Clip", "Max", "Sum"), _bounded),
-    **dict.fromkeys(("Expand", "Identity", "Unsqueeze"), _moved),
+    **dict.fromkeys(("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"), _moved),
     "Div": _divided,
     "Mul": _scaled,
     "Pow": _to_the_power,
