@@ -448,6 +448,18 @@ def test_a_rank_is_known_behind_products_and_sums():
     assert not certify(*(parser.parse_model(cubes.format(opset)) for opset in (11, 13))).proved
 
 
+CENTRED = """<ir_version: 7, opset_import: ["" : {}]> g (float[2, 4] x, float[4, 4] w) => (y)
+    {{ a = MatMul (x, w) m = ReduceMean <axes = [-1]> (a) d = Sub (a, m) e = ReduceMax <keepdims = 0> (d)
+       f = Add (m, e) y = Softmax (f) }}"""
+
+
+def test_a_rank_that_nobody_declares_is_inferred():
+    """A model without shapes of what its nodes make, with a norm before a Softmax of opset 11."""
+    assert certify(*(parser.parse_model(CENTRED.format(opset)) for opset in (11, 13))).proved
+    cubes = CENTRED.replace("float[2, 4]", "float[2, 2, 4]")
+    assert not certify(*(parser.parse_model(cubes.format(opset)) for opset in (11, 13))).proved
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
 def test_ranks_are_those_that_onnx_infers():

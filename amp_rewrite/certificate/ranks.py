@@ -1,6 +1,10 @@
-"""How many axes a value has, as far as stored values, declarations and a few operators tell."""
+"""How many axes a value has, as far as stored values, declarations, a few operators and onnx tell."""
 
 from __future__ import annotations
+
+import functools
+
+from onnx import GraphProto
 
 from amp_rewrite.certificate import attributes, inferred_shapes, lengths
 from amp_rewrite.certificate.numbered import Node, Numbered
@@ -9,12 +13,11 @@ from amp_rewrite.certificate.numbered import Node, Numbered
 class Ranks:
     """The ranks of the values of a model; declarations of its main graph are read once they are needed.
 
-    Unless it is `believed`, what onnx infers from its inputs stands in their place.
+    Where they say nothing, and unless it is `believed`, what onnx infers from inputs stands in their place.
     """
 
     def __init__(self, model: Numbered, *, believed: bool = True) -> None:
         self._model, self._believed = model, believed
-        self._declared: dict[str, int] | None = None
         self._known: dict[int, int | None] = {}
 
     def of(self, number: int) -> int | None:
@@ -76,13 +79,23 @@ class Ranks:
         node, name = self._model.makers[number], self._model.names[number]
         if (self._model.inputs.get(name) != number) if node is None else (node.scope.outer is not None):
             return None
-        if self._declared is None:
-            proto = self._model.proto
-            graph = proto.graph if self._believed else inferred_shapes.of(proto)
-            infos = (*graph.value_info, *graph.input, *graph.output)
-            kinds = ((info.name, info.type.tensor_type) for info in infos)
-            self._declared = {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
-        return self._declared.get(name)
+        declared = self._declared.get(name) if self._believed else None
+        return self._inferred.get(name) if declared is None else declared
+
+    @functools.cached_property
+    def _declared(self) -> dict[str, int]:
+        return _said(self._model.proto.graph)
+
+    @functools.cached_property
+    def _inferred(self) -> dict[str, int]:
+        return _said(inferred_shapes.of(self._model.proto))
+
+
+def _said(graph: GraphProto) -> dict[str, int]:
+    """The ranks that a graph declares, by the names of its values."""
+    infos = (*graph.value_info, *graph.input, *graph.output)
+    kinds = ((info.name, info.type.tensor_type) for info in infos)
+    return {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
 
 
 def _by_inputs(name: str, ranks: list[int | None]) -> int | None:
