@@ -359,6 +359,19 @@ def test_a_model_that_was_optimised_for_a_cpu_is_warned_of(model):
     assert "ORT_ENABLE_EXTENDED" in told
 
 
+def test_weights_that_are_inputs_are_warned_of(model):
+    """From IR version 4 on, where callers may override them; not one of three, which is a default."""
+    square, row = f"float[4,4] v = {{{', '.join('1' * 16)}}}", "float[4] c = {1, 2, 3, 4}"
+    nodes = "{ a = MatMul (x, v) b = MatMul (a, w) y = Add (b, c) }"
+    inputs = {"v": "float[4,4] v", "w": "float[4,4] w", "c": "float[4] c"}
+    for ir_version, given, is_told in ((8, "vwc", True), (8, "c", False), (3, "vwc", False)):
+        shown = "".join(f", {inputs[name]}" for name in given)
+        text = f"""<ir_version: {ir_version}, opset_import: ["": 9]> g (float[2,4] x{shown}) => (float[2,4] y)
+            <{square}, {square.replace("v", "w")}, {row}> {nodes}"""
+        onnx.save(parser.parse_model(text), model)
+        assert ("weights are inputs as well" in run(model, "--no-verify").output) is is_told
+
+
 def test_functions_that_are_kept_are_counted(model):
     """--keep-functions warns that what it keeps stays float32; without functions there is nothing to say."""
     assert "kept, in float32" not in run(model, "--keep-functions").output

@@ -23,6 +23,7 @@ from amp_rewrite.preparing import (
     kept_nodes,
     norm_reciprocals,
     opset_raising,
+    overridable,
     transposed_weights,
     value_shapes,
 )
@@ -44,7 +45,7 @@ class Prepared:
 
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
     """Changes the form of `model`, and nothing that it computes; `held` is evidence for values by name."""
-    warnings = _settle_functions(model, form)
+    warnings = _settle_functions(model, form) + overridable.warnings(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for held in nodes for node in held}
