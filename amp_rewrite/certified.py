@@ -17,15 +17,15 @@ from amp_rewrite.model import external_data, serialization
 from amp_rewrite.model.loading import ModelSource
 
 Proofs = list[Certificate]
-"""The certificate of a result, once there is one."""
+"""The certificate of a result, once there is one; that of the original with itself, where even that fails."""
 
 
 def proof(source: ModelSource, found: Proofs) -> Callable[[Any], None]:
     """What proves a result, a path, bytes or a ModelProto, to be `source` but for precision, and adds the
     certificate to `found`.
 
-    It raises CertificateError for a result that is not proved. A model in memory with tensors in the files
-    of several folders is not proved, and adds none.
+    It raises CertificateError for a result that is not proved. A model that is not even proved equal to
+    itself, as one in memory with tensors in the files of several folders, adds what says so.
     """
     return functools.partial(_prove, source, found)
 
@@ -45,12 +45,11 @@ def _prove(source: ModelSource, found: Proofs, result: Any) -> None:
     if folder is not None:
         given, result = InFolder(given, folder), InFolder(result, folder)
     certificate = _certified(given, result)
-    if not certificate.proved and not _certified(given, given).proved:
-        return  # what cannot be proved equal to itself says nothing of a rewrite
-    if not certificate.proved:
+    itself = certificate if certificate.proved else _certified(given, given)
+    if itself.proved and not certificate.proved:
         raise CertificateError(
             f"the result is {certificate}",
             where=str(source) if isinstance(source, (str, os.PathLike)) else "the given model",
             remedy="please report this fault of amp-rewrite; `Options.certify=False` writes it all the same",
         )
-    found.append(certificate)
+    found.append(itself)  # what cannot be proved equal to itself says nothing of a rewrite

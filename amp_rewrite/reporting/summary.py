@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.coverage.counts import Coverage
@@ -39,12 +40,18 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     for text in form_sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
     if report.certificate is not None:
-        yield SummaryLine("proof", str(report.certificate))
+        yield SummaryLine("proof", _proof(report.certificate))
     yield from match_lines(report.matched)
     for warning in report.warnings:
         yield SummaryLine("warning", warning)
     for fault in report.broken:
         yield SummaryLine("BROKEN", fault)
+
+
+def _proof(certificate: Certificate) -> str:
+    if certificate.proved:
+        return str(certificate)
+    return f"none: the model is not even proved equal to itself ({certificate.problem})"
 
 
 def range_lines(report: Report) -> Iterator[SummaryLine]:

@@ -49,7 +49,8 @@ class Report:
     half because bounds prove that they fit into it, whatever the list says; `faint` are the outputs whose
     last products are float32, each with the error that rounding it alone makes, and `matched` counts the
     nodes that match each pin, and each operator moved to another list.
-    `certificate` proves the result; None where nothing changed, or that was not asked for. `broken` are
+    `certificate` proves the result, or says why the model is not even proved equal to itself; None where
+    nothing changed, or that was not asked for. `broken` are
     faults of the result (if there is one, the tool has failed), `warnings` what the user should know.
     """
 
