@@ -462,6 +462,18 @@ def test_a_rank_that_nobody_declares_is_inferred():
     assert not certify(*(parser.parse_model(cubes.format(opset)) for opset in (11, 13))).proved
 
 
+FOREIGN = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[4,4] x) => (float[4,4] y) {
+    y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, s) }> }"""
+
+
+def test_names_are_part_of_the_body_of_a_foreign_operator():
+    """It may know inputs and outputs by them, as onnxruntime's BeamSearch does; If, Loop and Scan do not."""
+    again = FOREIGN.replace("=> (float[4,4] t) { t", "=> (float[4,4] u) { u")
+    other = FOREIGN.replace("b (float[4,4] s)", "b (float[4,4] r)").replace("(s, s)", "(r, r)")
+    for text, proved in ((FOREIGN, True), (again, False), (other, False)):
+        assert certify(parser.parse_model(FOREIGN), parser.parse_model(text)).proved is proved
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
 def test_ranks_are_those_that_onnx_infers():

@@ -149,7 +149,8 @@ CONTROL_FLOW = {
         }""",
         close=3e-2,
     ),
-    # Inputs and outputs of the body of an unknown operator are float32; values between them may be half.
+    # Inputs and outputs of the body of an unknown operator are float32, and keep their names, by which it may
+    # know them; values between them may be half.
     "a foreign body keeps its types at the binding": partial(
         becomes,
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -157,10 +158,10 @@ CONTROL_FLOW = {
             y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, w) }>
         }""",
         """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
-            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t__float32) {
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) {
                 [s__float16] s__float16 = Cast <to = 10> (s)
-                t = MatMul (s__float16, w)
-                [t__float32] t__float32 = Cast <to = 1> (t)
+                t__float16 = MatMul (s__float16, w)
+                [t__float32] t = Cast <to = 1> (t__float16)
             }>
         }""",
         runs=False,

@@ -60,11 +60,12 @@ class Scope:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """A graph in a node: the numbers of its inputs, and of its outputs."""
+    """A graph in a node: the numbers of its inputs, and of its outputs, and the `names` of both."""
 
     attribute: str
     inputs: list[int]
     outputs: list[int]
+    names: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)

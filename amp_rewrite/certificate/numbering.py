@@ -232,7 +232,8 @@ class _Numbering:
             numbers.append(made.add(info.name, None, kind))
             inner.names[info.name] = numbers[-1]
         yield self._graph(graph, inner)
-        return Body(name, numbers, [self._find(info.name, inner) for info in graph.output])
+        names = tuple(info.name for info in (*graph.input, *graph.output))
+        return Body(name, numbers, [self._find(info.name, inner) for info in graph.output], names)
 
 
 _OVERRIDABLE = 4

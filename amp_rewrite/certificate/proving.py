@@ -214,6 +214,8 @@ class Proving(Proof):
         for one, other in zip(before, after, strict=True):
             if len(one.inputs) != len(other.inputs) or len(one.outputs) != len(other.outputs):
                 raise DifferentError("their bodies have different inputs or outputs")
+            if a.operator[0] and one.names != other.names:  # onnxruntime's BeamSearch looks for `logits`
+                raise DifferentError("their bodies have other names for inputs or outputs")
             for left, right in zip(one.inputs, other.inputs, strict=True):
                 self.assume(left, right)
             roots = self.original.roots, self.rewritten.roots

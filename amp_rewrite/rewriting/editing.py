@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Collection
 
@@ -15,7 +16,7 @@ from amp_rewrite.model.tensor_blocks import Conversion, ConvertedTensor
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.onnx_types import attribute_types, control_flow
 from amp_rewrite.onnx_types.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
 from amp_rewrite.rewriting import cast_insertion
@@ -36,7 +37,7 @@ def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Type
     names = UniqueNames(graphs)
     if len(graphs) > 1:
         names.rename_shadowing(model.graph)
-    editor = _Editor(plan.half, model, types, names)
+    editor = _Editor(plan.half, model, types, names, _named(model.graph, graphs))
     for change in plan.tensors:
         editor.store(change)
     for value in plan.values:
@@ -44,6 +45,15 @@ def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Type
     for retyped in plan.attributes:
         editor.set_attribute(retyped)
     return tuple(map(editor.cast, plan.casts))
+
+
+def _named(root: ir.Graph, graphs: Collection[ir.Graph]) -> frozenset[ir.Graph]:
+    """The graphs whose outputs are known by name: the model's, and bodies of operators that are not ONNX's,
+    as BeamSearch of onnxruntime, which looks for `logits`.
+    """
+    holders = (node for graph in graphs for node in graph if control_flow.may_have_bodies(node))
+    foreign = (control_flow.bodies(node) for node in holders if control_flow.bindings(node) is None)
+    return frozenset((root, *itertools.chain.from_iterable(foreign)))
 
 
 def _import_casts(model: ir.Model) -> None:
@@ -65,10 +75,12 @@ _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
 
 
 class _Editor:
-    def __init__(self, half: Half, model: ir.Model, types: Types, names: UniqueNames) -> None:
+    def __init__(
+        self, half: Half, model: ir.Model, types: Types, names: UniqueNames, named: frozenset[ir.Graph]
+    ) -> None:
         self._half = half
         self._types = types
-        self._root = model.graph
+        self._named = named
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
         self._names = names
         self._placer = Placer()
@@ -154,7 +166,7 @@ class _Editor:
         node = cast_insertion.cast(value, cast.dtype, name)
         output = node.outputs[0]
         self._types[output] = tensor(cast.dtype)
-        if self._root in [use.holder for use in cast.uses]:
+        if not self._named.isdisjoint(use.holder for use in cast.uses):
             self._move_output(value, output)
         else:
             output.name = self._names.of_value(value, element)
@@ -163,7 +175,7 @@ class _Editor:
         return node
 
     def _move_output(self, value: ir.Value, output: ir.Value) -> None:
-        """Makes `output` an output of the model in place of `value`, with its name and metadata."""
+        """Makes `output` an output of its graph in place of `value`, with its name and metadata."""
         dtype = self._types[value].dtype
         assert dtype is not None, "only tensors are cast"
         output.name, value.name = value.name, self._names.of_value(value, element_type_name(dtype))
