@@ -227,6 +227,30 @@ def test_in_bodies():
     assert found == ["[2,3]", "[2,5]"]
 
 
+def test_shapes_that_contradict_each_other_are_not_declared():
+    """Some of them are wrong, and a runtime would refuse the result."""
+    source = "g (float[2,3] x) => (float[a,b] y) {{ h = Relu (x)  y = MatMul (h, {}) }}"
+    assert inferred(text.unchecked(source.format("x")))["h"] == "None"
+    assert (
+        inferred(text.unchecked(source.replace("y = MatMul", "k = Neg (h) y = Sub").format("k")))["h"]
+        == "[2,3]"
+    )
+
+
+@pytest.mark.parametrize(("sides", "found"), [("", "None"), ("<onesided = 1>", "[2,7,33,2]")])
+def test_a_spectrum_has_the_sides_that_it_has(sides, found):
+    """onnx takes an STFT that says nothing of sides for one with two, and an open batch for an empty one."""
+    source = f"""g (float[2,256,1] x) => (float[a,b,c] y) <int64 step = {{32}}, int64 size = {{64}}> {{
+        s = STFT {sides} (x, step, , size)  t = Mul (s, s)  e = ReduceMax <axes = [-1], keepdims = 0> (t)
+        y = MatMul (e, w) }}"""
+    proto, open_batch = text.unchecked(source), text.unchecked(source.replace("float[2,", "float[n,"))
+    for made in (proto, open_batch):
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((33, 4), np.float32), "w"))
+    assert inferred(proto)["s"] == found
+    text.agree(proto, pipeline.rewrite(proto).model)
+    assert inferred(open_batch)["s"] == "None"
+
+
 def test_where_onnx_fails(monkeypatch):
     """A model that onnx cannot infer is rewritten all the same."""
     monkeypatch.setattr(worker, "call", lambda *_, **__: None)

@@ -36,15 +36,24 @@ def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, byt
 def infer_values(model: bytes) -> list[bytes]:
     """For each graph of a model, outer before inner, a graph with the types that onnx infers for values.
 
-    Known integers are followed through the model. Empty if the inference fails.
+    Known integers are followed through the model. Empty if the inference fails, or contradicts itself: then
+    some of what it infers is wrong, and a runtime that is told refuses the model.
     """
-    try:
-        inferred = shape_inference.infer_shapes(onnx.ModelProto.FromString(model), data_prop=True)
-    except Exception:  # as above
-        return []
-    return [
-        onnx.GraphProto(value_info=graph.value_info).SerializeToString() for graph in _graphs(inferred.graph)
-    ]
+    proto = onnx.ModelProto.FromString(model)
+    for strict in (True, False):
+        try:
+            graph = shape_inference.infer_shapes(proto, data_prop=True, strict_mode=strict).graph
+        except Exception as error:  # as above
+            if _CONTRADICTED in str(error):
+                return []
+        else:
+            graphs = _graphs(graph)
+            return [onnx.GraphProto(value_info=graph.value_info).SerializeToString() for graph in graphs]
+    return []
+
+
+_CONTRADICTED = "Incompatible dimensions"
+"""What onnx says of a product or a sum whose operands do not fit."""
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

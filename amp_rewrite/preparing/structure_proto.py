@@ -15,11 +15,14 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.preparing import contrib_equivalents, stored_values
+from amp_rewrite.preparing import contrib_equivalents, stored_values, wrong_inferences
 from amp_rewrite.preparing.contrib_equivalents import Naming
 
 SMALL = 1 << 7
 """The number of elements up to which tensors keep them: shapes and axes are among these."""
+
+_UNKNOWN = "amp_rewrite.unknown"
+"""A domain that onnx does not know, for nodes of which it infers nothing."""
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -41,7 +44,8 @@ def of(model: ir.Model, nodes: GraphNodes, types: Types) -> Structure:
     name = _numbered() if len(nodes) > 1 else _name
     imports = model.graph.opset_imports
     builder = _Builder(nodes, types, name, element_types.versions(imports))
-    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
+    versions = {**imports, _UNKNOWN: 1}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     version = max(model.ir_version, constants.CONSTANT_INPUTS_BELOW)  # from there on none is an input as well
     proto = onnx.ModelProto(ir_version=version, opset_import=opsets, graph=builder.graph(model.graph))
     return Structure(proto, name)
@@ -106,14 +110,15 @@ class _Builder:
             self._store(made, node.outputs[0], tensor)
             return
         name = self._name
-        is_known = self._schema(node.domain, node.op_type) is not None
+        is_wrong = wrong_inferences.is_wrong(node)
+        is_known = not is_wrong and self._schema(node.domain, node.op_type) is not None
         alike = [] if is_known else list(contrib_equivalents.nodes_for(node, name, self._types))
         if alike:
             made.node.extend(alike)
             return
         written = made.node.add(
             op_type=node.op_type,
-            domain=node.domain,
+            domain=_UNKNOWN if is_wrong else node.domain,
             input=[name(value) if value is not None else "" for value in node.inputs],
             output=[name(value) for value in node.outputs],
         )
