@@ -251,6 +251,17 @@ def test_a_spectrum_has_the_sides_that_it_has(sides, found):
     assert inferred(open_batch)["s"] == "None"
 
 
+def test_no_size_is_inferred_to_be_0():
+    """onnx infers it of open sizes, as for the width behind an Attention."""
+    source = """<ir_version: 11, opset_import: ["" : 23]>
+        g (float[2,4,k] x, float[2,2,3,2] p, float[0,3] e) => (float[a,b,c] y) {
+        h, key, value = Attention <q_num_heads = 2, kv_num_heads = 2> (x, x, x, , p, p)
+        r = Relu (e)  y = Neg (h) }"""
+    found = inferred(text.unchecked(source))
+    assert found["h"] == "[2,4,None]"
+    assert found["r"] == "[None,3]"
+
+
 def test_where_onnx_fails(monkeypatch):
     """A model that onnx cannot infer is rewritten all the same."""
     monkeypatch.setattr(worker, "call", lambda *_, **__: None)

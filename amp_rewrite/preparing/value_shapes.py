@@ -96,7 +96,7 @@ def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, nam
 
 def _dimension(dim: onnx.TensorShapeProto.Dimension, names: _Names) -> int | str | None:
     if dim.HasField("dim_value"):
-        return dim.dim_value
+        return dim.dim_value or None  # what an inference of onnx takes of an open size, such as Attention's
     is_made_up = dim.dim_param.startswith(_MADE_UP)
     is_kept = names is _Names.ALL or (names is _Names.GIVEN and not is_made_up)
     return dim.dim_param or None if is_kept else None
