@@ -14,13 +14,14 @@ def warnings(model: ir.Model) -> tuple[str, ...]:
     """
     weights = [value for value in model.graph.initializers.values() if value.dtype is ir.DataType.FLOAT]
     given = sum(value.is_graph_input() for value in weights)
-    if model.ir_version < CONSTANT_INPUTS_BELOW or 2 * given <= len(weights):
+    if model.ir_version < CONSTANT_INPUTS_BELOW or given <= max(_FEW, len(weights) // 2):
         return ()
     return (f"{given:,} of {len(weights):,} weights {_TOLD}",)
 
 
+_FEW = 2
 _TOLD = (
     "are inputs as well, so that callers may override them: no runtime folds those, and they are cast in "
-    "every run; if nobody overrides them, make them constants first: "
-    "python -m onnxruntime.tools.remove_initializer_from_input --input MODEL --output NEW"
+    "every run; if nobody overrides them, make them constants first, by "
+    "python -m onnxruntime.tools.remove_initializer_from_input"
 )
