@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms import (
     activations,
     group_normalisation,
+    logarithms,
     normalisation,
     patterns,
     shares,
@@ -31,6 +32,7 @@ RECOGNISED: tuple[Recognise, ...] = (
     group_normalisation.find,
     activations.find,
     softmax.find,
+    logarithms.find,
 )
 
 
