@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis import (
     angles,
+    differences,
     distances,
     faint_outputs,
     final_softmax,
@@ -104,6 +105,7 @@ def _findings(
         found.findings,
         integer_values.check(graph, found.fits, options.half),
         angles.check(graph, found.fits),
+        differences.check(graph, found.fits),
         distances.check(graph),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),

@@ -95,6 +95,7 @@ class Reason(enum.Enum):
     TO_INTEGER = "to an integer"
     TO_PIXEL_COORDINATES = "to pixel coordinates"
     TO_ANGLE = "to an angle"
+    DIFFERENCE = "difference"
     DISTANCE = "distance"
     QUANTISED_REGION = "quantised region"
     OBSERVED_OVERFLOW = "observed overflow"
