@@ -32,7 +32,7 @@ def check(graph: UnitGraph, stored: Container[ir.Value]) -> Mapping[int, Evidenc
     In half the angle of 100 has steps of 1/16. Products of more terms are no such units, and no Conv; a Sin
     of an input itself is as its list says.
     """
-    leading, derived, inputs = leading_to(graph), Derived(stored), dict.fromkeys(graph.root.inputs)
+    leading, derived, inputs = leading_to(graph), Derived(stored), _inputs(graph)
     found: dict[int, Evidence] = {}
     readers = (unit for value in inputs for unit, _ in graph.uses.get(value, ()))
     todo = [unit for unit in readers if leading and graph.units[unit].node.op_type not in TRIGONOMETRY]
@@ -46,6 +46,11 @@ def check(graph: UnitGraph, stored: Container[ir.Value]) -> Mapping[int, Evidenc
             if graph.units[unit].node.op_type not in TRIGONOMETRY:
                 todo.extend(graph.successors[unit])
     return found
+
+
+def _inputs(graph: UnitGraph) -> dict[ir.Value, None]:
+    """The inputs of the model that have no default."""
+    return dict.fromkeys(value for value in graph.root.inputs if not value.is_initializer())
 
 
 def _is_small(node: ir.Node) -> bool:
