@@ -71,3 +71,15 @@ def test_a_wide_product_of_an_input_is_a_layer():
     }"""
     assert kept(text) == {}
     assert {"m", "a", "y"} <= in_half(text)
+
+
+def test_what_features_take_part_in_is_no_angle():
+    """An input that is multiplied by features makes features: nothing is held."""
+    text = """g (float[N,64] x) => (float[N,64] y) <float[64,64] w, float[64,64] v> {
+        m = MatMul (x, w)
+        a = Mul (x, m)
+        s = Sin (a)
+        y = MatMul (s, v)
+    }"""
+    assert kept(text) == {}
+    assert {"m", "a", "s", "y"} <= in_half(text)

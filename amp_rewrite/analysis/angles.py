@@ -7,10 +7,10 @@ from collections.abc import Container, Mapping
 import onnx_ir as ir
 
 from amp_rewrite.analysis import long_sums
-from amp_rewrite.analysis.derived import Derived
+from amp_rewrite.analysis.from_inputs import FromInputs
 from amp_rewrite.analysis.operators import ARITHMETIC, MOVERS, PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.analysis.units import UnitGraph, value_of
+from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 TRIGONOMETRY = frozenset(("Sin", "Cos"))
@@ -32,25 +32,12 @@ def check(graph: UnitGraph, stored: Container[ir.Value]) -> Mapping[int, Evidenc
     In half the angle of 100 has steps of 1/16. Products of more terms are no such units, and no Conv; a Sin
     of an input itself is as its list says.
     """
-    leading, derived, inputs = leading_to(graph), Derived(stored), _inputs(graph)
-    found: dict[int, Evidence] = {}
-    readers = (unit for value in inputs for unit, _ in graph.uses.get(value, ()))
-    todo = [unit for unit in readers if leading and graph.units[unit].node.op_type not in TRIGONOMETRY]
-    while todo:
-        unit = todo.pop()
-        if unit in found or unit not in leading or not _is_small(graph.units[unit].node):
-            continue
-        read = [value for use in graph.units[unit].uses if (value := value_of(use)) is not None]
-        if all(v in inputs or graph.producer.get(v) in found or derived.has(v) for v in read):
-            found[unit] = Evidence(Authority.RANGE, Reason.TO_ANGLE)
-            if graph.units[unit].node.op_type not in TRIGONOMETRY:
-                todo.extend(graph.successors[unit])
-    return found
-
-
-def _inputs(graph: UnitGraph) -> dict[ir.Value, None]:
-    """The inputs of the model that have no default."""
-    return dict.fromkeys(value for value in graph.root.inputs if not value.is_initializer())
+    leading = leading_to(graph)
+    ends = {unit for unit in leading if graph.units[unit].node.op_type in TRIGONOMETRY}
+    carrying = {unit for unit in leading - ends if _is_small(graph.units[unit].node)}
+    way = FromInputs(graph, stored, carrying.__contains__).units
+    reached = (unit for before in way for unit in graph.successors[before] if unit in ends)
+    return dict.fromkeys((*way, *reached), Evidence(Authority.RANGE, Reason.TO_ANGLE))
 
 
 def _is_small(node: ir.Node) -> bool:

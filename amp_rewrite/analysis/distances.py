@@ -38,9 +38,10 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
 
 def _distance(reduction: ir.Node) -> Iterator[ir.Node]:
     """The products that make distances with these squares, and the nodes up to the sums with them."""
-    vector = _squared(reduction.outputs[0])
-    if vector is None:
+    squared = power_means.squared(reduction) if patterns.is_default(reduction, *_SQUARES) else None
+    if squared is None:
         return
+    vector = _vector(squared[0])
     behind = _reach([reduction], lambda node: _onwards(node, vector))
     yield from (node for node in behind if patterns.is_default(node, *_PRODUCTS))
     sums = [node for node in behind if patterns.is_default(node, *_ADD)]
@@ -91,15 +92,6 @@ def _way(node: ir.Node, before: Mapping[ir.Node, ir.Node]) -> Iterator[ir.Node]:
     while (node := before.get(node, node)) not in way:
         way[node] = None
     yield from way
-
-
-def _squared(value: ir.Value) -> ir.Value | None:
-    """What the sums of squares are of; None for a value that is none."""
-    node = value.producer()
-    if node is None or not patterns.is_default(node, "ReduceSum", "ReduceSumSquare"):
-        return None
-    found = power_means.squared(node)
-    return _vector(found[0]) if found is not None else None
 
 
 def _vector(value: ir.Value) -> ir.Value:

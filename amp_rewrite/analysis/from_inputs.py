@@ -1,0 +1,40 @@
+"""The units that compute from the inputs of a model and from stored tensors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.derived import Derived
+from amp_rewrite.analysis.units import UnitGraph, value_of
+
+
+class FromInputs:
+    """The values of a model that are inputs without a default, or made of such by units that `carries` takes.
+
+    `stored` are the stored tensors. `units` are these units, those of inputs first.
+    """
+
+    def __init__(self, graph: UnitGraph, stored: Container[ir.Value], carries: Callable[[int], bool]) -> None:
+        self._graph = graph
+        self._inputs = dict.fromkeys(value for value in graph.root.inputs if not value.is_initializer())
+        self.units: dict[int, None] = {}
+        derived = Derived(stored)
+        todo = [unit for value in self._inputs for unit, _ in graph.uses.get(value, ())]
+        while todo:
+            unit = todo.pop()
+            if unit in self.units or not carries(unit):
+                continue
+            if all(self.has(value) or derived.has(value) for value in read_by(graph, unit)):
+                self.units[unit] = None
+                todo.extend(graph.successors[unit])
+
+    def has(self, value: ir.Value) -> bool:
+        """Whether a value is an input, or made by one of the units."""
+        return value in self._inputs or self._graph.producer.get(value) in self.units
+
+
+def read_by(graph: UnitGraph, unit: int) -> Iterator[ir.Value]:
+    """The values that a unit reads, optional ones that are left out apart."""
+    return (value for use in graph.units[unit].uses if (value := value_of(use)) is not None)
