@@ -13,7 +13,7 @@ from amp_rewrite.analysis.units import UnitGraph, value_of
 class FromInputs:
     """The values of a model that are inputs without a default, or made of such by units that `carries` takes.
 
-    `stored` are the stored tensors. `units` are these units, those of inputs first.
+    `stored` are the stored tensors. `units` are these units, each behind those that it reads from.
     """
 
     def __init__(self, graph: UnitGraph, stored: Container[ir.Value], carries: Callable[[int], bool]) -> None:
