@@ -28,7 +28,7 @@ def differing(proof: Proof, a: Node, b: Node) -> str | None:
     """
     if a.operator == bit_casts.OPERATOR and not bit_casts.same(proof, a, b):
         return "to"
-    if a.scope.bound is None is b.scope.bound and _alike(a.proto, b.proto):
+    if a.scope.bound is None is b.scope.bound and alike(a.proto, b.proto):
         return None
     before, after = (attributes.plain(attributes.of(node)) for node in (a, b))
     for name in sorted({*before, *after}, key=str):
@@ -48,14 +48,15 @@ def _unread_bodies(a: Node, b: Node) -> str | None:
     return next((n for node, n, held in given if not node.bodies and attributes.has_graphs(held)), None)
 
 
-def _alike(a: Any, b: Any) -> bool:
+def alike(a: Any, b: Any) -> bool:
+    """Whether two nodes state the same attributes in one order, none of which holds a graph or a tensor."""
     one, other = a.attribute, b.attribute
     if len(one) != len(other):
         return False
-    return all(x.type not in _HOLDING and x == y for x, y in zip(one, other, strict=True))
+    return all(x.type not in HOLDING and x == y for x, y in zip(one, other, strict=True))
 
 
-_HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
+HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
 
 
 def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:

@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, numpy_helper
 
-from amp_rewrite.certificate.numbered import Bound
+from amp_rewrite.certificate import attributes
+from amp_rewrite.certificate.numbered import Scope
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 
-def stored(given: Mapping[str, Bound]) -> Any:
+def stored(proto: Any, scope: Scope) -> Any:
     """The tensor, dense or sparse, that the one attribute of a Constant gives; ModelError where there is not
     one, or its name says another type than it has: one runtime goes by the name, another by the type.
     """
+    if scope.bound is None and len(proto.attribute) == 1:  # as most are, and this is quick
+        (attribute,) = proto.attribute
+        if attribute.name == "value" and attribute.type == AttributeProto.TENSOR:
+            return attribute.t
+    given = attributes.bound(proto, scope)
     if len(given) != 1:
         raise ModelError("has a Constant without a value, or with several", remedy=EXPORT_AGAIN)
     ((name, held),) = given.items()

@@ -10,8 +10,7 @@ from onnx import TensorProto, TypeProto
 from amp_rewrite.certificate import calls, stored_values, tensors, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import Numbered
-from amp_rewrite.certificate.pairs import DifferentError
-from amp_rewrite.certificate.proving import Proving
+from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
 from amp_rewrite.certificate.stored_values import Held
 from amp_rewrite.certificate.value_kinds import Kind
 
@@ -76,12 +75,12 @@ def _interface(declared: TypeProto) -> object:
 _HOLDERS = ("sequence_type", "optional_type")
 
 
-def assume(proving: Proving) -> None:
-    """Takes the inputs of one name for equal; DifferentError where their defaults are not."""
-    a, b = proving.original, proving.rewritten
+def inputs(proof: Proof) -> Sequence[Pair]:
+    """The inputs of one name, which are equal; DifferentError where their types or defaults are not."""
+    a, b = proof.original, proof.rewritten
     defaults = [tensors.initial(model.proto.graph) for model in (a, b)]
     for (name, left), (other, right) in zip(a.inputs.items(), b.inputs.items(), strict=True):
-        proving.assume(left, right)
+        proof.same_kind(left, right)
         one, two = defaults[0].get(name), defaults[1].get(other)
         if (one is None) != (two is None):
             raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
@@ -89,10 +88,11 @@ def assume(proving: Proving) -> None:
             found = stored_values.compare(Held(one, a.folder), Held(two, b.folder))
             if found.problem:
                 raise DifferentError(f"the default value of the input '{_text(name)}' differs")
-            proving.count(found)
+            proof.count(found)
     for before, after in ((_inputs(a), _inputs(b)), (_outputs(a), _outputs(b))):
         for info, now in zip(before, after, strict=True):
-            proving.uses[Licence.IO_TYPES] += _element(info) != _element(now)
+            proof.uses[Licence.IO_TYPES] += _element(info) != _element(now)
+    return [*zip(a.inputs.values(), b.inputs.values(), strict=True)]
 
 
 def _element(info: Any) -> int:

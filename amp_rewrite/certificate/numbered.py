@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import AttributeProto, ModelProto, ValueInfoProto
 
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import Kind
+
+if TYPE_CHECKING:
+    from amp_rewrite.certificate.order import Row
 
 MISSING = 0
 """The number of an optional value that is left out."""
@@ -95,7 +98,7 @@ class Numbered:
 
     `makers` has the node of each value, None for what no node makes; `stored` the tensors, or Constant nodes,
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
-    value itself.
+    value itself. `visible` has the values of the model's graph by name, and `rows` its nodes as they stand.
     """
 
     proto: ModelProto
@@ -107,6 +110,8 @@ class Numbered:
     stored: dict[int, Any] = field(default_factory=dict[int, Any])
     inputs: dict[str, int] = field(default_factory=dict[str, int])
     outputs: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    visible: dict[str, int] = field(default_factory=dict[str, int])
+    rows: Sequence[Row] = ()
     calls: int = 0
 
     def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:

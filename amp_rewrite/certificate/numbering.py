@@ -14,9 +14,9 @@ from amp_rewrite.certificate import (
     cast_likes,
     constants,
     deduced_kinds,
+    given_values,
     order,
     steps,
-    tensors,
     value_kinds,
 )
 from amp_rewrite.certificate.cast_likes import CAST, CAST_LIKE
@@ -50,20 +50,13 @@ def imports(entries: Iterable[Any]) -> dict[str, int]:
 class _Numbering:
     def __init__(self, made: Numbered, functions: calls.Functions, believed: bool) -> None:
         self._made, self._functions, self._believed = made, functions, believed
-        self._root = Scope({}, None, imports(made.proto.opset_import))
+        self._root = Scope(made.visible, None, imports(made.proto.opset_import))
         self._order = Order()
         self._operators: dict[tuple[str, str], tuple[str, str]] = {}
 
     def run(self) -> Numbered:
         made, graph = self._made, self._made.proto.graph
-        stored = tensors.initial(graph)
-        is_fixed = made.proto.ir_version < _OVERRIDABLE
-        for info in graph.input:
-            if not (is_fixed and info.name in stored):
-                kind = value_kinds.of_type(info.type)
-                if kind is None and info.name in stored:
-                    kind = value_kinds.of_tensor(stored[info.name])
-                made.inputs[info.name] = self._root.names[info.name] = made.add(info.name, None, kind)
+        given_values.add_inputs(made)
         steps.run(self._graph(graph, self._root))
         made.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
         return made
@@ -71,18 +64,16 @@ class _Numbering:
     def _graph(self, graph: GraphProto, scope: Scope) -> Step:
         """All of a graph but its inputs, which are in its scope."""
         names, made = scope.names, self._made
-        given = frozenset(names)
         if self._believed:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
-        for name, tensor in tensors.initial(graph).items():
-            if name not in given:
-                names[name] = made.add(name, None, value_kinds.of_tensor(tensor))
-                made.stored[names[name]] = tensor
+        given_values.add_stored(made, graph, names)
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
-        functions = self._functions
-        for row in self._order.of(self._defined(protos, scope), scope):
+        functions, rows = self._functions, self._defined(protos, scope)
+        if scope is self._root:
+            self._made.rows = rows
+        for row in self._order.of(rows, scope):
             proto, operator, _, first, count = row
             if operator == _CONSTANT:
                 if count:
@@ -182,7 +173,7 @@ class _Numbering:
         return self._made.kinds[node.inputs[like]] if like < len(node.inputs) else None
 
     def _store(self, first: int, proto: Any, scope: Scope) -> None:
-        tensor = constants.stored(attributes.bound(proto, scope))
+        tensor = constants.stored(proto, scope)
         self._made.stored[first] = tensor
         self._made.kinds[first] = value_kinds.of_tensor(tensor)
 
@@ -234,10 +225,6 @@ class _Numbering:
         yield self._graph(graph, inner)
         names = tuple(info.name for info in (*graph.input, *graph.output))
         return Body(name, numbers, [self._find(info.name, inner) for info in graph.output], names)
-
-
-_OVERRIDABLE = 4
-"""From this IR version on, the caller may give another value for an initializer that is an input."""
 
 
 def _declared(scope: Scope, name: str) -> Kind:

@@ -55,13 +55,18 @@ class Proof:
         a, b = self.original, self.rewritten
         return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)
 
+    def used(self) -> dict[Licence, int]:
+        """The licences that were used, and how often."""
+        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
+
     def count(self, found: Comparison, at: Pair | None = None) -> None:
         """Counts what a comparison used; raises DifferentError where it failed."""
         if found.problem:
             raise DifferentError(found.problem, None if at is None else (*at, ""))
         if found.half is not None:
             self.to_half(found.half, at)
-        self.uses.update(found.uses)
+        if found.uses:
+            self.uses.update(found.uses)
 
     def to_half(self, half: int, at: Pair | None) -> None:
         """Notes the half type of a value; DifferentError where another has another one."""

@@ -86,7 +86,7 @@ class Proving(Proof):
 
     def _uses(self) -> dict[Licence, int]:
         self.uses[Licence.INLINED] = max(self.original.calls - self.rewritten.calls, 0)
-        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
+        return self.used()
 
     def _step(self, left: int, right: int, output: str) -> None:
         pair, seen = (left, right), self._seen

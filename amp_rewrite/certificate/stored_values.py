@@ -35,6 +35,8 @@ class Comparison:
     half: int | None = None
 
 
+_NOTHING = Comparison()
+
 HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by their number in ONNX."""
 _FLOAT = int(TensorProto.FLOAT)
@@ -49,7 +51,7 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
         same = type(a) is type(b) and _sparse(original) == _sparse(rewritten)
         return Comparison("" if same else "the sparse values differ")
     if _identical(a, b):
-        return Comparison()
+        return _NOTHING
     before, after = tensors.dims(a), tensors.dims(b)
     if after != before and not (
         rank and after[-len(before) :] == before and set(after[: -len(before)]) <= {1}
