@@ -15,7 +15,6 @@ from amp_rewrite.policy.options import Level
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.running import half_types
-from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning.tuned import Tuned
 
@@ -23,7 +22,7 @@ from amp_rewrite.tuning.tuned import Tuned
 def hints(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
     """Flags that were tried and help, and else a search; always something for outputs too far off."""
     yield from verdict_text.hints(verdict)
-    if verdict.is_far and not any(tried.ok for tried in verdict.tried):
+    if verdict.is_far and not verdict.misfits and not any(tried.ok for tried in verdict.tried):
         yield _further(job, outcome, verdict)
 
 
@@ -36,8 +35,8 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
     known = flags_of_result.beside(rewritten, verdict.blame) if verdict.is_far else ()
     flags = [change.flag for change in known]
     for hint in verdict_text.hints(verdict):
-        is_pin, again = hint.startswith(_PIN), next_commands.rewrite(original, hint, *flags, *to)
-        yield f"{again}   # not tried: {_why(verdict.blame)}" if is_pin else hint
+        is_pin, again = hint.startswith(_KEEPING), next_commands.rewrite(original, hint, *flags, *to)
+        yield f"{again}   # not tried: {_why(verdict)}" if is_pin else hint
     if verdict.is_far:
         tuned = (change.flag for change in known if change.subject != Level.UNSAFE_FORCE_ALL.value)
         yield f"{next_commands.tune(original, None, *tuned, *to)}   # searches for what to keep in float32"
@@ -45,11 +44,14 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
         yield f"amp-rewrite certify {pair}   # says whether they differ in more than precision"
 
 
-_PIN = "--keep-full"
+_KEEPING = ("--keep-full", "--keep-io")
 
 
-def _why(blame: Blame | None) -> str:
-    """Why these nodes are named."""
+def _why(verdict: Verdict) -> str:
+    """Why these nodes, inputs or outputs are named."""
+    blame = verdict.blame
+    if verdict.misfits:
+        return "half cannot hold that"
     if blame is not None and blame.first_lost is not None:
         return "values are lost here first"
     measured = blame is not None and any(error.effect for error in blame.nodes)
