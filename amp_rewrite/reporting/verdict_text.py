@@ -156,5 +156,6 @@ def hints(verdict: Verdict) -> Iterator[str]:
         yield " ".join(_repeated("--keep-io", (port.name for port in verdict.misfits)))
     elif verdict.is_far and patterns and not verdict.tried:
         yield " ".join(_repeated("--keep-full", patterns))
-    if verdict.inputs.is_synthetic and (verdict.is_far or verdict.unproven):
+    doubtful = verdict.is_far or (verdict.unproven and not verdict.changing)
+    if verdict.inputs.is_synthetic and doubtful:
         yield "--data FILE.npz   # these inputs were synthetic: compare on real ones"

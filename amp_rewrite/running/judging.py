@@ -9,9 +9,8 @@ from typing import Any
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import comparison, conditioning, halved_ports, own_metrics, tolerances
+from amp_rewrite.running import changing, comparison, conditioning, halved_ports, own_metrics, tolerances
 from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
-from amp_rewrite.running.halved_ports import HalvedPort
 from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.noise import Float32Noise
 from amp_rewrite.running.own_metrics import Metric
@@ -120,19 +119,29 @@ def _share(rms: float, scale: float) -> float:
 
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
-    """The verdict with float32's noise on the first sample, at the scale of all samples, and with the inputs
-    and outputs that cannot be half.
-    """
+    """The verdict with float32's noise on the first sample, at the scale of all samples."""
     found = pair.noise.measure(judged.first.feeds, judged.first.original)
     outputs = (_noisy(output, found, pair.bounds) for output in judged.verdict.outputs)
-    return replace(judged.verdict, outputs=tuple(outputs), misfits=_misfits(judged.far, pair))
+    verdict = replace(judged.verdict, outputs=tuple(outputs))
+    return verdict if judged.far is None else _explained(verdict, judged.far, pair)
 
 
-def _misfits(far: Runs | None, pair: Pair) -> tuple[HalvedPort, ...]:
+def _explained(verdict: Verdict, far: Runs, pair: Pair) -> Verdict:
+    """A verdict that fails on a sample, without the outputs that change by themselves, or with the inputs and
+    outputs that half cannot hold.
+    """
+
+    def judge(compared: Sequence[SampleComparison]) -> Sequence[Output]:
+        return tuple(_outputs(compared, pair.bounds))
+
     def is_far(runs: Runs) -> bool:
         return _is_far([comparison.compare(runs, "")], pair.bounds)
 
-    return halved_ports.misfits(pair.before, pair.after, far, pair.half, is_far) if far else ()
+    names = changing.outputs(pair.before, far, judge)
+    if names:
+        return changing.without(verdict, names)
+    found = halved_ports.misfits(pair.before, pair.after, far, pair.half, is_far)
+    return replace(verdict, misfits=found)
 
 
 def _noisy(output: Output, found: Mapping[str, float], bounds: Tolerances) -> Output:

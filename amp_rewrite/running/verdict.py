@@ -81,13 +81,15 @@ class Verdict:
     emulated. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
     `tried` are options that might have mended a failed comparison, in the order in which they were tried.
     `misfits` are the inputs and outputs that half cannot hold: rounding one alone fails the comparison.
+    `changing` are the outputs that the original does not compute alike twice; these are not compared.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
 
     - in no output at all: they are empty, or the original computes nothing finite;
     - in a non-empty output, if all samples with values for it have non-finite inputs;
-    - in a sample with non-finite inputs, if the same outputs are comparable in other samples.
+    - in a sample with non-finite inputs, if the same outputs are comparable in other samples;
+    - in an output that another run of the original alone has too far from the first.
 
     Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may
     have no detections, and non-finite inputs are valid if the original computes finite outputs from them.
@@ -114,6 +116,7 @@ class Verdict:
     witness: Device = Device.CPU
     failed_run: str = ""
     misfits: tuple[HalvedPort, ...] = ()
+    changing: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
