@@ -95,3 +95,22 @@ def test_the_command_says_so_and_what_mends_it(tmp_path, model, sample, name):
     compared = run("verify", path, tmp_path / "far.onnx", "--io", "half", "--data", data)
     assert f"amp-rewrite {path} --keep-io {name} --data" in compared.output
     assert "not tried: half cannot hold that" in compared.output
+
+
+WANTED = {"--in-place": "the original, and -o FILE", "--plan": "--io half --keep-io pressure"}
+
+
+@pytest.mark.parametrize("flag", WANTED)
+def test_what_cannot_be_followed_is_not_suggested(tmp_path, flag):
+    """A plan decides what is float32, and --in-place has replaced the original: no flag is to be added."""
+    path, data, plan = tmp_path / "m.onnx", tmp_path / "m.npz", tmp_path / "p.json"
+    onnx.save(centred(1e5), path)
+    np.savez(data, **BEYOND)
+    run(path, "--io", "half", "--no-verify", "--save-plan", plan)
+    more = {"--in-place": ["--io", "half", flag], "--plan": [flag, plan]}[flag]
+    found = run(path, "--data", data, *more)
+    assert found.exit_code == 1, found.output
+    assert "input 'pressure' has values up to" in found.output
+    hints = found.output[found.output.index("\nnext ") :]
+    assert WANTED[flag] in hints
+    assert "add --keep-io" not in hints
