@@ -39,9 +39,10 @@ _LEVELS = {
 
 
 def tried(failed: Verdict, options: Options, attempt: Attempt) -> tuple[Tried, ...]:
-    """What was tried after a failed verdict with blame, up to the first that mends it.
+    """What was tried after a failed verdict, up to the first that mends it.
 
-    Pins of what is blamed, then levels that keep more in float32.
+    Float32 for inputs and outputs that cannot be half, where there are such. Else pins of what is blamed,
+    then levels that keep more in float32.
     """
     found: list[Tried] = []
     until = time.monotonic() + SECONDS
@@ -53,11 +54,21 @@ def tried(failed: Verdict, options: Options, attempt: Attempt) -> tuple[Tried, .
 
 
 def _attempts(failed: Verdict, options: Options, attempt: Attempt) -> Iterator[Tried]:
+    if failed.misfits:
+        yield from _with_io(failed, options, attempt)
+        return
     yield from _with_pins(failed, options, attempt)
     for level in _LEVELS.get(options.level, ()):
         found = attempt(replace(options, level=level))
         if found is not None:
             yield Tried((), level.value, found.verdict.error, found.verdict.ok, found.nodes)
+
+
+def _with_io(failed: Verdict, options: Options, attempt: Attempt) -> Iterator[Tried]:
+    names = tuple(port.name for port in failed.misfits)
+    found = attempt(replace(options, keep_io=(*options.keep_io, *names)))
+    if found is not None:
+        yield Tried((), None, found.verdict.error, found.verdict.ok, found.nodes, names)
 
 
 def _with_pins(failed: Verdict, options: Options, attempt: Attempt) -> Iterator[Tried]:

@@ -67,19 +67,25 @@ class Outcome:
         """Whether it was compared, and is not near enough to the original."""
         return isinstance(self.verification, Verdict) and self.verification.is_far
 
+    @property
+    def has_misfits(self) -> bool:
+        """Whether it was compared, and an input or output alone, which is half, makes it too far."""
+        return isinstance(self.verification, Verdict) and bool(self.verification.misfits)
+
 
 def rewrite_and_verify(
     callbacks: Callbacks, half: Half, policy: ObservePolicy, known: Seen = _NOTHING
 ) -> Outcome:
     """Rewrites and verifies a model; again, where the first verdict fails, without what bounds freed, where
     observation can help, where the last products before outputs in float32 bring these nearer, and where it
-    is tuned. What was taken back stays so in what follows.
+    is tuned. What was taken back stays so in what follows. Inputs and outputs that half cannot hold are no
+    matter of what is computed: then the first attempt stands.
 
     `known` is what was seen of its values before. Raises what the callbacks raise.
     """
     seen = callbacks.observe() if policy is ObservePolicy.ALWAYS else known
     found = _attempt(callbacks, seen, _NONE)
-    if policy is ObservePolicy.NEVER:
+    if policy is ObservePolicy.NEVER or found.has_misfits:
         return found
     if found.is_far and found.result.report.freed and callbacks.unfreed is not None:
         callbacks = callbacks.unfreed
@@ -93,7 +99,7 @@ def rewrite_and_verify(
         if not _is_nearer(found.verification, nearer.verification, faint):
             nearer, faint = Outcome(callbacks.rewrite(seen, _NONE, None), found.verification), _NONE
         found = nearer
-    return _tuned(callbacks, found, seen, faint) if found.is_far else found
+    return _tuned(callbacks, found, seen, faint) if found.is_far and not found.has_misfits else found
 
 
 def _attempt(callbacks: Callbacks, seen: Seen, faint: Faint, tuned: Tuned | None = None) -> Outcome:

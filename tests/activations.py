@@ -56,6 +56,11 @@ GATES = {
     "Swish, swapped": "d = Mul (beta, a) e = Sigmoid (d) z = Mul (e, a)",
     "QuickGelu": "d = Mul (a, quick) e = Sigmoid (d) z = Mul (a, e)",
     "QuickGelu, swapped": "d = Mul (quick, a) e = Sigmoid (d) z = Mul (e, a)",
+    "SiLU of an exponential": "n = Neg (a) p = Exp (n) o = Add (p, one) z = Div (a, o)",
+    "SiLU of an exponential, swapped": "n = Neg (a) p = Exp (n) o = Add (one, p) z = Div (a, o)",
+    "Swish of an exponential": "n = Mul (a, minus) p = Exp (n) o = Add (p, one) z = Div (a, o)",
+    "SiLU of an inverse": "n = Neg (a) p = Exp (n) o = Add (p, one) r = Div (one, o) z = Mul (a, r)",
+    "SiLU of a reciprocal": "n = Neg (a) p = Exp (n) o = Add (p, one) r = Reciprocal (o) z = Mul (r, a)",
     "HardSwish": "e = HardSigmoid <alpha = 0.16666667, beta = 0.5> (a) z = Mul (a, e)",
     "HardSwish of Clip": "p = Add (a, three) c = Clip (p, zero, six) e = Div (c, six) z = Mul (a, e)",
     "HardSwish of Clip, divided last": (
@@ -78,6 +83,7 @@ NUMBERS = {
     "quick": 1.702,
     "zero": 0,
     "six": 6,
+    "minus": -1.702,
 }
 
 

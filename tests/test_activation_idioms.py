@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from amp_rewrite import analyze, rewrite
+from amp_rewrite import analyze, rewrite, verify
 from amp_rewrite.placement.differences import between
 from amp_rewrite.policy.options import Options, Pins
 from tests import activations, softmaxes, text
@@ -76,7 +76,24 @@ def test_numbers_beyond_the_range_saturate():
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1)
 
 
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in activations.GATES if "exponential" in name])
+def test_an_exponential_that_overflows_makes_a_zero(name, half):
+    """What is lost of a large negative number times its sigmoid is less than half rounds beside it."""
+    identity = {"v": np.eye(8, dtype=np.float32), "u": np.eye(8, dtype=np.float32)}
+    before = text.model(activation(name, 22), identity)
+    given = {"x": np.linspace(-30, 2, 64, dtype=np.float32).reshape(2, 4, 8)}
+    verdict = verify(before, rewrite(before, Options(half=half)).model, given, device="cpu")
+    assert verdict.ok
+    assert verdict.outputs[0].metrics.max_abs < {"float16": 2e-3, "bfloat16": 2e-2}[half]
+
+
 OTHERS = {
+    "a sigmoid alone": "n = Neg (a) p = Exp (n) o = Add (p, one) r = Div (one, o) z = Log (r)",
+    "an exponential over another number": "n = Neg (a) p = Exp (n) o = Add (p, two) z = Div (a, o)",
+    "an exponential of other data": "d = Abs (a) n = Neg (d) p = Exp (n) o = Add (p, one) z = Div (a, o)",
+    "an exponential that is read": "n = Neg (a) p = Exp (n) o = Add (p, one) w = Div (a, o) z = Mul (w, p)",
+    "a quotient the other way": "n = Neg (a) p = Exp (n) o = Add (p, one) z = Div (o, a)",
     "other data": "e = Sigmoid (a) n = Neg (a) z = Mul (n, e)",
     "a difference": "q = Pow (a, two) n = Pow (a, three) d = Sub (q, n) e = Tanh (d) z = Mul (a, e)",
     "a power of something else": "n = Neg (a) q = Pow (n, two) e = Tanh (q) z = Mul (a, e)",

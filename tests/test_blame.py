@@ -20,6 +20,7 @@ from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running import intermediate_values, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
+from tests import text
 
 FORCED = Options(level=Level.UNSAFE_FORCE_ALL, fold=False)
 HEADER = '<ir_version: 9, opset_import: ["": 17, "own": 1]>'
@@ -294,3 +295,26 @@ def test_the_names_of_values_are_gathered_once(monkeypatch):
     monkeypatch.setattr(intermediate_values.InstrumentedModel, "value_names", counting)
     assert blamed(model(SQUARE), X).worst is not None
     assert len(gathered) == 2
+
+
+# ---- choices
+
+ROUTER = """g (float[4,8] x) => (float[4,2,8] y) <float[8,8] one, float[8,8] table> {
+    a = MatMul (x, one) k = Constant <value_ints = [2]> () [router] v, i = TopK (a, k)
+    y = Gather (table, i) }"""
+
+
+def router(*scores):
+    """A model that looks up rows of a table, those of the two largest scores, and a sample that has these."""
+    stored = {"one": np.eye(8, dtype=np.float32), "table": np.eye(8, dtype=np.float32)}
+    sample = np.float32([[*scores, 0, 0, 0, 0, 0]] * 3 + [[1, 2, 3, 4, 5, 6, 7, 8]])
+    return text.model(ROUTER, stored), {"x": sample}
+
+
+def test_a_choice_between_close_values_is_named():
+    """No node before it is wrong: half cannot tell these numbers from each other."""
+    before, sample = router(1000.1, 1000.2, 1000.15)
+    choice = blamed(before, sample, Options()).choice
+    assert (choice.node, choice.operator, choice.rows, choice.of) == ("router", "TopK", 3, 4)
+    assert "first to choose otherwise: TopK 'router', in 3 of 4 rows, between" in printed(before, sample)
+    assert blamed(*router(1, 2, 3), Options()).choice is None

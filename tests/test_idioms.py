@@ -92,23 +92,50 @@ VIEWED = """rows = Constant <value_ints = [8, 8]> ()
   z = Mul (n, w)"""
 
 
+SHARED = """rows = Constant <value_ints = [2, 4, 1]> ()
+  n_ = Constant <value_float = 8.0> ()
+  axes = Constant <value_ints = [2]> ()
+  mm = ReduceMean <axes = [2]> (a)
+  dd = Sub (a, mm)
+  q = Mul (dd, dd)
+  r = ReduceMean <axes = [2], keepdims = 0> (q)
+  k = Reshape (r, rows)
+  t = ReduceSum <keepdims = 0> (a, axes)
+  u = Reshape (t, rows)
+  m = Div (u, n_)
+  d = Sub (a, m)
+  p = Add (k, e)
+  s = Sqrt (p)
+  n = Div (d, s)
+  z = Mul (n, w)"""
+
+
 @pytest.mark.parametrize(
     ("body", "half"),
     [
         (AROUND + SPREAD + "n = Div (d, p) i = Mul (w, n) z = Add (i, b)", {"a", "i", "z", "y"}),
         (AROUND + SPREAD + "i = Mul (w, d) n = Div (i, p) z = Add (n, b)", {"a", "z", "y"}),
         (AROUND + VIEWED, {"a", "z", "y"}),
+        (AROUND + SHARED, {"a", "z", "y"}),
     ],
-    ids=["deviation", "weight-before", "view"],
+    ids=["deviation", "weight-before", "view", "sum"],
 )
 def test_a_standard_deviation_is_a_norm(body, half):
-    """As PyTorch exports x.std(), over n - 1, of a second mean; a weight before; of a view, as in AdaIN."""
+    """As PyTorch exports x.std(), over n - 1, of a second mean; a weight before; of a view, as in AdaIN; and
+    torch.var_mean, whose mean is a sum over n.
+    """
     model = norm(body)
     found = halves(pipeline.analyze(model))
     assert found - {"sizes", "whole"} == half
     result = pipeline.rewrite(model)
     assert result.report.casts_added <= 4
     text.agree(model, result.model, 3e-2)
+
+
+def test_a_sum_over_another_number_is_no_mean():
+    """What is left of data without that is not centred, and no norm."""
+    analysis = pipeline.analyze(norm((AROUND + SHARED).replace("8.0", "7.0")))
+    assert not parts(analysis)
 
 
 @pytest.mark.parametrize(

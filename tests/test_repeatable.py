@@ -1,5 +1,7 @@
 """Models that draw random numbers: what is compared draws the same."""
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -7,6 +9,7 @@ from onnx import numpy_helper, parser
 
 import amp_rewrite
 from amp_rewrite.demo import network
+from tests import commands, text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import repeatable, sessions
@@ -91,8 +94,8 @@ def test_what_cannot_be_replaced_is_left():
         '<ir_version: 8, opset_import: ["": 13]> g (float[4] x) => (float[4] y) { y = RandomNormalLike (x) }'
     )
     old = untyped.replace("13", "10").replace("Like (x)", "Like <dtype = 1> (x)")
-    for text in (untyped, old):
-        model = parser.parse_model(text)
+    for source in (untyped, old):
+        model = parser.parse_model(source)
         assert repeatable.repeatable(model) is None
         assert run(model, {"x": np.zeros(4, np.float32)})[0]["y"].shape == (4,)
 
@@ -143,3 +146,22 @@ def test_dropout_in_training_mode_is_compared():
     made = amp_rewrite.rewrite(model)
     feeds = {"x": np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)}
     assert amp_rewrite.verify(model, made.model, [feeds]).ok
+
+
+TRAINS = """<ir_version: 8, opset_import: ["": 13]>
+g (float[4,64] x) => (float[4,64] y, bool[4,64] m, float[4,64] z)
+<float[64,64] w, float ratio = {0.3}, bool trains = {1}> {
+    a = MatMul (x, w) b, m = Dropout (a, ratio, trains) y = MatMul (b, w) z = Relu (a) }"""
+
+
+def test_what_changes_from_run_to_run_is_not_compared(tmp_path):
+    """It is no failure of the result: inconclusive, exit code 1, no search; other outputs are compared."""
+    path, report = tmp_path / "m.onnx", tmp_path / "r.json"
+    onnx.save(text.model(TRAINS), path)
+    found = commands.run(path, "--json", report)
+    assert found.exit_code == 1
+    assert "y: not compared: another run of the original differs as much" in found.output
+    assert not any(word in found.output for word in ("search", "--data", "FAIL", "tried"))
+    verdict = json.loads(report.read_text())["verification"]
+    assert verdict["changing"] == ["m", "y"]
+    assert [output["name"] for output in verdict["outputs"] if output["metrics"]["compared"]] == ["z"]

@@ -164,6 +164,23 @@ def test_states_have_the_batch_of_the_data():
     assert shapes(text, batch=5) == {"x": (3, 5, 4), "h": (1, 5, 2)}
 
 
+@pytest.mark.parametrize(
+    ("given", "made_of_it", "size"),
+    [
+        ("float[7, ?, ?] d", "", (7, 3, 4)),
+        ("float[N, 7, 4] x", "d = Transpose <perm = [1, 0, 2]> (x)", (3, 7, 4)),
+        ("int64[batch, 7] x", "e = Gather (table, x) d = Transpose <perm = [1, 0, 2]> (e)", (3, 7)),
+        ("float[?, 7, 5] x", "e = MatMul (x, v) d = Transpose <perm = [1, 0, 2]> (e)", (3, 7, 5)),
+    ],
+)
+def test_a_stored_state_has_the_batch(given, made_of_it, size):
+    """The batch of a recurrent layer is that of the state that it begins with: of its data, and of others."""
+    text = f"""g ({given}) => (float[7, 1, 3, 2] y) <float[1, 6, 4] w, float[1, 6, 2] r, float[1, 12] b,
+        float[1, 3, 2] h, float[9, 4] table, float[5, 4] v> {{
+        {made_of_it} y = GRU <hidden_size = 2> (d, w, r, b, , h) }}"""
+    assert list(shapes(text).values()) == [size]
+
+
 def test_a_dimension_that_is_not_open_is_refused():
     """An unknown name or a fixed dimension is refused in one line, with the closest name."""
     text = "g (float[batch, 3] x) => (float[batch, 3] y) { y = Relu (x) }"

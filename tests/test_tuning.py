@@ -502,14 +502,14 @@ def test_a_target_that_no_plan_meets_is_a_failure(files, monkeypatch):
 
 
 def test_where_there_is_nothing_to_search_no_longer_search_is_offered(tmp_path):
-    """A model of integers whose input and output are half: what would pass is a bound."""
+    """A model of integers whose input and output are half, neither too coarse alone: a bound would pass."""
     quantised = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
            g (float[1,3,32,32] x) => (float[1,3,32,32] y) <float s = {0.004}, uint8 z = {0}> {
            q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }"""
     )
     onnx.save(quantised, tmp_path / "m.onnx")
-    done = run(tmp_path / "m.onnx", "--io", "half", "--tolerance", "error=1e-4")
+    done = run(tmp_path / "m.onnx", "--io", "half", "--tolerance", "error=1.04e-3")
     assert done.exit_code == 1, done.output
     assert "search   nothing but inputs and outputs is half (" in done.output
     assert "a longer search" not in done.output

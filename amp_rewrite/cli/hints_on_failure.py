@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,19 +12,21 @@ from amp_rewrite.cli import flags_of_result, next_commands
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.policy.options import Level
+from amp_rewrite.policy.options import IOTypes, Level
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.running import half_types
-from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning.tuned import Tuned
 
 
 def hints(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
     """Flags that were tried and help, and else a search; always something for outputs too far off."""
-    yield from verdict_text.hints(verdict)
-    if verdict.is_far and not any(tried.ok for tried in verdict.tried):
+    as_it_is = job.in_place or job.replay is not None  # flags for another result are no use
+    given = [hint for hint in verdict_text.hints(verdict) if not (as_it_is and hint.startswith(_KEEP_IO))]
+    yield from given
+    is_said = any(tried.ok for tried in verdict.tried) or any(hint.startswith(_KEEP_IO) for hint in given)
+    if verdict.is_far and not is_said:
         yield _further(job, outcome, verdict)
 
 
@@ -36,8 +39,8 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
     known = flags_of_result.beside(rewritten, verdict.blame) if verdict.is_far else ()
     flags = [change.flag for change in known]
     for hint in verdict_text.hints(verdict):
-        is_pin, again = hint.startswith(_PIN), next_commands.rewrite(original, hint, *flags, *to)
-        yield f"{again}   # not tried: {_why(verdict.blame)}" if is_pin else hint
+        is_pin, again = hint.startswith(_KEEPING), next_commands.rewrite(original, hint, *flags, *to)
+        yield f"{again}   # not tried: {_why(verdict)}" if is_pin else hint
     if verdict.is_far:
         tuned = (change.flag for change in known if change.subject != Level.UNSAFE_FORCE_ALL.value)
         yield f"{next_commands.tune(original, None, *tuned, *to)}   # searches for what to keep in float32"
@@ -45,11 +48,15 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
         yield f"amp-rewrite certify {pair}   # says whether they differ in more than precision"
 
 
-_PIN = "--keep-full"
+_KEEP_IO = "--keep-io"
+_KEEPING = ("--keep-full", _KEEP_IO)
 
 
-def _why(blame: Blame | None) -> str:
-    """Why these nodes are named."""
+def _why(verdict: Verdict) -> str:
+    """Why these nodes, inputs or outputs are named."""
+    blame = verdict.blame
+    if verdict.misfits:
+        return "half cannot hold that"
     if blame is not None and blame.first_lost is not None:
         return "values are lost here first"
     measured = blame is not None and any(error.effect for error in blame.nodes)
@@ -63,8 +70,15 @@ def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:
         return f"{_bounded(verdict.error)}   # this result is within that"
     if outcome.tuned is not None and not outcome.tuned.sites:
         return f"{_bounded(verdict.error)}   # only inputs and outputs are half; this result is within that"
-    note = _note(job, outcome)
-    return f"{next_commands.tune(job.model, job.output, '--budget', _longer(job))}   # {note}"
+    again = next_commands.tune(job.model, job.output, *_keeping(verdict), "--budget", _longer(job))
+    return f"{again}   # {_note(job, outcome)}"
+
+
+def _keeping(verdict: Verdict) -> Iterator[str]:
+    """The flags that keep in float32 what cannot be half; those of a plan stand in it, and not here."""
+    yield from ("--io", IOTypes.HALF.value) if verdict.misfits else ()
+    for port in verdict.misfits:
+        yield from (_KEEP_IO, shlex.quote(port.name))
 
 
 def _note(job: RewriteJob, outcome: Outcome) -> str:

@@ -28,10 +28,11 @@ def with_tried(outcome: Outcome, options: Options, again: Again | None) -> Outco
     Without `again`, where pins are refused beside a saved plan or no search found any, it suggests none.
     """
     verdict = outcome.verification
-    if not (isinstance(verdict, Verdict) and verdict.is_far and verdict.blame):
+    if not (isinstance(verdict, Verdict) and verdict.is_far and (verdict.blame or verdict.misfits)):
         return outcome
     if again is None:
-        return replace(outcome, verification=replace(verdict, blame=replace(verdict.blame, keep_full=())))
+        blame = replace(verdict.blame, keep_full=()) if verdict.blame else None
+        return replace(outcome, verification=replace(verdict, blame=blame))
     if outcome.result.report.size_before > LARGE:
         return outcome
     with tempfile.TemporaryDirectory() as folder:

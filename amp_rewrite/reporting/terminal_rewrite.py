@@ -15,6 +15,7 @@ from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints, 
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import Blame, NodeError
+from amp_rewrite.running.choices import Choice
 from amp_rewrite.running.verdict import Output, Verdict
 
 
@@ -78,6 +79,8 @@ def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False,
         console.print(Styled(f"  {fault}", "red"))
     if verdict.blame is not None:
         _print_blame(console, verdict.blame, per_node=per_node)
+        if verdict.blame.choice is not None:
+            console.print(f"  {_choice(verdict.blame.choice)}")
     for text in in_vain(verdict):
         console.whole(f"  {text}")
     print_hints(console, hints(verdict) if hinted else ())
@@ -103,6 +106,11 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
     if worst.non_finite:
         lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
         console.print(f"  {lost}: {_node(worst)}{_input_range(worst)}")
+
+
+def _choice(choice: Choice) -> str:
+    rows = f"in {choice.rows:,} of {plural(choice.of, 'row')}"
+    return f"first to choose otherwise: {choice.operator} '{choice.node}', {rows}, between close values"
 
 
 def _errors(error: NodeError) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.running.halved_ports import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.own_metrics import Measured
 from amp_rewrite.running.tolerances import Tolerances
@@ -61,10 +62,12 @@ def _number(number: float | None) -> str:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """What there is to say beside the table: outputs that pass for being faint, metrics of the user's own,
-    comparisons on images of another range, and the relative L2 error of each sample, if there are several.
+    """What there is to say beside the table: outputs that pass for being faint, what cannot be half, metrics
+    of the user's own, comparisons on images of another range, and the relative L2 error of each sample, if
+    there are several.
     """
     yield from (_faint(output) for output in verdict.outputs if _passes_as_faint(output))
+    yield from map(_misfit, verdict.misfits)
     yield from map(_own_metric, verdict.metrics)
     yield from map(_not_judged, verdict.not_judged)
     if verdict.samples < 2:
@@ -91,6 +94,15 @@ def _faint(output: Output) -> str:
     return f"{output.name} passes because {size}; {strict}"
 
 
+def _misfit(port: HalvedPort) -> str:
+    name = f"{'input' if port.is_input else 'output'} '{port.name}'"
+    if port.largest is not None:
+        return f"{name} has values up to {port.largest:.3g}, and {port.half} ends at {port.limit:.6g}"
+    if port.is_input:
+        return f"{name} is too coarse in {port.half}: rounding it alone moves the outputs too far"
+    return f"{name} is too coarse in {port.half}: rounding it alone is too far off"
+
+
 def _not_judged(other: NotJudged) -> str:
     noise = f", noise {other.noise:.1e}" if other.noise is not None else ""
     yours = "" if other.ok else ", which would fail: --data FILE.npz compares on images of yours"
@@ -105,7 +117,7 @@ def in_vain(verdict: Verdict) -> Iterator[str]:
 def of_tried(tried: Tried) -> str:
     """The flags that were tried, and what came of them."""
     judged = "PASS" if tried.ok else "FAIL"
-    return f"tried {_flags(tried.keep_full, tried.level)}: error {tried.error:.1e}, {judged}{_half(tried)}"
+    return f"tried {_flags_of(tried)}: error {tried.error:.1e}, {judged}{_half(tried)}"
 
 
 def _half(tried: Tried) -> str:
@@ -116,9 +128,15 @@ def _half(tried: Tried) -> str:
     return f", {some:,} of {some + tried.nodes.full:,} nodes in half" if some else ", nothing in half"
 
 
-def _flags(keep_full: Iterable[str], level: str | None) -> str:
-    pins = (f"--keep-full {shlex.quote(pattern)}" for pattern in keep_full)
-    return " ".join((*([f"--level {level}"] if level else []), *pins))
+def _flags_of(tried: Tried) -> str:
+    level = [f"--level {tried.level}"] if tried.level else []
+    return " ".join(
+        (*level, *_repeated("--keep-io", tried.keep_io), *_repeated("--keep-full", tried.keep_full))
+    )
+
+
+def _repeated(flag: str, values: Iterable[str]) -> Iterator[str]:
+    return (f"{flag} {shlex.quote(value)}" for value in values)
 
 
 def _own_metric(metric: Measured) -> str:
@@ -133,9 +151,11 @@ def hints(verdict: Verdict) -> Iterator[str]:
     mends = next((tried for tried in verdict.tried if tried.ok), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
     if mends is not None:
-        flags = _flags(mends.keep_full, mends.level)
-        yield f"{flags}   # tried: PASS, error {mends.error:.1e}{_half(mends)}"
+        yield f"{_flags_of(mends)}   # tried: PASS, error {mends.error:.1e}{_half(mends)}"
+    elif verdict.misfits and not verdict.tried:
+        yield " ".join(_repeated("--keep-io", (port.name for port in verdict.misfits)))
     elif verdict.is_far and patterns and not verdict.tried:
-        yield _flags(patterns, None)
-    if verdict.inputs.is_synthetic and (verdict.is_far or verdict.unproven):
+        yield " ".join(_repeated("--keep-full", patterns))
+    doubtful = verdict.is_far or (verdict.unproven and not verdict.changing)
+    if verdict.inputs.is_synthetic and doubtful:
         yield "--data FILE.npz   # these inputs were synthetic: compare on real ones"

@@ -17,7 +17,8 @@ from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.preparing import idle_casts
-from amp_rewrite.running import metrics, sessions
+from amp_rewrite.running import choices, metrics, sessions
+from amp_rewrite.running.choices import Choice
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
 from amp_rewrite.running.intermediate_values import InstrumentedModel
@@ -65,12 +66,14 @@ class Blame:
     """All nodes that could be compared, in descending order of added error, those that round first.
 
     `first_lost` is the first node in graph order whose output becomes non-finite; `keep_full` are pins that
-    keep the nodes behind `worst` in float32, if pins can.
+    keep the nodes behind `worst` in float32, if pins can. `choice` is the first node that chooses otherwise
+    among its values; None where none does.
     """
 
     nodes: tuple[NodeError, ...]
     first_lost: NodeError | None
     keep_full: tuple[str, ...] = ()
+    choice: Choice | None = None
 
     @property
     def worst(self) -> NodeError | None:
@@ -104,9 +107,11 @@ def blame(
         for wanted in before.chunks(shared, feeds):
             got = after.run([shared[name] for name in wanted], feeds)
             found.update(_compare((name, value, got.get(shared[name])) for name, value in wanted.items()))
+        choice = choices.first_changed(before, after, shared, feeds)
     errors = list(_node_errors(before.nodes, found, _of_float32(rewritten)))
     first = next((error for error in errors if error.non_finite), None)
-    blamed = Blame(tuple(sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))), first)
+    ranking = sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))
+    blamed = Blame(tuple(ranking), first, choice=choice)
     return replace(blamed, keep_full=pins(original, [blamed.worst] if blamed.worst else []))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ chunks of constant size the time would grow with the square of the graph.
 """
 
 _FLOATS = frozenset(("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"))
+_INDICES = frozenset(("tensor(int64)",))
 
 Values = Mapping[str, NDArray[Any]]
 """Intermediate values of a run, by name."""
@@ -61,11 +62,20 @@ class InstrumentedModel:
 
     def run(self, names: Iterable[str], feeds: Feeds) -> Values:
         """The values called `names`, from one run; only those that are dense float tensors."""
+        return self._run(names, feeds, _FLOATS, optimised=False)
+
+    def indices(self, names: Iterable[str], feeds: Feeds) -> Values:
+        """The values called `names` that are indices, from one run as a comparison makes it: optimised."""
+        return self._run(names, feeds, _INDICES, optimised=True)
+
+    def _run(self, names: Iterable[str], feeds: Feeds, types: Container[str], *, optimised: bool) -> Values:
         _set_outputs(self._proto.graph, names)
         with _runnable(self._model, self._proto) as runnable:
-            session = witness_sessions.open_session(runnable, self._device, self._libraries, optimised=False)
-            floats = {output.name for output in session.get_outputs() if output.type in _FLOATS}
-            found = witness_sessions.run_session(session, feeds, floats) if floats else {}
+            session = witness_sessions.open_session(
+                runnable, self._device, self._libraries, optimised=optimised
+            )
+            wanted = {output.name for output in session.get_outputs() if output.type in types}
+            found = witness_sessions.run_session(session, feeds, wanted) if wanted else {}
             # a sparse value is not an array
             return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 

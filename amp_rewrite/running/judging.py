@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import comparison, conditioning, own_metrics, tolerances
+from amp_rewrite.running import changing, comparison, conditioning, halved_ports, own_metrics, tolerances
 from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
 from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.noise import Float32Noise
@@ -47,28 +47,33 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     if not (first.is_quick or first.verdict.is_far):
         return first.verdict
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
-    return conditioning.best([_with_noise(judged, pair) for judged in (first, *others)])
+    return conditioning.best([_completed(judged, pair) for judged in (first, *others)])
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A verdict without noise, the runs on the first sample, and whether they were quick."""
+    """A verdict without noise, the runs on the first sample, whether they were quick, and the runs on the
+    first sample that is too far off alone; None where none is.
+    """
 
     verdict: Verdict
     first: Runs
     is_quick: bool
+    far: Runs | None
 
 
 def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     kept: list[Runs] = []
     is_quick = False
+    far: Runs | None = None
     for at, sample in enumerate(trial.samples):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
         compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
         is_quick = is_quick if kept else time.perf_counter() - pair.began < QUICK
         if pair.metrics or not kept:  # all outputs of all samples for metrics of the user's alone
             kept.append(runs)
+        far = runs if far is None and _is_far(compared[-1:], pair.bounds) else far
     if not kept:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     judged = replace(
@@ -78,7 +83,11 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
         unproven=comparison.unproven(compared),
         metrics=own_metrics.measure(pair.metrics, kept),
     )
-    return _Judged(judged, kept[0], is_quick)
+    return _Judged(judged, kept[0], is_quick, far)
+
+
+def _is_far(compared: Sequence[SampleComparison], bounds: Tolerances) -> bool:
+    return any(output.broken for output in _outputs(compared, bounds))
 
 
 def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
@@ -109,11 +118,30 @@ def _share(rms: float, scale: float) -> float:
     return rms / scale if rms else 0.0
 
 
-def _with_noise(judged: _Judged, pair: Pair) -> Verdict:
+def _completed(judged: _Judged, pair: Pair) -> Verdict:
     """The verdict with float32's noise on the first sample, at the scale of all samples."""
     found = pair.noise.measure(judged.first.feeds, judged.first.original)
     outputs = (_noisy(output, found, pair.bounds) for output in judged.verdict.outputs)
-    return replace(judged.verdict, outputs=tuple(outputs))
+    verdict = replace(judged.verdict, outputs=tuple(outputs))
+    return verdict if judged.far is None else _explained(verdict, judged.far, pair)
+
+
+def _explained(verdict: Verdict, far: Runs, pair: Pair) -> Verdict:
+    """A verdict that fails on a sample, without the outputs that change by themselves, or with the inputs and
+    outputs that half cannot hold.
+    """
+
+    def judge(compared: Sequence[SampleComparison]) -> Sequence[Output]:
+        return tuple(_outputs(compared, pair.bounds))
+
+    def is_far(runs: Runs) -> bool:
+        return _is_far([comparison.compare(runs, "")], pair.bounds)
+
+    names = changing.outputs(pair.before, far, judge)
+    if names:
+        return changing.without(verdict, names)
+    found = halved_ports.misfits(pair.before, pair.after, far, pair.half, is_far)
+    return replace(verdict, misfits=found)
 
 
 def _noisy(output: Output, found: Mapping[str, float], bounds: Tolerances) -> Output:

@@ -10,6 +10,7 @@ from amp_rewrite.escaping import brief
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.blame import Blame
+from amp_rewrite.running.halved_ports import HalvedPort
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.own_metrics import Measured
@@ -56,7 +57,8 @@ class Tried:
     """Options that were tried after a failed comparison, and what that of their result came to.
 
     `keep_full` are the pins that were added, `level` the level that was taken; None where it stayed. `nodes`
-    counts what is half in that result; None where that is not known.
+    counts what is half in that result; None where that is not known. `keep_io` are inputs and outputs that
+    stayed float32.
     """
 
     keep_full: tuple[str, ...]
@@ -64,6 +66,7 @@ class Tried:
     error: float
     ok: bool
     nodes: NodeCounts | None = None
+    keep_io: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,13 +80,16 @@ class Verdict:
     `metrics` are those of the user's own. `witness` is where the rewritten model ran: on the CPU half is
     emulated. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
     `tried` are options that might have mended a failed comparison, in the order in which they were tried.
+    `misfits` are the inputs and outputs that half cannot hold: rounding one alone fails the comparison.
+    `changing` are the outputs that the original does not compute alike twice; these are not compared.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
 
     - in no output at all: they are empty, or the original computes nothing finite;
     - in a non-empty output, if all samples with values for it have non-finite inputs;
-    - in a sample with non-finite inputs, if the same outputs are comparable in other samples.
+    - in a sample with non-finite inputs, if the same outputs are comparable in other samples;
+    - in an output that another run of the original alone has too far from the first.
 
     Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may
     have no detections, and non-finite inputs are valid if the original computes finite outputs from them.
@@ -109,6 +115,8 @@ class Verdict:
     tried: tuple[Tried, ...] = ()
     witness: Device = Device.CPU
     failed_run: str = ""
+    misfits: tuple[HalvedPort, ...] = ()
+    changing: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""

@@ -2,15 +2,17 @@
 
 d = x - mean(x)
 d = x - expand(reshape(mean(v)))      with v = reshape(x), whose last axis has what is averaged
+d = x - reshape(sum(x)) / n           PyTorch's std_mean and var_mean, as its newer exporter writes them
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import long_sums
 from amp_rewrite.analysis.idioms import patterns
 
 _LONGEST = 6
@@ -48,18 +50,34 @@ def mean_of(value: ir.Value | None) -> ir.Node | None:
 
 
 def _shaped_mean(value: ir.Value | None) -> tuple[ir.Node, ...]:
-    """The nodes that shape a mean, the last one first, and the one that takes it; none for others."""
+    """The nodes that shape a mean, the last one first, and the one that takes it, or the sum that one of
+    them divides by how much it adds up; none for others.
+    """
     nodes: list[ir.Node] = []
-    while (mean := mean_of(value)) is None:
-        node = value.producer() if value is not None else None
-        if node is None or not patterns.is_default(node, *_SHAPE_A_MEAN) or len(nodes) == _LONGEST:
-            return ()
+    while (node := value.producer() if value is not None else None) is not None and len(nodes) < _LONGEST:
         nodes.append(node)
+        if patterns.is_default(node, "ReduceMean", "ReduceSum"):
+            return tuple(nodes) if _is_mean(node, nodes) else ()
+        if not patterns.is_default(node, *_SHAPE_A_MEAN):
+            return ()
         value = node.inputs[0]
-    return (*nodes, mean)
+    return ()
 
 
-_SHAPE_A_MEAN = ("Expand", "Reshape", "Squeeze", "Unsqueeze")
+_SHAPE_A_MEAN = ("Div", "Expand", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def _is_mean(reduction: ir.Node, nodes: Iterable[ir.Node]) -> bool:
+    """Whether a reduction is a mean, or one of these nodes divides the sum by the number of its terms."""
+    shares = [node for node in nodes if node.op_type == "Div"]
+    if reduction.op_type == "ReduceMean":
+        return not shares
+    return len(shares) == 1 and _is_count(shares[0].inputs[1], reduction)
+
+
+def _is_count(value: ir.Value | None, reduction: ir.Node) -> bool:
+    number = patterns.scalar(value)
+    return patterns.is_of_sizes(value) if number is None else number == long_sums.terms(reduction)
 
 
 def shared_data(first: ir.Value | None, second: ir.Value | None) -> Shared | None:

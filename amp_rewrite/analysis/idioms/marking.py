@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms import (
     activations,
+    exponential_gates,
     group_normalisation,
     logarithms,
     normalisation,
@@ -31,6 +32,7 @@ RECOGNISED: tuple[Recognise, ...] = (
     shares.find,
     group_normalisation.find,
     activations.find,
+    exponential_gates.find,
     softmax.find,
     logarithms.find,
 )

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.operators import MOVERS
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.running.inputs.recurrent_states import stored_batch
 
 _ALL_INPUTS = ("Concat", "Max", "Min", "SequenceConstruct")
 _INPUTS = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2), "SequenceInsert": (0, 1)}
@@ -53,13 +54,18 @@ class NodeInput:
 
 
 class Consumers:
-    """The dataflow from values to node inputs in a graph and its subgraphs."""
+    """The dataflow from values to node inputs in a graph and its subgraphs.
+
+    `batch` is the size that stored states of recurrent layers require of a batch; None without such.
+    """
 
     def __init__(self, graph: ir.Graph) -> None:
         self._leaving: dict[ir.Value, list[ir.Value]] = {}
+        self.batch: int | None = None
         for inner in graphs(graph):
             for node in inner:
                 self._add_bindings(node)
+                self.batch = self.batch or stored_batch(node)
 
     def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
         """The node inputs that the value reaches, directly or moved and cast; nearest first."""

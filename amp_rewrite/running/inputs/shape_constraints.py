@@ -1,4 +1,4 @@
-"""Sizes that operators require of their inputs because of the shapes of their weights."""
+"""Sizes that operators require of their inputs because of the shapes of their weights and stored states."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.running.inputs import recurrent_states
 from amp_rewrite.running.inputs.cache_sizes import CACHE_INPUTS, cache_size
 from amp_rewrite.running.inputs.consumers import NodeInput
 
 
 def required_size(use: NodeInput, value: ir.Value, axis: int) -> int | None:
-    """The size that this use of `value`, itself or cast, requires for an axis; None if any will do, or if the
-    value is moved before.
+    """The size that this use of `value`, itself, cast or transposed, requires for an axis; None if any will
+    do, or if the value is moved otherwise before.
     """
     constraint = _CONSTRAINTS.get(use.key)
-    if constraint is None or value.shape is None or not use.reads(value):
+    if constraint is None or value.shape is None:
         return None
-    return constraint(use, axis, len(value.shape))
+    read = axis if use.reads(value) else _transposed(use, value, axis)
+    return None if read is None else constraint(use, read, len(value.shape))
+
+
+def _transposed(use: NodeInput, value: ir.Value, axis: int) -> int | None:
+    """Where a Transpose of the value, which this use reads, has an axis; None where there is no such node."""
+    read = use.input_at(use.index)
+    node = None if read is None else read.producer()
+    order = node.attributes.get("perm") if node is not None and node.op_type == "Transpose" else None
+    if node is None or order is None or node.inputs[0] is not value or axis not in order.as_ints():
+        return None
+    return list(order.as_ints()).index(axis)
 
 
 _Constraint = Callable[[NodeInput, int, int], int | None]
@@ -55,10 +67,17 @@ def _conv(use: NodeInput, axis: int, _rank: int) -> int | None:
     return shape[1] * use.attribute("group", 1)
 
 
+def _recurrent(use: NodeInput, axis: int, rank: int) -> int | None:
+    """The features that the weights take, and the batch of a stored state."""
+    if axis == recurrent_states.batch_axis(use.node):
+        return recurrent_states.stored_batch(use.node)
+    return _same_as(2, 2)(use, axis, rank)
+
+
 _CONSTRAINTS: dict[tuple[str, int], _Constraint] = {
     ("MatMul", 0): _same_as(-2, -1),
     ("Gemm", 0): _gemm,
     ("Conv", 0): _conv,
-    **{(op, 0): _same_as(2, 2) for op in ("LSTM", "GRU", "RNN")},
+    **{(op, 0): _recurrent for op in recurrent_states.LAYERS},
     **dict.fromkeys(CACHE_INPUTS, cache_size),
 }

@@ -12,6 +12,7 @@ from amp_rewrite.running.inputs.cache_sizes import window_size
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
 from amp_rewrite.running.inputs.patch_positions import required_side
+from amp_rewrite.running.inputs.recurrent_states import STATE_INPUTS
 from amp_rewrite.running.inputs.shape_constraints import required_size
 
 BATCH = 1
@@ -119,7 +120,8 @@ def _named(dim: OpenDim, _found: Found) -> int | None:
         return None
     if dim.is_float and dim.axis > 0 and words & _AUDIO:
         return SAMPLES
-    return next((size for known, size in _NAMED if words & set(known.split())), None)
+    size = next((size for known, size in _NAMED if words & set(known.split())), None)
+    return dim.consumers.batch or size if size == BATCH else size
 
 
 _AUDIO = {"sample", "samples", "audio", "wave", "waveform", "signal"}
@@ -141,17 +143,15 @@ def _batch(dim: OpenDim, found: Found) -> int | None:
     """An unnamed batch dimension has the size of another one, named or not."""
     if dim.axis != 0 and not _is_state_batch(dim):
         return None
-    return next((size for key, size in found.items() if _is_batch(key)), BATCH)
+    sizes = (size for key, size in found.items() if _is_batch(key))
+    return next(sizes, dim.consumers.batch or BATCH)
 
 
 def _is_state_batch(dim: OpenDim) -> bool:
     """The state of a recurrent layer is [directions, batch, hidden]."""
     if len(dim.dims) != 3 or dim.axis != 1:
         return False
-    return any(use.key in _STATES for use in dim.consumers.of(dim.input.value))
-
-
-_STATES = frozenset((layer, index) for layer in ("LSTM", "GRU", "RNN") for index in (5, 6))
+    return any(use.key in STATE_INPUTS for use in dim.consumers.of(dim.input.value))
 
 
 def _is_batch(key: Key) -> bool:
