@@ -171,6 +171,18 @@ def test_what_is_freed_goes_back_where_the_result_is_too_far(tmp_path, place):
     assert json.loads((tmp_path / "r.json").read_text())["freed"] == 0
 
 
+def test_what_went_back_is_not_freed_by_a_second_rewrite(tmp_path):
+    """The list denies it again, though nothing runs then; a pin counts all the same."""
+    proto = between(TINY.replace("Tanh", "Sin"))  # float32 before a square that is, and bounded again
+    onnx.save(proto, tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", "-o", tmp_path / "once.onnx").exit_code == 0
+    once = onnx.load(tmp_path / "once.onnx")
+    assert entry(proto)[0].kind is Kind.INFER
+    assert entry(once)[0].kind is Kind.DENY
+    assert rewrite(once).report.earlier == 0
+    assert entry(once, Options(pins=Pins(force_half="node")))[1]
+
+
 def tuned_with(monkeypatch, path, *flags):
     """The options with which the main job tunes first."""
     asked = []
