@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from amp_rewrite import analyze
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.colouring.rules import paint, reach
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level
-from tests import graphs
+from tests import graphs, text
 from tests.graphs import chain, entries, entry, graph
 
 LONG = 20_000
@@ -153,6 +154,19 @@ def test_deny_counts_a_held_unit_as_what_it_was(words: str) -> None:
     edges, expected = HELD[words]
     found = entries(words)
     assert graphs.colours(paint(graph(len(found), edges), found)) == expected
+
+
+@pytest.mark.parametrize(("operator", "is_half"), [("Sin", True), ("Cos", True), ("Neg", False)])
+def test_a_sine_makes_nothing_suspect(operator: str, is_half: bool) -> None:
+    """Of frequencies that are powers, what a rotation multiplies by their sines is half again."""
+    proto = text.model(
+        f"""g (float[4, 8] x, float[1, 8] p) => (float[4, 8] y) <float[8, 8] w, float[8, 8] v> {{
+        h = MatMul (x, w) f = Exp (p) [angle] a = {operator} (f)
+        [rotated] r = Mul (h, a) y = MatMul (r, v) }}"""
+    )
+    found = analyze(proto)
+    halves = {unit.node.name for unit in found.graph.units if found.painting.is_half(unit.index)}
+    assert halves & {"angle", "rotated"} == ({"rotated"} if is_half else set())
 
 
 def test_follow_needs_that_no_maker_is_denied() -> None:

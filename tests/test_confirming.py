@@ -137,6 +137,13 @@ def test_a_looser_bound_is_that_of_the_default_plan(tuned):
     assert hints_on_failure.looser(dataclasses.replace(found, bound="relative_l2")) == ""
 
 
+@pytest.mark.parametrize("error", [1.0, math.inf])
+def test_no_bound_is_offered_that_nobody_wants(tuned, error):
+    """A default plan that is far off, or makes what is not finite, is no reason for a looser bound."""
+    found = dataclasses.replace(with_error(tuned, 0.0), half=0, walked=(Point(1.0, 9, error, 1.5),))
+    assert hints_on_failure.looser(found) == ""
+
+
 @pytest.mark.parametrize(
     ("speedups", "said"),
     [

@@ -104,6 +104,22 @@ def own_list(tmp_path):
     return path
 
 
+TAKEN_FROM_1 = {
+    "what a density absorbs": f"""o = Constant <value_float = 1.0> () {DECAY.replace("b =", "e =")}
+        b = Sub (o, e)""",
+    "a gate of a recurrence": f"""o = Constant <value_float = 1.0> () {DECAY.replace("b =", "e =")}
+        q = Mul (e, e) n = Neg (q) r = Add (n, o) b = Sqrt (r)""",
+}
+
+
+@pytest.mark.parametrize("nodes", TAKEN_FROM_1.values(), ids=list(TAKEN_FROM_1))
+def test_what_is_taken_from_1_is_not_freed(nodes):
+    """An exponential near 1 leaves less than half rounds; 1 more than it is no reason."""
+    found, is_half = entry(between(nodes))
+    assert (found.kind, is_half) == (Kind.DENY, False)
+    assert entry(between(nodes.replace("Sub (o", "Add (o").replace("Neg (q)", "Relu (q)")))[1]
+
+
 ASKED = {
     "a pin": lambda _: Options(pins=Pins(keep_full="node")),
     "a list": lambda folder: Options(lists=own_list(folder)),
@@ -169,6 +185,18 @@ def test_what_is_freed_goes_back_where_the_result_is_too_far(tmp_path, place):
     result = run(tmp_path / "m.onnx", "--json", tmp_path / "r.json", *place)
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "r.json").read_text())["freed"] == 0
+
+
+def test_what_went_back_is_not_freed_by_a_second_rewrite(tmp_path):
+    """The list denies it again, though nothing runs then; a pin counts all the same."""
+    proto = between(TINY.replace("Tanh", "Sin"))  # float32 before a square that is, and bounded again
+    onnx.save(proto, tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", "-o", tmp_path / "once.onnx").exit_code == 0
+    once = onnx.load(tmp_path / "once.onnx")
+    assert entry(proto)[0].kind is Kind.INFER
+    assert entry(once)[0].kind is Kind.DENY
+    assert rewrite(once).report.earlier == 0
+    assert entry(once, Options(pins=Pins(force_half="node")))[1]
 
 
 def tuned_with(monkeypatch, path, *flags):

@@ -1,4 +1,4 @@
-"""Logarithms of sigmoids and softmaxes, as exporters write logsigmoid and log-probabilities."""
+"""Logarithms of sigmoids, softmaxes and tanhs: logsigmoid, log-probabilities, squashed actions."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests import text
 
 NETWORK = """g (float[4, 64] x) => (float[4, 64] y)
     <float[64, 64] w, float[64, 64] v, int64[2] square = {{4, 64}}, float one = {{1}}, float low = {{0.0001}},
-    float tiny = {{0.0000001}}, float high = {{1}}> {{
+    float tiny = {{0.0000001}}, float high = {{1}}, float two = {{2}}> {{
     [first] h = MatMul (x, w) {way} [scale] z = Mul (h, l) [second] y = MatMul (z, v) }}"""
 WAYS = {
     "logsigmoid": "[core] p = Sigmoid (h) [log] l = Log (p)",
@@ -19,6 +19,10 @@ WAYS = {
     "bounded": "[core] p = Softmax (h) [bound] q = Clip (p, low, high) [log] l = Log (q)",
     "moved": """[core] p = Sigmoid (h) [moved] q = Reshape (p, square) [added] r = Add (q, low)
         [log] l = Log (r)""",
+    "squashed": """[core] p = Tanh (h) [squared] q = Mul (p, p) [rest] r = Sub (one, q)
+        [added] s = Add (r, low) [log] l = Log (s)""",
+    "squashed by a power": """[core] p = Tanh (h) [squared] q = Pow (p, two) [rest] r = Sub (one, q)
+        [log] l = Log (r)""",
     "entropy": "[core] p = Softmax (h) [log] k = Log (p) [between] l = Mul (p, k)",
 }
 OTHERS = {
@@ -26,6 +30,9 @@ OTHERS = {
     "of a product": "p = Sigmoid (h) q = Softmax (h) r = Mul (p, q) l = Log (r)",
     "of a sum of two": "p = Sigmoid (h) q = Relu (h) r = Add (p, q) l = Log (r)",
 }
+
+
+_PARTS = {"core", "rest", "squared", "bound", "moved", "added", "log", "between"}
 
 
 def full(way: str, options: Options | None = None) -> set[str | None]:
@@ -39,9 +46,7 @@ def full(way: str, options: Options | None = None) -> set[str | None]:
 def test_only_what_leads_to_the_logarithm_is_float32(way: str, half: Options | None):
     """From what saturates up to the logarithm all is float32, and what stands between its results; the nodes
     behind are half again."""
-    assert full(way, half) == {"core", "rest", "bound", "moved", "added", "log", "between"} & {
-        word.strip("[]") for word in WAYS[way].split()
-    }
+    assert full(way, half) == _PARTS & {word.strip("[]") for word in WAYS[way].split()}
 
 
 @pytest.mark.parametrize("way", OTHERS)
@@ -54,7 +59,7 @@ def test_other_logarithms_are_as_their_list_says(way: str):
 
 
 @pytest.mark.skipif(not text.RUNS, reason="needs onnxruntime")
-@pytest.mark.parametrize("way", ["log-probabilities", "of the rest"])
+@pytest.mark.parametrize("way", ["log-probabilities", "of the rest", "squashed"])
 def test_a_logarithm_that_half_makes_infinite_is_close(way: str):
     """Probabilities of 1e-9, and a rest of 1e-5, have finite logarithms in the result as in the original."""
     weights = {"w": np.eye(64, dtype=np.float32), "v": np.eye(64, dtype=np.float32)}

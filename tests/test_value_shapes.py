@@ -251,6 +251,19 @@ def test_a_spectrum_has_the_sides_that_it_has(sides, found):
     assert inferred(open_batch)["s"] == "None"
 
 
+@pytest.mark.parametrize(("inputs", "found"), [("h", "[2,3]"), ("h, one", "None")])
+def test_parts_without_their_axis(inputs, found):
+    """onnx infers the axis that onnxruntime drops where a size is given, as PyTorch's exporter does."""
+    proto = text.unchecked(
+        f"""g (float[2,4,3] x) => (float[a,b] y) <int64 one = {{1}}, int64 i = {{0}}> {{
+        h = Neg (x)  parts = SplitToSequence <axis = 1, keepdims = 0> ({inputs})  p = SequenceAt (parts, i)
+        r = Relu (p)  y = MatMul (r, w) }}"""
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
+    assert inferred(proto)["p"] == found
+    text.agree(proto, pipeline.rewrite(proto).model)
+
+
 def test_no_size_is_inferred_to_be_0():
     """onnx infers it of open sizes, as for the width behind an Attention."""
     source = """<ir_version: 11, opset_import: ["" : 23]>

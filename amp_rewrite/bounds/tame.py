@@ -13,7 +13,7 @@ from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.observed import HEADROOM
 from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.analysis.units import value_of
+from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -45,10 +45,48 @@ def find(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
         node = facts.graph.units[unit].node
         value, limit = _LIMITS[node.op_type](node, half, changing)
         number = proven.of(value).high if node.op_type == "Exp" else proven.of(value).most
-        if value is not None and number <= limit and (limit == 0 or _are_within(facts, unit, proven, half)):
+        if value is None or number > limit or (node.op_type == "Exp" and _is_taken_from_1(facts.graph, unit)):
+            continue
+        if limit == 0 or _are_within(facts, unit, proven, half):
             name = value.name or ""
             found[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
     return found
+
+
+def _is_taken_from_1(graph: UnitGraph, unit: int) -> bool:
+    """Whether an exponential, or a product with it, is taken from 1: where it is near 1, what is left is
+    hardly more than what half rounds.
+
+    The gates of a recurrence are sqrt(1 - exp(2x)), and what a density absorbs is 1 - exp(x).
+    """
+    products = _multiplied(graph, [unit])
+    negated = [at for at in _readers(graph, products) if patterns.is_default(graph.units[at].node, "Neg")]
+    return _meets_1(graph, products, "Sub") or _meets_1(graph, _multiplied(graph, negated), "Add")
+
+
+def _multiplied(graph: UnitGraph, units: list[int]) -> list[int]:
+    """These units, and those that move or multiply what they make."""
+    return [
+        *units,
+        *reach(units, lambda at: graph.successors[at], lambda at: _is_factor(graph.units[at].node)),
+    ]
+
+
+def _is_factor(node: ir.Node) -> bool:
+    return _moves(node) or patterns.is_default(node, "Mul")
+
+
+def _readers(graph: UnitGraph, units: list[int]) -> set[int]:
+    return {reader for at in units for reader in graph.successors[at]}
+
+
+def _meets_1(graph: UnitGraph, units: list[int], operator: str) -> bool:
+    nodes = (graph.units[at].node for at in _readers(graph, units))
+    return any(patterns.is_default(node, operator) and _has_1(node) for node in nodes)
+
+
+def _has_1(node: ir.Node) -> bool:
+    return any(patterns.scalar(value) == 1 for value in node.inputs)
 
 
 def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,8 +101,15 @@ _MINUTES = 10.0
 
 
 def looser(tuned: Tuned) -> str:
-    """The bound that the result of the default plan is within; empty where another metric was bounded."""
-    return _bounded(tuned.walked[0].error) if tuned.walked and tuned.bound == "error" else ""
+    """The bound that the result of the default plan is within; empty where another metric was bounded, or
+    where nobody would want so wide a bound.
+    """
+    error = tuned.walked[0].error if tuned.walked and tuned.bound == "error" else math.inf
+    return _bounded(error) if error <= _WIDEST else ""
+
+
+_WIDEST = 0.1
+"""An output that is farther off than a tenth of itself is another output."""
 
 
 def _bounded(error: float) -> str:

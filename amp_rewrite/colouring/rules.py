@@ -14,8 +14,8 @@
 
 A rule leaves alone what an earlier one has painted; only `settle` makes HALF units FULL, and afterwards the
 rules `prune` and `gate` (pruning). `follow` and `spread` take turns until neither paints. The rules are
-TensorFlow Grappler's auto_mixed_precision passes, but for `lead`, which is ours, and `follow`, which it has
-for bfloat16 alone.
+TensorFlow Grappler's auto_mixed_precision passes, but for `lead`, which is ours, `follow`, which it has
+for bfloat16 alone, and that `deny` ends at a Sin or Cos: that lies in [-1, 1] whatever its angle is made of.
 
 Keeping more in float32 never makes a unit HALF (but see pruning): `deny` goes by the kinds that the lists
 give, so a pin or a finding changes nothing of what it paints (Entry.unheld), and all other rules paint less
@@ -64,6 +64,9 @@ def paint(
     return Painting(rules.finish(), tuple(entries))
 
 
+_BOUNDED = ("Sin", "Cos")
+"""The operators whose results are not suspect, however large what they read is."""
+
 _Found = Mapping[int, int | None]
 """The units that a rule would paint, each with its cause."""
 
@@ -99,7 +102,12 @@ class _Rules:
         roots = list(_positions(self._listed, Kind.DENY))
         suspects = [*_positions(self._listed, Kind.INFER), *roots]
         leading = {*suspects, *reach(suspects, self._producers, self._is_listed_clear)}
-        found: dict[int, int | None] = {**reach(roots, self._consumers, leading.__contains__)}
+        bounded = {unit for operator in _BOUNDED for unit in self._graph.by_operator.get(operator, ())}
+
+        def suspect(unit: int) -> Iterable[int]:
+            return () if unit in bounded else self._consumers(unit)
+
+        found: dict[int, int | None] = {**reach(roots, suspect, leading.__contains__)}
         return {**found, **dict.fromkeys(roots)}
 
     def between(self) -> _Found:

@@ -3,9 +3,10 @@
     log(softmax(x))          LogSoftmax
     log(sigmoid(x))          a Softplus with two signs, as exporters write PyTorch's logsigmoid
     log(1 - sigmoid(x))      the same of -x
+    log(1 - tanh(x)**2)      the density of a squashed action; a sum of such
 
 A sigmoid of -18 is 1.5e-8 and its logarithm -18; half has 0 there, and -inf. What stands between may also
-move elements, add a number, or bound them. All of it is float32 up to the logarithm, and no more.
+move elements, add a number, square, or bound them. All of it is float32 up to the logarithm, and no more.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.entries import Operator
 
 SOFTPLUS: Operator = ("", "Softplus")
-_SPELL = {"Sigmoid": SOFTPLUS, "Softmax": LOGARITHM}
+_SPELL = {"Sigmoid": SOFTPLUS, "Softmax": LOGARITHM, "Tanh": SOFTPLUS}
 _MOST = 6
 """The most nodes between the two, which none of these has more of."""
 
 
 def find(graph: UnitGraph, _: Half) -> Iterator[Idiom]:
-    """The logarithms of sigmoids and softmaxes in a model, whatever the half type."""
+    """The logarithms of sigmoids, softmaxes and tanhs in a model, whatever the half type."""
     for unit in dict.fromkeys(graph.by_operator.get("Log", ())):
         idiom = _of(graph.units[unit].node)
         if idiom is not None:
@@ -51,11 +52,19 @@ def _of(logarithm: ir.Node) -> Idiom | None:
 
 
 def _passed(node: ir.Node) -> ir.Value | None:
-    """What a node moves, bounds, or adds a number to or takes from one; None for any other node."""
+    """What a node moves, bounds, squares, or adds a number to or takes from one; None for any other node."""
+    if _is_square(node):
+        return node.inputs[0]
     if patterns.is_default(node, *_ADD):
         computed = [value for value in patterns.operands(node) if patterns.scalar(value) is None]
         return computed[0] if len(computed) == 1 else None
     return node.inputs[0] if patterns.is_default(node, *_MOVE) else None
+
+
+def _is_square(node: ir.Node) -> bool:
+    if patterns.is_default(node, "Mul"):
+        return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+    return patterns.is_default(node, "Pow") and patterns.scalar(node.inputs[1]) == 2
 
 
 _ADD = ("Add", "Clip", "Max", "Min", "Sub")
