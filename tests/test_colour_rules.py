@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from amp_rewrite import analyze
+from amp_rewrite import Options, analyze
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.colouring.rules import paint, reach
 from amp_rewrite.policy.evidence import Authority
@@ -156,15 +156,22 @@ def test_deny_counts_a_held_unit_as_what_it_was(words: str) -> None:
     assert graphs.colours(paint(graph(len(found), edges), found)) == expected
 
 
-@pytest.mark.parametrize(("operator", "is_half"), [("Sin", True), ("Cos", True), ("Neg", False)])
-def test_a_sine_makes_nothing_suspect(operator: str, is_half: bool) -> None:
-    """Of frequencies that are powers, what a rotation multiplies by their sines is half again."""
+@pytest.mark.parametrize(
+    ("operator", "follow", "is_half"),
+    [
+        *((name, True, True) for name in ("Sin", "Sigmoid", "Softmax")),
+        ("Neg", True, False),
+        ("Sin", False, False),
+    ],
+)
+def test_what_is_bounded_makes_nothing_suspect(operator: str, follow: bool, is_half: bool) -> None:
+    """What is multiplied by the sine of what is denied is half, except by Grappler's own rules."""
     proto = text.model(
         f"""g (float[4, 8] x, float[1, 8] p) => (float[4, 8] y) <float[8, 8] w, float[8, 8] v> {{
         h = MatMul (x, w) f = Exp (p) [angle] a = {operator} (f)
         [rotated] r = Mul (h, a) y = MatMul (r, v) }}"""
     )
-    found = analyze(proto)
+    found = analyze(proto, Options(follow=follow))
     halves = {unit.node.name for unit in found.graph.units if found.painting.is_half(unit.index)}
     assert halves & {"angle", "rotated"} == ({"rotated"} if is_half else set())
 

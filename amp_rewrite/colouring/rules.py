@@ -15,7 +15,7 @@
 A rule leaves alone what an earlier one has painted; only `settle` makes HALF units FULL, and afterwards the
 rules `prune` and `gate` (pruning). `follow` and `spread` take turns until neither paints. The rules are
 TensorFlow Grappler's auto_mixed_precision passes, but for `lead`, which is ours, `follow`, which it has
-for bfloat16 alone, and that `deny` ends at a Sin or Cos: that lies in [-1, 1] whatever its angle is made of.
+for bfloat16 alone; and where units follow, `deny` ends at what is bounded whatever it is made of, as a Sin.
 
 Keeping more in float32 never makes a unit HALF (but see pruning): `deny` goes by the kinds that the lists
 give, so a pin or a finding changes nothing of what it paints (Entry.unheld), and all other rules paint less
@@ -49,7 +49,7 @@ def paint(
 
     Raises nothing: any graph and any entries have a painting.
     """
-    rules = _Rules(graph, entries)
+    rules = _Rules(graph, entries, follow=follow)
     rules.paint(Rule.ALLOW, rules.allowed())
     if level is not Level.UNSAFE_FORCE_ALL:
         rules.paint(Rule.DENY, rules.denied())
@@ -64,15 +64,15 @@ def paint(
     return Painting(rules.finish(), tuple(entries))
 
 
-_BOUNDED = ("Sin", "Cos")
-"""The operators whose results are not suspect, however large what they read is."""
+_BOUNDED = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh")
+"""Operators whose results are in [-1, 1] however large what they read is, and not suspect."""
 
 _Found = Mapping[int, int | None]
 """The units that a rule would paint, each with its cause."""
 
 
 class _Rules:
-    def __init__(self, graph: UnitGraph, entries: Sequence[Entry]) -> None:
+    def __init__(self, graph: UnitGraph, entries: Sequence[Entry], *, follow: bool) -> None:
         self._graph = graph
         self._entries = entries
         self._kinds = [entry.taken_as for entry in entries]
@@ -80,6 +80,7 @@ class _Rules:
         self._paints: dict[int, Paint] = {}
         self._tied = Ties(graph.ties)
         self._leaving = frozenset(graph.root.outputs)
+        self._bounded = frozenset(_bounded(graph, self._listed) if follow else ())
 
     def paint(self, rule: Rule, found: _Found) -> list[int]:
         """Paints what no earlier rule has painted; returns these units."""
@@ -102,10 +103,9 @@ class _Rules:
         roots = list(_positions(self._listed, Kind.DENY))
         suspects = [*_positions(self._listed, Kind.INFER), *roots]
         leading = {*suspects, *reach(suspects, self._producers, self._is_listed_clear)}
-        bounded = {unit for operator in _BOUNDED for unit in self._graph.by_operator.get(operator, ())}
 
         def suspect(unit: int) -> Iterable[int]:
-            return () if unit in bounded else self._consumers(unit)
+            return () if unit in self._bounded else self._consumers(unit)
 
         found: dict[int, int | None] = {**reach(roots, suspect, leading.__contains__)}
         return {**found, **dict.fromkeys(roots)}
@@ -214,7 +214,7 @@ class _Rules:
 
     def _is_denied(self, unit: int) -> bool:
         paint = self._paints.get(unit)
-        return paint is not None and paint.rule is Rule.DENY
+        return paint is not None and paint.rule is Rule.DENY and unit not in self._bounded
 
     def _halves(self) -> list[int]:
         return [unit for unit, paint in self._paints.items() if paint.colour is Colour.HALF]
@@ -233,6 +233,12 @@ class _Rules:
         yield from self._graph.predecessors[unit]
         yield from self._graph.successors[unit]
         yield from self._tied.of(unit)
+
+
+def _bounded(graph: UnitGraph, kinds: Sequence[Kind]) -> Iterator[int]:
+    """The units of bounded operators that are not denied themselves."""
+    units = (unit for operator in _BOUNDED for unit in graph.by_operator.get(operator, ()))
+    return (u for u in units if kinds[u] is not Kind.DENY and not graph.units[u].node.domain)
 
 
 def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:
