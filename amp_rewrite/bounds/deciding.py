@@ -31,8 +31,9 @@ def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> F
     if facts.old_opset is not None:
         return facts
     found = declared.find(facts, root, proven, options.half)
-    held = {unit: each for unit, each in found.items() if _counts(facts, unit, each)}
     freed = tame.find(facts, proven, options.half) if _frees(options) else {}
+    found = {**tame.taken_from_1(facts.graph, freed), **found}
+    held = {unit: each for unit, each in found.items() if _counts(facts, unit, each)}
     return replace(facts, findings={**facts.findings, **held}, freed=freed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -45,23 +45,33 @@ def find(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
         node = facts.graph.units[unit].node
         value, limit = _LIMITS[node.op_type](node, half, changing)
         number = proven.of(value).high if node.op_type == "Exp" else proven.of(value).most
-        if value is None or number > limit or (node.op_type == "Exp" and _is_taken_from_1(facts.graph, unit)):
-            continue
-        if limit == 0 or _are_within(facts, unit, proven, half):
+        if value is not None and number <= limit and (limit == 0 or _are_within(facts, unit, proven, half)):
             name = value.name or ""
             found[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
     return found
 
 
-def _is_taken_from_1(graph: UnitGraph, unit: int) -> bool:
-    """Whether an exponential, or a product with it, is taken from 1: where it is near 1, what is left is
-    hardly more than what half rounds.
+def taken_from_1(graph: UnitGraph, freed: Iterable[int]) -> Mapping[int, Evidence]:
+    """What takes exponentials that are freed, or products with them, from 1, and these: where an exponential
+    is near 1, what is left is hardly more than what half rounds.
 
     The gates of a recurrence are sqrt(1 - exp(2x)), and what a density absorbs is 1 - exp(x).
     """
+    found: set[int] = set()
+    for unit in freed:
+        if graph.units[unit].node.op_type == "Exp":
+            found.update(_way_to_1(graph, unit))
+    return dict.fromkeys(found, Evidence(Authority.RANGE, Reason.TAKEN_FROM_1))
+
+
+def _way_to_1(graph: UnitGraph, unit: int) -> Iterator[int]:
+    """The units from an exponential to what takes it from 1; none where nothing does."""
     products = _multiplied(graph, [unit])
     negated = [at for at in _readers(graph, products) if patterns.is_default(graph.units[at].node, "Neg")]
-    return _meets_1(graph, products, "Sub") or _meets_1(graph, _multiplied(graph, negated), "Add")
+    minus = _multiplied(graph, negated)
+    ends = [*_meeting_1(graph, products, "Sub"), *_meeting_1(graph, minus, "Add")]
+    way = {*products, *minus}
+    yield from (*ends, *reach(ends, graph.predecessors.__getitem__, way.__contains__))
 
 
 def _multiplied(graph: UnitGraph, units: list[int]) -> list[int]:
@@ -76,13 +86,15 @@ def _is_factor(node: ir.Node) -> bool:
     return _moves(node) or patterns.is_default(node, "Mul")
 
 
-def _readers(graph: UnitGraph, units: list[int]) -> set[int]:
+def _readers(graph: UnitGraph, units: Iterable[int]) -> set[int]:
     return {reader for at in units for reader in graph.successors[at]}
 
 
-def _meets_1(graph: UnitGraph, units: list[int], operator: str) -> bool:
-    nodes = (graph.units[at].node for at in _readers(graph, units))
-    return any(patterns.is_default(node, operator) and _has_1(node) for node in nodes)
+def _meeting_1(graph: UnitGraph, units: Iterable[int], operator: str) -> Iterator[int]:
+    for at in sorted(_readers(graph, units)):
+        node = graph.units[at].node
+        if patterns.is_default(node, operator) and _has_1(node):
+            yield at
 
 
 def _has_1(node: ir.Node) -> bool:
