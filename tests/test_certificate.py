@@ -491,6 +491,21 @@ def test_ranks_are_those_that_onnx_infers():
     assert known > 2_000
 
 
+UNBOUND = """g (float[2,4,5] x) => (float[4,6] y) <int64 n = {{1}}, int64 i = {{0}}, float[{shape}] w> {{
+    s = SplitToSequence<axis = 0, keepdims = 0>(x, n) p = SequenceAt(s, i) y = MatMul(p, w) }}"""
+
+
+def test_an_axis_that_a_split_drops_counts_for_no_rank():
+    """onnx infers three axes for the part, and onnxruntime makes one of two: the product would have three."""
+    made = []
+    for shape in ((5, 6), (1, 5, 6)):
+        made.append(model(UNBOUND.format(shape=",".join(map(str, shape)))))
+        weight = np.ones(shape, np.float32)
+        made[-1].graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    assert certify(made[0], made[0]).proved
+    assert not certify(*made).proved
+
+
 def test_a_declaration_is_not_that_of_a_value_inside_a_function():
     """Though it has the name of one: the Softmax there is over three axes."""
     text = """<ir_version: 8, opset_import: ["" : {0}, "d" : 1]>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, shape_inference
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, shape_inference
 
 from amp_rewrite.certificate import attributes
 
@@ -34,10 +34,22 @@ def _forget(graph: GraphProto) -> None:
             info.type.tensor_type.ClearField("shape")
         for tensor in held.initializer:
             _empty(tensor)
+        for node in filter(_drops_axis, held.node):
+            node.domain = _UNKNOWN
         for attribute in (each for node in held.node for each in node.attribute):
             waiting.extend(attributes.graphs(attribute))
             if attribute.type == AttributeProto.TENSOR:
                 _empty(attribute.t)
+
+
+_UNKNOWN = "unknown"
+"""A domain of whose operators onnx infers nothing."""
+
+
+def _drops_axis(node: NodeProto) -> bool:
+    """Whether onnx may give parts an axis that onnxruntime drops: it ignores `keepdims` beside a split."""
+    splits = node.op_type == "SplitToSequence" and len(node.input) > 1
+    return splits and any(each.name == "keepdims" and not each.i for each in node.attribute)
 
 
 def _empty(tensor: TensorProto) -> None:
