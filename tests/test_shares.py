@@ -9,8 +9,8 @@ from amp_rewrite.policy.options import Options
 from tests import text
 
 SHARE = """g (float[2, 8, 64] x) => (float[2, 8, 64] y)
-    <float[64, 64] w, float[64, 64] v, int64[1] last = {{2}}, float one = {{1}}, float low = {{0.001}},
-    float below = {{-0.001}}> {{
+    <float[64, 64] w, float[64, 64] v, int64[1] last = {{2}}, int64[1] all = {{64}}, float one = {{1}},
+    float low = {{0.001}}, float below = {{-0.001}}> {{
     [first] h = MatMul (x, w) {positive} {total} [share] d = Div (p, t) [scale] z = Mul (h, d)
     [second] y = MatMul (z, v) }}"""
 POSITIVE = {
@@ -18,6 +18,7 @@ POSITIVE = {
     "sigmoid": "p = Sigmoid (h)",
     "gates": "s = Sigmoid (h) r = Sub (one, s) m = Softmax (h) a = Mul (r, m) b = Mul (s, m) p = Add (a, b)",
     "moved": "q = Relu (h) p = Identity (q)",
+    "chosen": "s = Softmax (h) p, i = TopK (s, all)",
 }
 TOTAL = {
     "sum": "t = ReduceSum (p, last)",

@@ -115,5 +115,6 @@ _NEVER_NEGATIVE = frozenset(
 _AT_MOST_ONE = ("HardSigmoid", "Sigmoid", "Softmax")
 _ALL = frozenset("Add Max Mul".split())
 _FIRST = frozenset(
-    "Cast Expand Identity ReduceMax ReduceMean ReduceSum Reshape Slice Squeeze Transpose Unsqueeze".split()
+    """Cast Expand Flatten Gather GatherElements GatherND Identity ReduceMax ReduceMean ReduceSum Reshape
+    Slice Split Squeeze Tile TopK Transpose Unsqueeze""".split()
 )
