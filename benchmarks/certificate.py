@@ -1,6 +1,7 @@
 """What a proof adds to a rewrite, the time of one by itself, and the most memory that it takes.
 
     python benchmarks/certificate.py [--nodes 10000 --nodes 100000] [--rounds 3] [--json FILE]
+    python benchmarks/certificate.py --gib 4 [--rounds 3]     # a chain of products, its weights in a file
 
 `with` and `without` are rewrites from file to file, `added` is the share of the first that the proof takes,
 and `alone` is a proof of two files. Each is a process of its own; imports are not timed. The best counts.
@@ -18,6 +19,7 @@ from pathlib import Path
 import onnx
 from graphs import Transformer
 from scale import circumstances
+from size import build, layouts, settle
 
 REWRITE = """
 import json, sys, time
@@ -34,7 +36,7 @@ def peak():
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 certify  # which imports it
 before, start = peak(), time.perf_counter()
-assert certify(*sys.argv[1:]).proved
+assert certify(*sys.argv[1:3]).proved
 print(json.dumps([time.perf_counter() - start, (peak() - before) / 1024]))
 """
 
@@ -52,10 +54,20 @@ def measure(nodes: int, rounds: int, folder: Path) -> dict[str, object]:
     source, result = folder / f"{nodes}.onnx", folder / f"{nodes}.out.onnx"
     made = Transformer(nodes)
     onnx.save(made.model(), source)
+    return {"nodes": len(made.nodes), **_measured(source, result, rounds)}
+
+
+def measure_weights(gib: float, rounds: int, folder: Path) -> dict[str, object]:
+    """The same for a model with that much in weights."""
+    source, result = folder / "model.onnx", folder / "model.out.onnx"
+    build(layouts(gib)["layers"], source)
+    return {"GiB": gib, **_measured(source, result, rounds)}
+
+
+def _measured(source: Path, result: Path, rounds: int) -> dict[str, object]:
     turns = [_turn(source, result) for _ in range(rounds)]
     proved, plain, alone = (min(turn[kind][0] for turn in turns) for kind in range(3))
     return {
-        "nodes": len(made.nodes),
         "with": round(proved, 3),
         "without": round(plain, 3),
         "added": round(1 - plain / proved, 3),
@@ -65,20 +77,29 @@ def measure(nodes: int, rounds: int, folder: Path) -> dict[str, object]:
 
 
 def _turn(source: Path, result: Path) -> tuple[tuple[float, float], ...]:
-    rewrites = [run(REWRITE, source, result, kind) for kind in ("with", "without")]
-    return (*rewrites, run(CERTIFY, source, result))
+    codes = ((REWRITE, "with"), (REWRITE, "without"), (CERTIFY, ""))
+    return tuple(_settled(code, source, result, kind) for code, kind in codes)
+
+
+def _settled(code: str, source: Path, result: Path, kind: str) -> tuple[float, float]:
+    settle(source.parent, cached=True)
+    return run(code, source, result, kind)
 
 
 def main() -> None:
     """Measures, prints a table, and writes JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, action="append")
+    parser.add_argument("--gib", type=float)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         sizes = arguments.nodes or [10_000, 100_000]
-        rows = [measure(nodes, arguments.rounds, Path(folder)) for nodes in sizes]
+        if arguments.gib:
+            rows = [measure_weights(arguments.gib, arguments.rounds, Path(folder))]
+        else:
+            rows = [measure(nodes, arguments.rounds, Path(folder)) for nodes in sizes]
     print("".join(f"{column:>9}" for column in rows[0]))
     for row in rows:
         print("".join(f"{value:>9}" for value in row.values()))
