@@ -13,11 +13,11 @@ from amp_rewrite.certificate.numbered import Node
 from amp_rewrite.certificate.pairs import Proof
 from amp_rewrite.certificate.stored_values import Held
 
-_FILL = ("", "ConstantOfShape")
+FILL = ("", "ConstantOfShape")
 _ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
 """What a ConstantOfShape without a value fills with, which its schema does not tell."""
 
-_FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), _FILL))
+_FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), FILL))
 """Operators whose attribute for a type is not one for a float, or says more than the type."""
 
 
@@ -63,7 +63,7 @@ def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> Attri
     """An attribute as it is stated, else its default."""
     if name in given:
         return given[name]
-    if node.operator == _FILL and name == "value":
+    if node.operator == FILL and name == "value":
         return _ZERO
     schema = signatures.schema(*node.operator, node.version)
     if schema is None or name not in schema.attributes or schema.attributes[name].required:
@@ -82,7 +82,7 @@ def _same(proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other:
 
 
 def _same_tensor(proof: Proof, a: Node, name: str, one: AttributeProto, other: AttributeProto) -> bool:
-    if a.operator != _FILL or name != "value":
+    if a.operator != FILL or name != "value":
         return _exact(proof, one.t, other.t)
     found = stored_values.compare(Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder))
     if not found.problem:

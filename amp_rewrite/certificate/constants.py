@@ -12,6 +12,8 @@ from amp_rewrite.certificate import attributes
 from amp_rewrite.certificate.numbered import Scope
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
+OPERATOR = ("", "Constant")
+
 
 def stored(proto: Any, scope: Scope) -> Any:
     """The tensor, dense or sparse, that the one attribute of a Constant gives; ModelError where there is not

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onnx import GraphProto
+from collections.abc import Mapping
+from typing import Any
 
 from amp_rewrite.certificate import tensors, value_kinds
 from amp_rewrite.certificate.numbered import Numbered
@@ -12,9 +13,9 @@ _OVERRIDABLE = 4
 
 
 def add_inputs(made: Numbered) -> None:
-    """Numbers the inputs of a model."""
+    """Numbers the inputs of a model, and names what it stores."""
     graph = made.proto.graph
-    stored = tensors.initial(graph)
+    made.initial = stored = tensors.initial(graph)
     is_fixed = made.proto.ir_version < _OVERRIDABLE
     for info in graph.input:
         if not (is_fixed and info.name in stored):
@@ -24,10 +25,10 @@ def add_inputs(made: Numbered) -> None:
             made.inputs[info.name] = made.visible[info.name] = made.add(info.name, None, kind)
 
 
-def add_stored(made: Numbered, graph: GraphProto, names: dict[str, int]) -> None:
+def add_stored(made: Numbered, stored: Mapping[str, Any], names: dict[str, int]) -> None:
     """Numbers what a graph stores, but for the defaults of its inputs, which have `names` already."""
     given = frozenset(names)
-    for name, tensor in tensors.initial(graph).items():
+    for name, tensor in stored.items():
         if name not in given:
             names[name] = made.add(name, None, value_kinds.of_tensor(tensor))
             made.stored[names[name]] = tensor

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import TensorProto, TypeProto
 
-from amp_rewrite.certificate import calls, stored_values, tensors, value_kinds
+from amp_rewrite.certificate import calls, stored_values, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
@@ -78,7 +78,7 @@ _HOLDERS = ("sequence_type", "optional_type")
 def inputs(proof: Proof) -> Sequence[Pair]:
     """The inputs of one name, which are equal; DifferentError where their types or defaults are not."""
     a, b = proof.original, proof.rewritten
-    defaults = [tensors.initial(model.proto.graph) for model in (a, b)]
+    defaults = a.initial, b.initial
     for (name, left), (other, right) in zip(a.inputs.items(), b.inputs.items(), strict=True):
         proof.same_kind(left, right)
         one, two = defaults[0].get(name), defaults[1].get(other)

@@ -48,7 +48,7 @@ class _TakingOut:
         scale_update.refuse_other(after, declared)
         _erase(after, nodes, {**scaled, **unscaled, **kept})
         added = {pair[0] for pair in declared.state.values()}
-        if not added.isdisjoint(tensors.initial(after.proto.graph)):
+        if not added.isdisjoint(after.initial):
             raise DifferentError("the state of the loss scale has a default value")
         inputs = {name: number for name, number in after.inputs.items() if name not in added}
         uses = {Licence.LOSS_SCALE: len(scaled) + len(unscaled), Licence.SKIPPED: len(kept)}

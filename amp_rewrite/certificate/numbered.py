@@ -98,7 +98,8 @@ class Numbered:
 
     `makers` has the node of each value, None for what no node makes; `stored` the tensors, or Constant nodes,
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
-    value itself. `visible` has the values of the model's graph by name, and `rows` its nodes as they stand.
+    value itself. `visible` has the values of the model's graph by name, `rows`
+    its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well.
     """
 
     proto: ModelProto
@@ -112,6 +113,7 @@ class Numbered:
     outputs: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     visible: dict[str, int] = field(default_factory=dict[str, int])
     rows: Sequence[Row] = ()
+    initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: int = 0
 
     def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:

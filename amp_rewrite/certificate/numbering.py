@@ -17,6 +17,7 @@ from amp_rewrite.certificate import (
     given_values,
     order,
     steps,
+    tensors,
     value_kinds,
 )
 from amp_rewrite.certificate.cast_likes import CAST, CAST_LIKE
@@ -26,8 +27,6 @@ from amp_rewrite.certificate.steps import Step
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
-
-_CONSTANT = ("", "Constant")
 
 
 def number(
@@ -66,7 +65,8 @@ class _Numbering:
         names, made = scope.names, self._made
         if self._believed:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
-        given_values.add_stored(made, graph, names)
+        stored = made.initial if scope is self._root else tensors.initial(graph)
+        given_values.add_stored(made, stored, names)
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
@@ -75,7 +75,7 @@ class _Numbering:
             self._made.rows = rows
         for row in self._order.of(rows, scope):
             proto, operator, _, first, count = row
-            if operator == _CONSTANT:
+            if operator == constants.OPERATOR:
                 if count:
                     self._store(first, proto, scope)
                 continue

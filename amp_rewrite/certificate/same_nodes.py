@@ -7,16 +7,16 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, NodeProto, TensorProto
 
-from amp_rewrite.certificate import attribute_comparison, bit_casts, bodies, calls, signatures
+from amp_rewrite.certificate import attribute_comparison, bit_casts, bodies, calls, constants, signatures
 
-CONSTANT, _FILL = ("", "Constant"), ("", "ConstantOfShape")
 _UNLIKE = bodies.KNOWN | {bit_casts.OPERATOR}
 """Operators that may do something else in another precision, or by what stands around them."""
+_STORING = (constants.OPERATOR, attribute_comparison.FILL)
 
 
 def says_all(operator: tuple[str, str], version: int) -> bool:
     """Whether a node of this operator is all that its bytes and inputs say, in any precision."""
-    is_other = operator[0] or operator in _UNLIKE or operator in (CONSTANT, _FILL)
+    is_other = operator[0] or operator in _UNLIKE or operator in _STORING
     return not is_other and signatures.schema(*operator, version) is not None
 
 

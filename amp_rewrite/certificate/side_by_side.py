@@ -27,7 +27,6 @@ from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.numbered import MISSING, Numbered, Scope
 from amp_rewrite.certificate.order import Row
 from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
-from amp_rewrite.certificate.same_nodes import CONSTANT
 from amp_rewrite.certificate.small_values import SmallValues
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT
@@ -83,7 +82,7 @@ class _SideBySide:
     def _stored(self) -> Sequence[Pair]:
         """What both store under one name, which is taken for equal: it is left to compare."""
         before, after = self._proof.original, self._proof.rewritten
-        given_values.add_stored(after, after.proto.graph, after.visible)
+        given_values.add_stored(after, after.initial, after.visible)
         pairs: list[Pair] = []
         for right in after.stored:
             left = before.visible.get(after.names[right], _OTHER)
@@ -115,7 +114,7 @@ class _SideBySide:
             if not self._note(row, given):
                 return None
             place += 1
-            nodes += row[1] != CONSTANT and roots[row[3]] == row[3]
+            nodes += row[1] != constants.OPERATOR and roots[row[3]] == row[3]
         return nodes
 
     def _note(self, row: Row, names: Iterable[str]) -> bool:
@@ -165,7 +164,7 @@ class _SideBySide:
 
     def _is_same(self, row: Row, proto: Any) -> bool:
         """Whether a node does what one of the original does, with equal values."""
-        if row[1] == CONSTANT:
+        if row[1] == constants.OPERATOR:
             return self._is_constant(row, proto)
         is_alike = (
             same_nodes.alike(row[0], proto) and self._is_plain(row) and self._reads(row, proto.input[:])
@@ -182,7 +181,7 @@ class _SideBySide:
 
     def _is_constant(self, row: Row, proto: Any) -> bool:
         """Compares what two Constants store."""
-        if calls.key(proto) != (*CONSTANT, "") or len(proto.output) != 1 or row[4] != 1:
+        if calls.key(proto) != (*constants.OPERATOR, "") or len(proto.output) != 1 or row[4] != 1:
             return False
         after = self._proof.rewritten
         right = after.add(proto.output[0])
