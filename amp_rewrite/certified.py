@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.certificate.reading import InFolder
+from amp_rewrite.certificate.reading import InFolder, JustWritten
+from amp_rewrite.certificate.written_tensors import WrittenTensors
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.model import external_data, serialization
 from amp_rewrite.model.loading import ModelSource
@@ -20,14 +21,44 @@ Proofs = list[Certificate]
 """The certificate of a result, once there is one; that of the original with itself, where even that fails."""
 
 
-def proof(source: ModelSource, found: Proofs) -> Callable[[Any], None]:
-    """What proves a result, a path, bytes or a ModelProto, to be `source` but for precision, and adds the
-    certificate to `found`.
+@dataclass(slots=True)
+class Proof:
+    """Proves a result, a path, bytes or a ModelProto, to be `source` but for precision, and adds the
+    certificate to `found`; `written` is what was seen of its tensors while they were written.
 
     It raises CertificateError for a result that is not proved. A model that is not even proved equal to
     itself, as one in memory with tensors in the files of several folders, adds what says so.
     """
-    return functools.partial(_prove, source, found)
+
+    source: ModelSource
+    found: Proofs
+    written: WrittenTensors = field(default_factory=WrittenTensors)
+
+    def __call__(self, result: Any) -> None:
+        """Proves it."""
+        certificate, itself = self._certificates(result)
+        if itself.proved and not certificate.proved:
+            is_path = isinstance(self.source, (str, os.PathLike))
+            raise CertificateError(
+                f"the result is {certificate}",
+                where=str(self.source) if is_path else "the given model",
+                remedy=_REPORT,
+            )
+        self.found.append(itself)  # what cannot be proved equal to itself says nothing of a rewrite
+
+    def _certificates(self, result: Any) -> tuple[Certificate, Certificate]:
+        """The certificate of the result, and of the source with itself where the first proves nothing."""
+        given: Any = serialization.checkable(self.source)
+        folder = external_data.folder(self.source) if isinstance(self.source, ir.Model) else None
+        if folder is not None:
+            given, result = InFolder(given, folder), InFolder(result, folder)
+        elif isinstance(result, Path):
+            result = JustWritten(result, self.written)
+        certificate = _certified(given, result)
+        return certificate, certificate if certificate.proved else _certified(given, given)
+
+
+_REPORT = "please report this fault of amp-rewrite; `Options.certify=False` writes it all the same"
 
 
 def _certified(source: Any, result: Any) -> Certificate:
@@ -37,19 +68,3 @@ def _certified(source: Any, result: Any) -> Certificate:
         return Certificate(False, 0, problem=error.problem)
     except Exception as error:  # a fault of the proof proves nothing, and must not hide where it is
         return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")
-
-
-def _prove(source: ModelSource, found: Proofs, result: Any) -> None:
-    given: Any = serialization.checkable(source)
-    folder = external_data.folder(source) if isinstance(source, ir.Model) else None
-    if folder is not None:
-        given, result = InFolder(given, folder), InFolder(result, folder)
-    certificate = _certified(given, result)
-    itself = certificate if certificate.proved else _certified(given, given)
-    if itself.proved and not certificate.proved:
-        raise CertificateError(
-            f"the result is {certificate}",
-            where=str(source) if isinstance(source, (str, os.PathLike)) else "the given model",
-            remedy="please report this fault of amp-rewrite; `Options.certify=False` writes it all the same",
-        )
-    found.append(itself)  # what cannot be proved equal to itself says nothing of a rewrite

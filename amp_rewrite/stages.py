@@ -77,7 +77,7 @@ def write(
         target,
         changed=changed,
         external_data=options.external_data,
-        proof=certified.proof(source, proofs) if options.certify else None,
+        proof=certified.Proof(source, proofs) if options.certify else None,
         count=count,
     )
 

@@ -165,7 +165,7 @@ def _row_blocks(tensor: ir.TensorProtocol, rows: int, columns: int) -> Iterator[
         return
     for at in range(0, rows, step):
         stop = min(rows, at + step)
-        parts = list(tensor_blocks.read(tensor, at * columns, stop * columns))
+        parts = [block.copy() for block in tensor_blocks.read(tensor, at * columns, stop * columns)]
         yield np.asarray(np.concatenate(parts), np.float32).reshape(stop - at, columns)
 
 

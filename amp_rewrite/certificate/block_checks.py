@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.tensors import Array, Elements
-
-Check = Callable[[Array, Array, Counter[Licence]], int | None]
-"""The position of the first element that is wrong in a block; None where none is."""
+from amp_rewrite.certificate.element_checks import Check
+from amp_rewrite.certificate.tensors import Elements
 
 _THREADS = min(4, os.cpu_count() or 1)
 """NumPy, onnxruntime and reading do without Python's lock."""
 
 PART = 1 << 22
 """Elements of a part: 16 MiB of float32."""
+
+_FEW = 1 << 10
+"""Elements that are read where it is only to be seen that a tensor lies where it should."""
 
 
 @dataclass(slots=True)
@@ -49,3 +50,15 @@ def checked(check: Check, old: Elements, new: Elements) -> Iterator[Checked]:
         return
     with ThreadPoolExecutor(_THREADS) as pool:
         yield from pool.map(run, parts)
+
+
+def agree_in_places(check: Check, old: Elements, new: Elements) -> bool:
+    """Whether a few elements at the beginning of each part, and the last ones, are right."""
+    starts = {*range(0, old.size, PART), max(0, old.size - _FEW)}
+    return all(_agree(check, old, new, start) for start in starts)
+
+
+def _agree(check: Check, old: Elements, new: Elements, start: int) -> bool:
+    stop = min(start + _FEW, old.size)
+    pairs = zip(old.read(start, stop), new.read(start, stop), strict=True)
+    return all(check(before, after, Counter()) is None for before, after in pairs)

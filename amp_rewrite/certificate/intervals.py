@@ -8,8 +8,8 @@ import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.stored_values import Held
-from amp_rewrite.certificate.tensors import Array
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 
 SLACK = 2.0**-22

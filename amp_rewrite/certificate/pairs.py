@@ -8,10 +8,10 @@ from onnx import TensorProto
 
 from amp_rewrite.certificate import stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.ranks import Ranks
 from amp_rewrite.certificate.stored_values import Comparison, Held
-from amp_rewrite.certificate.tensors import Array
 
 Pair = tuple[int, int]
 """A value of the original and one of the result that are to be equal."""

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from amp_rewrite.certificate.tensors import Folder
+from amp_rewrite.certificate.written_tensors import WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 
@@ -24,7 +25,15 @@ class InFolder:
     folder: Path
 
 
-Source = str | os.PathLike[str] | bytes | ModelProto | InFolder
+@dataclass(frozen=True, slots=True)
+class JustWritten:
+    """The path of a model, and what was seen of its tensors while its data files were written."""
+
+    path: Path
+    tensors: WrittenTensors
+
+
+Source = str | os.PathLike[str] | bytes | ModelProto | InFolder | JustWritten
 """A path, serialised bytes, or a ModelProto, of which a folder may be known."""
 
 
@@ -39,10 +48,15 @@ def read(source: Any) -> tuple[ModelProto, Folder | None, str]:
         return source.model, Folder.of(source.folder / "model.onnx"), "the given model"
     if isinstance(source, bytes):
         return _parsed(lambda: source, "the given bytes"), None, "the given bytes"
+    if isinstance(source, JustWritten):
+        return _in_file(source.path, source.tensors)
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        return _parsed(lambda: reading.read(path), str(path)), Folder.of(path), str(path)
+        return _in_file(Path(source))
     raise ModelError(f"{type(source).__name__} is not a model", remedy="give a path, bytes, or a ModelProto")
+
+
+def _in_file(path: Path, written: WrittenTensors | None = None) -> tuple[ModelProto, Folder, str]:
+    return _parsed(lambda: reading.read(path), str(path)), Folder.of(path, written), str(path)
 
 
 def _parsed(data: Callable[[], bytes], where: str) -> ModelProto:

@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import stored_values, tensors
+from amp_rewrite.certificate import element_checks, stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.element_checks import HALVES
 from amp_rewrite.certificate.pairs import DifferentError, Proof
-from amp_rewrite.certificate.stored_values import HALVES
 
 _SMALL, _MANY = 1 << 14, 1 << 17
 """The bytes of a small float32 value, and of those that are compared at once: too few for onnxruntime."""
@@ -66,7 +66,7 @@ class SmallValues:
         new = np.frombuffer(b"".join(self._new), half.numpy)
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         self._old, self._new = [], []
-        if stored_values.rounded(old, new, uses, half) is None and not uses.total():
+        if element_checks.rounded(old, new, uses, half) is None and not uses.total():
             return
         for left, right, output in waiting:
             found = stored_values.compare(*self._proof.held(left, right))

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
+from amp_rewrite.certificate.element_checks import Array
+from amp_rewrite.certificate.written_tensors import Extent, WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
+from amp_rewrite.files.file_identity import FileIdentity
 
 BLOCK = 1 << 18
 """Elements of a block: 1 MiB of float32 stays in a core's cache, and each thread has one in memory."""
-
-Array = NDArray[Any]
 
 _BITS = {
     getattr(TensorProto, name): bits
@@ -30,15 +30,18 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where a model lies, by the path that it was read from, and where the file itself does."""
+    """Where a model lies, by the path that it was read from, and where the file itself does; and what was
+    seen of its tensors while they were written there.
+    """
 
     path: Path
     roots: frozenset[Path]
+    written: WrittenTensors | None = None
 
     @classmethod
-    def of(cls, model: Path) -> Folder:
+    def of(cls, model: Path, written: WrittenTensors | None = None) -> Folder:
         """The folder of a model file; where that is a link, the data may lie beside it or beside the file."""
-        return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)))
+        return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)), written)
 
 
 def dims(tensor: TensorProto) -> tuple[int, ...]:
@@ -70,12 +73,32 @@ def elements(tensor: TensorProto, folder: Folder | None) -> Elements:
 
     Raises ModelError, as reading them does, where they cannot be read, or are not as many as the shape says.
     """
-    if tensor.data_location == TensorProto.EXTERNAL and (folder or not tensor.HasField("raw_data")):
+    if _is_external(tensor, folder):
         return _external(tensor, folder)
     flat = _internal(tensor)
     return Elements(
         flat.size, lambda start, stop: (flat[at : min(at + BLOCK, stop)] for at in range(start, stop, BLOCK))
     )
+
+
+def _is_external(tensor: TensorProto, folder: Folder | None) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL and bool(folder or not tensor.HasField("raw_data"))
+
+
+def extent(tensor: TensorProto, folder: Folder | None) -> Extent | None:
+    """Where the elements of a tensor lie, if that is a file; ModelError as `elements`."""
+    if not _is_external(tensor, folder):
+        return None
+    said = _said(tensor)
+    try:
+        identity = FileIdentity.of(_place(tensor, said.get("location", ""), folder).stat())
+        return Extent(identity, _offset(said), tensor.data_type, _stored(tensor)[1])
+    except (OSError, ValueError):  # which reading it says
+        return None
+
+
+def _said(tensor: TensorProto) -> Mapping[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def is_raw(tensor: TensorProto) -> bool:
@@ -150,7 +173,7 @@ def _stored(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
 
 def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
     dtype, count = _stored(tensor)
-    said = {entry.key: entry.value for entry in tensor.external_data}
+    said = _said(tensor)
     location = said.get("location", "")
     place = _place(tensor, location, folder)
 

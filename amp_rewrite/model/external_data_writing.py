@@ -10,8 +10,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from amp_rewrite.certificate.written_tensors import WrittenTensors
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import tensor_blocks
+from amp_rewrite.model.tensor_blocks import ConvertedTensor
 from amp_rewrite.process.stopwatch import Count
 
 _INTERNAL_UP_TO = 1 << 10
@@ -23,12 +25,18 @@ _IN_FLIGHT = 1 << 62
 """No limit on what onnx-ir buffers as it writes: large tensors are not buffered, but written in blocks."""
 
 
-def write(model: ir.Model, stage: Stage, largest: int | None, count: Count | None = None) -> Sequence[str]:
+def write(
+    model: ir.Model,
+    stage: Stage,
+    largest: int | None,
+    count: Count | None = None,
+    written: WrittenTensors | None = None,
+) -> Sequence[str]:
     """Writes the weights of a model to files of a stage, to which its tensors then refer.
 
     Returns the names of the files, which are free beside the stage's target. With `largest`, no file has more
     bytes, except for a single tensor that is larger. `count` is called with the tensors that are written, and
-    all of them. Raises OSError.
+    all of them; `written` sees those that are converted. Raises OSError.
     """
     values = [v for graph in model.graphs() for v in graph.initializers.values()]
     for value in values:
@@ -38,7 +46,12 @@ def write(model: ir.Model, stage: Stage, largest: int | None, count: Count | Non
     names = stage.reserve(file_names(stage.target, len(groups)))
     before, total = 0, sum(map(len, groups))
     for name, group in zip(names, groups, strict=True):
+        for value in group if written else ():
+            if isinstance(value.const_value, ConvertedTensor):
+                value.const_value.written = written
         _write_file(group, stage.files, name, _counting(count, before, total))
+        if written:
+            written.close(stage.files / name)
         before += len(group)
     return names
 

@@ -13,8 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from amp_rewrite.certificate.written_tensors import Extent, WrittenTensors
 from amp_rewrite.errors import READABLE, ModelError
 from amp_rewrite.files import reading
+from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import CHUNK, Fit, Half
@@ -30,29 +32,38 @@ Conversion = Callable[[Floats], NDArray[Any]]
 """An elementwise conversion of stored values."""
 
 
-def read(tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None) -> Iterator[Floats]:
-    """The values of a float32 or half tensor from flat index `start` to `stop`, in blocks.
+_WRITTEN = 1 << 19
+"""Values of a block that is converted and written: 2 MiB of float32. In half of that, threads do little
+at once and wait for each other: checks of what is written take twice the time.
+"""
+
+
+def read(
+    tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None, block: int = 0
+) -> Iterator[Floats]:
+    """The values of a float32 or half tensor from flat index `start` to `stop`, in blocks of a size, or of
+    CHUNK: each stands only until the next is read.
 
     An external file is read, not mapped: mapped pages count as memory, and truncating a mapped file kills the
     process. Raises ModelError when the values cannot be read.
     """
-    stop = tensor.size if stop is None else stop
+    stop, block = tensor.size if stop is None else stop, block or CHUNK
     if isinstance(tensor, ir.ExternalTensor):
-        yield from _from_file(tensor, start, stop)
+        yield from _from_file(tensor, start, stop, block)
         return
     flat = constants.numbers(tensor).reshape(-1)
-    yield from (flat[at : min(at + CHUNK, stop)] for at in range(start, stop, CHUNK))
+    yield from (flat[at : min(at + block, stop)] for at in range(start, stop, block))
 
 
-def _from_file(tensor: ir.ExternalTensor, start: int, stop: int) -> Iterator[Floats]:
+def _from_file(tensor: ir.ExternalTensor, start: int, stop: int, count: int) -> Iterator[Floats]:
     little = tensor.dtype.numpy().newbyteorder("<")  # on every machine
     try:
         with reading.open_regular(Path(tensor.path)) as file:
             file.seek((tensor.offset or 0) + start * little.itemsize)
-            for at in range(start, stop, CHUNK):
-                count = min(CHUNK, stop - at)
-                block = np.fromfile(file, little, count)
-                if block.size < count:
+            buffer = np.empty(min(count, stop - start), little)
+            for at in range(start, stop, count):
+                block = buffer[: stop - at]
+                if file.readinto(block.view(np.uint8).data) < block.nbytes:
                     raise _unreadable(tensor, "it ends too early")
                 yield block
     except OSError as error:
@@ -108,14 +119,18 @@ def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:
 
 
 class ConvertedTensor(ir.LazyTensor):
-    """A stored tensor of float32 or half in another type: converted when it is written, block by block."""
+    """A stored tensor of float32 or half in another type: converted when it is written, block by block.
 
-    __slots__ = ("_convert", "_source")
+    `written` sees that, if it is set.
+    """
+
+    __slots__ = ("_convert", "_source", "written")
 
     def __init__(
         self, source: ir.TensorProtocol, convert: Conversion, dtype: ir.DataType, name: str | None
     ) -> None:
         self._source, self._convert = source, convert
+        self.written: WrittenTensors | None = None
         super().__init__(
             self._whole,
             dtype=dtype,
@@ -135,6 +150,15 @@ class ConvertedTensor(ir.LazyTensor):
 
     def tofile(self, file: Any) -> None:
         """Writes the tensor's bytes to a binary file."""
-        little = self.dtype.numpy().newbyteorder("<")
-        for block in read(self._source):
-            file.write(self._convert(block).astype(little, copy=False).view(np.uint8))
+        little, source = self.dtype.numpy().newbyteorder("<"), read(self._source, block=_WRITTEN)
+        blocks = ((block, self._convert(block).astype(little, copy=False)) for block in source)
+        if self.written is not None and isinstance(self._source, ir.ExternalTensor):
+            self.written.write(file, self.dtype, _extent(self._source), blocks)
+            return
+        for _, converted in blocks:
+            file.write(converted.view(np.uint8))
+
+
+def _extent(tensor: ir.ExternalTensor) -> Extent:
+    identity = FileIdentity.of(Path(tensor.path).stat())
+    return Extent(identity, tensor.offset or 0, tensor.dtype, tensor.size)

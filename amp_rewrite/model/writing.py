@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 import onnx_ir as ir
 
+from amp_rewrite.certificate.written_tensors import WrittenTensors
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import destination, file_identity, locking, staging
 from amp_rewrite.files.file_identity import SourceFile
@@ -26,8 +27,17 @@ from amp_rewrite.process.stopwatch import Count
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 """Bytes from which on a model gets external data: protobuf's own limit is 2 GiB."""
 
-Proof = Callable[[Any], None]
-"""What is called with a result, a path, bytes or a ModelProto, before anybody has it."""
+
+class Proof(Protocol):
+    """What is called with a result, a path, bytes or a ModelProto, before anybody has it; before that,
+    `written` sees what goes to data files.
+    """
+
+    written: WrittenTensors
+
+    def __call__(self, result: Any) -> None:
+        """Raises what prevents that anybody gets it."""
+
 
 _AS_IN_SOURCE = ExternalData()
 
@@ -148,7 +158,8 @@ def save(
         names: Sequence[str] = ()
         if is_external:
             _refuse_link_elsewhere(path, stage.target)
-            names = external_data_writing.write(loaded.model, stage, asked.largest, count)
+            written = proof.written if proof else None
+            names = external_data_writing.write(loaded.model, stage, asked.largest, count, written)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         return _publish(

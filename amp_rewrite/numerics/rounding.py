@@ -55,12 +55,13 @@ def _numpy_convert(half: Half, array: Floats) -> NDArray[Any]:
 def fast_converter(half: Half) -> Converter | None:
     """onnxruntime's conversion to `half`; None if it is not installed or does not round as NumPy does.
 
-    Not for NaN, whose payload bits it does not keep as NumPy does.
+    Not for NaN: it is a NaN of half, but its payload bits are not kept as NumPy keeps them.
     """
     sample = _sample()
     try:
         converter = onnxruntime_converter(half)
         same = np.array_equal(converter(sample).view(np.uint16), _numpy_convert(half, sample).view(np.uint16))
+        same = same and bool(np.isnan(converter(_NANS).astype(np.float32)).all())
     except Exception:  # onnxruntime's errors have no common base class
         return None
     return converter if same else None
@@ -76,6 +77,9 @@ def _sample() -> Floats:
 
 
 _INFINITY = 0x7F800000
+_PAYLOADS = [*(1 << i for i in range(23)), 0x7FFFFF]
+_NANS = np.array([s | _INFINITY | b for s in (0, 1 << 31) for b in _PAYLOADS], np.uint32).view(np.float32)
+"""NaN of both signs, with payloads that a type of 16 bits drops, too."""
 _ENDS = [*(1 << i for i in range(23)), *(3 << i for i in range(22)), 0, 0x7FEFFF]
 
 

@@ -1,0 +1,82 @@
+"""Large tensors that are checked while they are written to files: their proof need not read them again."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from amp_rewrite.certificate import element_checks
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.element_checks import Array
+from amp_rewrite.files.file_identity import FileIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where the elements of a tensor lie: from which byte of which file on, of which type, and how many."""
+
+    file: FileIdentity
+    offset: int
+    data_type: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What was written to a file, and which licences it used."""
+
+    source: Extent
+    data_type: int
+    size: int
+    uses: Counter[Licence]
+
+
+_Start = tuple[int, int, int]
+"""A file's device and inode, and a byte of it."""
+
+
+class WrittenTensors:
+    """What was found of tensors while they were written; of a file that has changed since, nothing."""
+
+    def __init__(self) -> None:
+        self._found: dict[_Start, _Written] = {}
+        self._files: dict[tuple[int, int], FileIdentity] = {}
+
+    def write(
+        self, file: BinaryIO, data_type: int, source: Extent, blocks: Iterable[tuple[Array, Array]]
+    ) -> None:
+        """Writes a tensor of a type to a file, from pairs of a block of `source` and what it became.
+
+        What is wrong with a block is found where the tensor is compared: it is only not noted here. Raises
+        OSError.
+        """
+        check = element_checks.between(source.data_type, data_type)
+        start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
+        for before, after in blocks:
+            right = right and check is not None and check(before, after, uses) is None
+            file.write(after.view(np.uint8).data)
+            size += after.size
+        if right and size == source.size and Licence.RESTORED not in uses:  # which holds of a whole tensor
+            found = os.fstat(file.fileno())
+            written = _Written(source, data_type, size, uses)
+            self._found[found.st_dev, found.st_ino, start] = written
+
+    def close(self, path: Path) -> None:
+        """Says that a file is complete: whoever writes to it now makes what was found of it worthless."""
+        found = FileIdentity.of(path.stat())
+        self._files[found.device, found.inode] = found
+
+    def uses(self, old: Extent, new: Extent) -> Counter[Licence] | None:
+        """The licences that `new` used where it was written from `old`; None where that was not seen."""
+        if self._files.get((new.file.device, new.file.inode)) != new.file:
+            return None
+        found = self._found.get((new.file.device, new.file.inode, new.offset))
+        if found is None or (found.source, found.data_type, found.size) != (old, new.data_type, new.size):
+            return None
+        return found.uses.copy()

@@ -1,0 +1,153 @@
+"""Large tensors are proved while they are written, and read again only where that is worth nothing."""
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amp_rewrite import Options, Pins, certify, rewrite
+from amp_rewrite.certificate import block_checks, stored_values
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.tensors import Folder
+from amp_rewrite.certificate.written_tensors import WrittenTensors
+from amp_rewrite.errors import CertificateError
+from amp_rewrite.model.tensor_blocks import ConvertedTensor
+
+SIDE = 1 << 10
+"""The rows and columns of a weight: 4 MiB, which are converted as they are written."""
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A model of two products whose weights are in a file, one of them beyond half's range in places."""
+    weights = np.random.default_rng(0).normal(0, 0.02, (2, SIDE, SIDE)).astype(np.float32)
+    weights[1, 3, 5:9] = [1e6, -1e6, np.inf, np.nan]
+    nodes = [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], f"m{i}") for i in range(2)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, SIDE]) for name in ("v0", "v2")]
+    stored = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights")
+    return tmp_path / "model.onnx"
+
+
+@pytest.fixture
+def read_whole(monkeypatch):
+    """The sizes of the tensors that a proof reads from end to end."""
+    sizes, checked = [], block_checks.checked
+
+    def counting(check, old, new):
+        sizes.append(old.size)
+        return checked(check, old, new)
+
+    monkeypatch.setattr(block_checks, "checked", counting)
+    return sizes
+
+
+def test_what_was_seen_while_it_was_written_is_not_read_again(source, read_whole):
+    """And the certificate is that of a proof that reads all."""
+    result = source.with_name("half.onnx")
+    report = rewrite(source, Options(pins=Pins(force_half=("m0", "m1"))), output=result).report
+    assert not read_whole
+    again = certify(source, result)
+    assert read_whole == [SIDE * SIDE, SIDE * SIDE]
+    assert again.proved
+    assert report.certificate == again
+    assert again.licences.keys() >= {Licence.OVERFLOWED} or again.licences.keys() >= {Licence.CLAMPED}
+
+
+@pytest.mark.parametrize("place", [0, 123_457, SIDE * SIDE - 1])
+def test_a_conversion_that_errs_is_not_written(source, monkeypatch, place):
+    """One bit of one element, wherever it is."""
+    convert = ConvertedTensor.__init__
+
+    def with_fault(self, tensor, conversion, dtype, name):
+        start = 0
+
+        def faulty(block):
+            nonlocal start
+            found = conversion(block).copy()
+            if start <= place < start + block.size:
+                found.view(np.uint16)[place - start] ^= 1
+            start += block.size
+            return found
+
+        convert(self, tensor, faulty, dtype, name)
+
+    monkeypatch.setattr(ConvertedTensor, "__init__", with_fault)
+    with pytest.raises(CertificateError, match=f"element {place:,} was"):
+        rewrite(source, output=source.with_name("half.onnx"))
+    assert not source.with_name("half.onnx").exists()
+
+
+@pytest.mark.parametrize(("place", "is_sealed"), [(500_001, True), (0, False), (SIDE * SIDE - 1, False)])
+def test_a_file_that_another_writes_to_is_read(source, monkeypatch, place, is_sealed):
+    """An element that no spot check reads, once the file is complete; before that, where one does."""
+    close = WrittenTensors.close
+
+    def damaging(self, path):
+        if is_sealed:
+            close(self, path)
+        with path.open("r+b") as file:
+            file.seek(2 * place)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 1]))
+        if not is_sealed:
+            close(self, path)
+
+    monkeypatch.setattr(WrittenTensors, "close", damaging)
+    with pytest.raises(CertificateError, match=f"element {place:,} was"):
+        rewrite(source, output=source.with_name("half.onnx"))
+
+
+def written(tmp_path, old, data_type, made):
+    """Two tensors in files, of which the second was seen to be written from the first."""
+    (tmp_path / "old").write_bytes(old.tobytes())
+    before = held(tmp_path, "old", helper.np_dtype_to_tensor_dtype(old.dtype), old.size)
+    seen = WrittenTensors()
+    with (tmp_path / "new").open("w+b") as file:
+        extent = stored_values.tensors.extent(before.tensor, before.folder)
+        seen.write(file, data_type, extent, [(old[:50], made[:50]), (old[50:], made[50:])])
+    seen.close(tmp_path / "new")
+    return before, held(tmp_path, "new", data_type, old.size, seen)
+
+
+def held(tmp_path, name, data_type, size, seen=None, offset=0):
+    """A tensor in a file."""
+    tensor = TensorProto(name="w", dims=[size], data_type=data_type, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", name), ("offset", str(offset))):
+        tensor.external_data.add(key=key, value=value)
+    return Held(tensor, Folder.of(tmp_path / "model.onnx", seen))
+
+
+def test_what_holds_of_all_blocks_counts_once(tmp_path, read_whole):
+    """As where a tensor is read."""
+    old = np.arange(100).astype(np.float16)
+    both = written(tmp_path, old, TensorProto.FLOAT, old.astype(np.float32))
+    assert stored_values.compare(*both).uses == {Licence.WIDENED: 1}
+    assert not read_whole
+
+
+@pytest.mark.parametrize("other", ["place", "type", "size", "source"])
+def test_only_the_tensor_that_was_written_is_what_was_seen(tmp_path, read_whole, other):
+    """From where it was read to where it was written, of the same type, and all of it."""
+    old = np.arange(100, dtype=np.float32)
+    before, after = written(tmp_path, old, TensorProto.FLOAT16, old.astype(np.float16))
+    seen = after.folder.written
+    assert stored_values.compare(before, after).uses == Counter()
+    assert not read_whole
+    if other == "place":
+        before, after = held(tmp_path, "old", 1, 99), held(tmp_path, "new", 10, 99, seen, offset=2)
+    elif other == "type":
+        after = held(tmp_path, "new", TensorProto.BFLOAT16, 100, seen)
+    elif other == "size":
+        before, after = held(tmp_path, "old", 1, 40), held(tmp_path, "new", 10, 40, seen)
+    else:
+        before = held(tmp_path, "old", 1, 100, offset=0)
+        (tmp_path / "old").write_bytes((old + 1).tobytes())
+    assert bool(stored_values.compare(before, after).problem) == (other != "size")
+    assert len(read_whole) == 1
