@@ -29,7 +29,7 @@ def convert(array: Floats, half: Half, *, saturate: bool = False, nan: bool = Tr
     """`array` rounded to the nearest values of `half`, ties to even, signs kept.
 
     With `saturate`, finite values out of range become the fill value of their sign instead of infinity;
-    infinities stay. `nan=False` asserts that there is no NaN, and saves the pass that looks for one.
+    infinities stay. `nan=False` saves the pass that looks for NaN, whose payload is then any.
     """
     source = saturated(array, half) if saturate else array
     is_large = source.size >= LARGE and not (nan and np.isnan(source.min()))
