@@ -56,7 +56,7 @@ def test_what_was_seen_while_it_was_written_is_not_read_again(source, read_whole
     assert read_whole == [SIDE * SIDE, SIDE * SIDE]
     assert again.proved
     assert report.certificate == again
-    assert again.licences.keys() >= {Licence.OVERFLOWED} or again.licences.keys() >= {Licence.CLAMPED}
+    assert again.licences == {Licence.OVERFLOWED: 2}
 
 
 @pytest.mark.parametrize("place", [0, 123_457, SIDE * SIDE - 1])

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
 
 from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 
@@ -21,7 +21,6 @@ Check = Callable[[Array, Array, Counter[Licence]], int | None]
 
 HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by their number in ONNX."""
-FLOAT = int(TensorProto.FLOAT)
 
 
 def between(before: int, after: int) -> Check | None:

@@ -11,8 +11,9 @@ from onnx import TensorProto
 
 from amp_rewrite.certificate import block_checks, element_checks, tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.element_checks import FLOAT, HALVES, Array, Check
+from amp_rewrite.certificate.element_checks import HALVES, Array, Check
 from amp_rewrite.certificate.tensors import Elements, Folder
+from amp_rewrite.certificate.value_kinds import FLOAT
 
 
 @dataclass(frozen=True, slots=True)
