@@ -217,6 +217,14 @@ def test_the_gate_says_what_it_did(path, tmp_path):
     assert json.loads((tmp_path / "r.json").read_text())["gated"] is True
 
 
+def test_the_gate_says_that_no_border_is_half(path, tmp_path):
+    """Whoever asks for half inputs, and gets the original, reads it: the exit code is 0."""
+    told = "as --gate asks where bfloat16 does not pay"
+    flags = (path, "--gate", "-o", tmp_path / "o.onnx", "--to", "bfloat16", "--device", "t4")
+    assert f"{told}, so --io half has no effect on inputs and outputs\n" in run(*flags, "--io", "half").output
+    assert f"{told}\n" in run(*flags).output
+
+
 def test_a_plan_excludes_device_and_gate(path, tmp_path):
     """They would have no say."""
     run(path, "--dry-run", "--save-plan", tmp_path / "p.json")

@@ -27,7 +27,7 @@ def of(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
     found = Evidence(
         bench=_latencies(job, outcome.result) if timed else None,
         search=tuning_step.measured(outcome.tuned),
-        notes=tuple(outcome_lines.lines(outcome.tuned, outcome.result.report)),
+        notes=tuple(outcome_lines.lines(outcome.tuned, outcome.result.report, job.options.io)),
     )
     verdict = job.with_blame(outcome, replace(job.comparing, per_node=True)).verification
     if isinstance(verdict, Verdict):

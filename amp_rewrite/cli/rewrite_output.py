@@ -51,7 +51,7 @@ def print_result(
     if not console.quiet:
         terminal_rewrite.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
-    terminal_rewrite.print_lines(console, outcome_lines.lines(outcome.tuned, report))
+    terminal_rewrite.print_lines(console, outcome_lines.lines(outcome.tuned, report, job.options.io))
     if not report.changed:
         terminal_rewrite.print_lines(console, _already_half(Path(outcome.result.model)))
     if reason == NOTHING_CHANGED:
