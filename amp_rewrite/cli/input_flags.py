@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable
+from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, number, repeatable
 from amp_rewrite.errors import OptionError, RunError
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running.inputs import feeds
@@ -26,22 +26,8 @@ _FLAGS = (
     repeatable(
         "--dim", "NAME=SIZE", "The size of an open dimension of synthetic inputs, by symbol or as INPUT:AXIS."
     ),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        metavar="N",
-        default=0,
-        show_default=True,
-        help="The seed of synthetic inputs.",
-    ),
-    click.option(
-        "--samples",
-        type=click.IntRange(min=1),
-        metavar="N",
-        default=1,
-        show_default=True,
-        help="The number of synthetic samples.",
-    ),
+    number("--seed", click.IntRange(min=0), "The seed of synthetic inputs.", 0),
+    number("--samples", click.IntRange(min=1), "The number of synthetic samples.", 1),
 )
 
 
@@ -100,11 +86,8 @@ def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
         raise RunError(error.problem, where=error.where, remedy=remedy) from error
 
 
-_TIMEOUT = click.option(
-    "--timeout",
-    type=float,
-    metavar="SECONDS",
-    help="The total time limit for running models; none if not given.",
+_TIMEOUT = number(
+    "--timeout", float, "The total time limit for running models; none if not given.", metavar="SECONDS"
 )
 
 timeout_flag = grouped((_TIMEOUT,), "limit", lambda flags: TimeLimit(flags["timeout"], "--timeout"))

@@ -9,7 +9,7 @@ import click
 
 from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, written
+from amp_rewrite.cli.flag_builders import PATH, choice, read_path, switch, written
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
@@ -29,19 +29,13 @@ from amp_rewrite.running.sessions import Device, Feeds
 
 @click.command(cls=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="MODEL...")
-@click.option(
-    "--against",
-    type=PATH,
-    metavar="ORIGINAL",
-    help="Show what differs from the placement of this model.",
-)
-@click.option("--run", is_flag=True, help="Run each model once as well, and count what the run executes.")
-@click.option(
+@read_path("--against", "ORIGINAL", "Show what differs from the placement of this model.")
+@switch("--run", "Run each model once as well, and count what the run executes.")
+@choice(
     "--provider",
-    type=click.Choice(["cuda", "cpu"], case_sensitive=False),
-    default="cuda",
-    show_default=True,
-    help="The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
+    ["cuda", "cpu"],
+    "The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
+    "cuda",
 )
 @custom_ops_flag
 @input_flags

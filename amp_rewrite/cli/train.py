@@ -13,7 +13,7 @@ from amp_rewrite.cli import device_hint, exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.flag_builders import PATH, choice, switch
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
@@ -40,15 +40,14 @@ from amp_rewrite.training.casting import Implementation
     help="The suffix of the output with an input's new value, such as .new.",
 )
 @scale_flags
-@click.option(
+@choice(
     "--implementation",
-    type=click.Choice([how.value for how in Implementation]),
-    default=Implementation.GRAPH_REWRITE.value,
-    show_default=True,
-    help="What becomes half: what the operator lists and rules decide, or every layer that they do not deny.",
+    [how.value for how in Implementation],
+    "What becomes half: what the operator lists and rules decide, or every layer that they do not deny.",
+    Implementation.GRAPH_REWRITE.value,
 )
-@click.option("--explain", is_flag=True, help="Say what the step is and what stays float32; write no model.")
-@click.option("--no-certify", is_flag=True, help="Write the result even if it is not proved to be the step.")
+@switch("--explain", "Say what the step is and what stays float32; write no model.")
+@switch("--no-certify", "Write the result even if it is not proved to be the step.")
 @json_flag("report")
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
