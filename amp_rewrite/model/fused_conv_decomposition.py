@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_rewrite.model import graph_edits
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import Half
@@ -34,13 +35,8 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
     names = UniqueNames(graphs(model.graph))
     for node in found:
         if _activation(node) in _ACTIVATIONS:
-            _replace(node, list(_parts(node, versions(""), names)))
-
-
-def _replace(node: ir.Node, parts: Sequence[ir.Node]) -> None:
-    graph = node.graph
-    assert graph is not None, "every node of a model is in a graph"
-    ir.convenience.replace_nodes_and_values(graph, node, [node], parts, node.outputs, parts[-1].outputs)
+            parts = list(_parts(node, versions(""), names))
+            graph_edits.replace(node, parts, parts[-1].outputs[0])
 
 
 def _activation(node: ir.Node) -> str:
@@ -99,11 +95,8 @@ def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iter
         return
     bounds: list[ir.Value] = []
     for name, value in zip(("min", "max"), _parameters(node), strict=False):
-        stored = ir.AttrTensor("value", ir.tensor(value, ir.DataType.FLOAT))
-        constant = ir.Node("", "Constant", [], [stored], name="")
+        constant = names.constant(node.outputs[0], name, ir.tensor(value, ir.DataType.FLOAT))
         bounds.append(constant.outputs[0])
-        bounds[-1].name = names.of_value(node.outputs[0], name)
-        constant.name = names.of_node(bounds[-1].name)
         yield constant
     yield _part("Clip", [last, *bounds], [], node, names)
 

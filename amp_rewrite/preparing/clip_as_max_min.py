@@ -12,7 +12,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
@@ -80,23 +80,15 @@ class _Constants:
 
     def before(self, node: ir.Node, number: float) -> ir.Value:
         """The value of a number, for this node and those after it in its graph."""
-        graph = _graph(node)
+        graph = graph_edits.graph_of(node)
         if (graph, number) not in self._made:
-            stored = ir.AttrTensor("value", ir.tensor(number, ir.DataType.FLOAT))
-            constant = ir.Node("", "Constant", [], [stored])
+            tensor = ir.tensor(number, ir.DataType.FLOAT)
+            constant = self.names.constant(node.outputs[0], "bound", tensor)
             value = constant.outputs[0]
-            value.name = self.names.of_value(node.outputs[0], "bound")
             value.type, value.shape = FLOAT32, ir.Shape([])
-            constant.name = self.names.of_node(value.name)
             graph.insert_before(node, constant)
             self._made[graph, number] = value
         return self._made[graph, number]
-
-
-def _graph(node: ir.Node) -> ir.Graph:
-    graph = node.graph
-    assert isinstance(graph, ir.Graph), "every node of a model is in a graph"
-    return graph
 
 
 def _replace(node: ir.Node, stored: _Constants) -> None:
@@ -109,9 +101,7 @@ def _replace(node: ir.Node, stored: _Constants) -> None:
     value = above.outputs[0]
     value.name, value.type, value.shape = stored.names.of_value(output, "max"), output.type, output.shape
     below = ir.Node("", "Min", [value, high], name=node.name, metadata_props=node.metadata_props)
-    ir.convenience.replace_nodes_and_values(
-        _graph(node), node, [node], [above, below], [output], below.outputs
-    )
+    graph_edits.replace(node, [above, below], below.outputs[0])
 
 
 def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Constants) -> ir.Value:

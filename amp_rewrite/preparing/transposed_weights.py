@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, transposed_operands, traversal
+from amp_rewrite.model import constants, graph_edits, transposed_operands, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor
 from amp_rewrite.model.reshaped_tensor import reshaped
 from amp_rewrite.model.transposed_operands import Product, Ranks
@@ -86,7 +86,8 @@ class _Raiser:
         read = {(product.node, 1 - product.port) for product in products}
         uses = {(use.node, use.idx) for use in stored.value.uses()}
         if uses <= read and not stored.value.is_graph_output():
-            _replace(stored, shape)
+            stored.value.shape = ir.Shape(shape)
+            graph_edits.store(stored, reshaped(stored.tensor, shape, stored.tensor.name))
         else:
             copy = self._copied(stored, shape, rank)
             for node, port in read:
@@ -97,13 +98,10 @@ class _Raiser:
     def _copied(self, stored: StoredTensor, shape: Sequence[int], rank: int) -> ir.Value:
         """A copy beside the stored tensor, of another shape."""
         name = self._names.of_value(stored.value, f"rank{rank}")
-        tensor, graph = reshaped(stored.tensor, shape, name), stored.value.graph
-        assert graph is not None, "every value of a model belongs to a graph"
+        tensor, graph = reshaped(stored.tensor, shape, name), graph_edits.graph_of(stored.value)
         if stored.node is None:
             copy = ir.Value(name=name, const_value=tensor)
-            graph.register_initializer(copy)
-            if self._listed:
-                graph.inputs.append(copy)
+            graph_edits.register(copy, graph, listed=self._listed)
         else:
             value = ir.AttrTensor("value", tensor)
             node = ir.Node("", "Constant", [], [value], name=self._names.of_node(name))
@@ -113,13 +111,3 @@ class _Raiser:
         copy.type, copy.shape = self._types[stored.value], ir.Shape(shape)
         self._types[copy] = self._types[stored.value]
         return copy
-
-
-def _replace(stored: StoredTensor, shape: Sequence[int]) -> None:
-    tensor = reshaped(stored.tensor, shape, stored.tensor.name)
-    stored.value.shape = ir.Shape(shape)
-    if stored.node is None:
-        stored.value.const_value = tensor
-    else:
-        stored.node.attributes.clear()
-        stored.node.attributes["value"] = ir.AttrTensor("value", tensor)
