@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from amp_rewrite.cli import metric_flags
-from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import choice, grouped, repeatable, switch
-from amp_rewrite.cli.input_flags import naming_sizes
+from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
 from amp_rewrite.cli.metric_flags import Judging, metric_flag
 from amp_rewrite.cli.progress import counted
 from amp_rewrite.policy.accumulation import Accumulation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ import click
 from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, number, repeatable
 from amp_rewrite.errors import OptionError, RunError
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Runnable
@@ -92,3 +94,17 @@ _TIMEOUT = number(
 
 timeout_flag = grouped((_TIMEOUT,), "limit", lambda flags: TimeLimit(flags["timeout"], "--timeout"))
 """Adds the flag to a command, which gets it as a `TimeLimit` in `limit`."""
+
+
+def _distinct(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> Libraries:
+    return tuple(dict.fromkeys(path.absolute() for path in paths))
+
+
+custom_ops_flag = repeatable(
+    "--custom-ops",
+    "LIBRARY",
+    "A shared library with the model's custom operators, for onnxruntime wherever it runs the model.",
+    type=PATH,
+    callback=_distinct,
+)
+"""Adds the flag to a command, which gets the libraries as `custom_ops`, not checked yet."""

@@ -84,34 +84,14 @@ def train(
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         spec = step_questions.complete_spec(model, said, state_suffix)
+        options = replace(asked.options, certify=not no_certify, external_data=external_data)
+        job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
-            analysis, step = steps.analyze_train_step(
-                model,
-                to,
-                loss_scale,
-                implementation,
-                spec=spec,
-                skip_nonfinite=scaling.skip_nonfinite,
-                options=asked.options,
-                seen=asked.seen,
-                progress=progress,
-            )
+            analysis, step = job.analyze(model, asked.seen, progress)
             report, written = analysis.report(), None
             advise = partial(explanation_sources.advise_planned, analysis)
         else:
-            result = steps.rewrite_train_step(
-                model,
-                to,
-                loss_scale,
-                implementation,
-                spec=spec,
-                skip_nonfinite=scaling.skip_nonfinite,
-                options=replace(asked.options, certify=not no_certify, external_data=external_data),
-                seen=asked.seen,
-                output=output,
-                on_plan=pages.record if html else None,
-                progress=progress,
-            )
+            result = job.rewrite(model, asked.seen, output, pages.record if html else None, progress)
             report, step, written = result.report, result.step, result.model
             advise = partial(explanation_sources.advise, result.model, report.half)
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from amp_rewrite.model import graph_edits
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types, schema
@@ -31,7 +31,7 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
     support = signature and target.support(*_FUSED, signature, half.name)
     if support is None or support.has("T", half.name):
         return
-    found = [node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == _FUSED]
+    found = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
     names = UniqueNames(graphs(model.graph))
     for node in found:
         if _activation(node) in _ACTIVATIONS:

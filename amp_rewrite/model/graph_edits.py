@@ -17,7 +17,7 @@ def graph_of(held: ir.Node | ir.Value) -> ir.Graph:
 
 
 def replace(node: ir.Node, parts: Sequence[ir.Node], value: ir.Value) -> None:
-    """Puts `parts` in the place of a node, and `value` in that of its output: its first, if there are more."""
+    """Puts `parts` in the place of a node, and `value` in that of its (first) output."""
     ir.convenience.replace_nodes_and_values(graph_of(node), node, [node], parts, node.outputs[:1], [value])
 
 

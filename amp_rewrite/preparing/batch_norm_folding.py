@@ -46,7 +46,7 @@ def fold(model: ir.Model, half: Half, kept: Container[ir.Node]) -> tuple[FormCha
     """
     stored = StoredValues(model)
     opset = element_types.default_opset(model.graph.opset_imports)
-    norms = [node for graph in traversal.graphs(model.graph) for node in graph if _is_norm(node)]
+    norms = list(filter(_is_norm, traversal.every_node(model.graph)))
     found: list[FormChange] = []
     for node in norms if opset >= _WITHOUT_TEST_MODE else ():
         with np.errstate(all="ignore"):

@@ -30,7 +30,7 @@ def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     The Min takes the node's name. Bounds that are computed stay what they are; one that is not known to be a
     scalar keeps its Clip.
     """
-    nodes = [node for held in traversal.nodes(model.graph).values() for node in held]
+    nodes = [*traversal.every_node(model.graph)]
     clips = [node for node in nodes if half_ports.is_clip(node)]
     version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
     if not form.raise_opset or not clips or not ports.prefers_max_and_min(version_of("")):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from amp_rewrite.model import graph_edits
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -28,9 +28,7 @@ def write(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Writes these reciprocals in float32 as divisions, but for the nodes that are `kept`."""
     if element_types.default_opset(model.graph.opset_imports) < _BROADCASTS:
         return ()
-    found = [
-        node for graph in graphs(model.graph) for node in graph if _is_of_norm(node) and node not in kept
-    ]
+    found = [node for node in every_node(model.graph) if _is_of_norm(node) and node not in kept]
     names = UniqueNames(graphs(model.graph)) if found else None
     return tuple(_divide(node, names) for node in found) if names is not None else ()
 

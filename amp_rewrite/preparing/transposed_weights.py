@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from amp_rewrite.model import constants, graph_edits, transposed_operands, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor
-from amp_rewrite.model.reshaped_tensor import reshaped
 from amp_rewrite.model.transposed_operands import Product, Ranks
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import Types
@@ -111,3 +110,27 @@ class _Raiser:
         copy.type, copy.shape = self._types[stored.value], ir.Shape(shape)
         self._types[copy] = self._types[stored.value]
         return copy
+
+
+def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str | None) -> ir.TensorProtocol:
+    """`tensor` with as many values in this shape; where it is in a file, so is the result."""
+    made, said = ir.Shape(shape), dict(tensor.metadata_props)
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=made,
+            name=name or "",
+            doc_string=tensor.doc_string,
+            metadata_props=said,
+            base_dir=tensor.base_dir,
+        )
+
+    def values() -> ir.TensorProtocol:
+        return ir.Tensor(constants.numbers(tensor).reshape(shape), dtype=tensor.dtype, name=name)
+
+    return ir.LazyTensor(
+        values, tensor.dtype, made, name=name, doc_string=tensor.doc_string, metadata_props=said
+    )

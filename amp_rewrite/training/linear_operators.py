@@ -83,11 +83,12 @@ def _product(*, added: int | None = None) -> Rule:
 
 def _cast(site: Site) -> Collection[int] | None:
     to = site.node.attributes.get("to")
-    known = to is not None and not to.is_ref() and ir.DataType(to.as_int()) in _FLOATS
+    known = to is not None and not to.is_ref() and ir.DataType(to.as_int()) in FLOATS
     return _FIRST if known else None
 
 
-_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
+FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
+"""The types that a loss, a seed and gradients may have."""
 
 
 def _cast_like(site: Site) -> Collection[int] | None:
@@ -186,4 +187,4 @@ def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
 
 
 def _is_number(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype in _FLOATS or tensor.dtype.is_integer()
+    return tensor.dtype in FLOATS or tensor.dtype.is_integer()

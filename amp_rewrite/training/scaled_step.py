@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -82,14 +82,7 @@ class ScaledStep:
 def _scale_json(scale: LossScale | None) -> dict[str, Any] | None:
     if scale is None:
         return None
-    if isinstance(scale, FixedLossScale):
-        return {"kind": "fixed", "value": scale.value}
-    return {
-        "kind": "dynamic",
-        "initial_scale": scale.initial_scale,
-        "increment_period": scale.increment_period,
-        "multiplier": scale.multiplier,
-    }
+    return {"kind": "fixed" if isinstance(scale, FixedLossScale) else "dynamic", **asdict(scale)}
 
 
 def _borders_json(borders: ScaleBorders) -> dict[str, Any]:

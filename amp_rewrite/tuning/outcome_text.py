@@ -1,4 +1,4 @@
-"""What a search for a plan came to, as a summary line."""
+"""What a job came to beyond its report, in lines: the search for a plan, and that nothing changed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ from amp_rewrite.tuning.tuned import Tuned
 
 
 def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
+    """The line of the search, where one was needed, and why nothing changed, where that is so."""
+    yield from search(tuned, report)
+    if not report.changed:
+        yield SummaryLine("result", f"nothing changed: {_why(tuned, report)}")
+
+
+def _why(tuned: Tuned | None, report: Report) -> str:
+    if tuned is not None and tuned.is_float32:
+        return "the result is the original (see search)"
+    if report.gated:
+        return f"the result is the original, as --gate asks where {report.half} does not pay"
+    return f"no node became {report.half}, and the result computes what the original does"
+
+
+def search(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
     """What was found for a result, and what it costs; nothing where no search was needed."""
     if tuned is not None:
         yield SummaryLine("search", f"{_found(tuned, report)} ({_effort(tuned)})")
