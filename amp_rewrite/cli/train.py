@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import explanation_sources
+from amp_rewrite import explanation_sources, pipeline
 from amp_rewrite.cli import device_hint, exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
@@ -87,13 +87,24 @@ def train(
         options = replace(asked.options, certify=not no_certify, external_data=external_data)
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
-            analysis, step = job.analyze(model, asked.seen, progress)
+            analysis = pipeline.analyze(
+                model, job.options, seen=asked.seen, first=job.first, progress=progress
+            )
             report, written = analysis.report(), None
             advise = partial(explanation_sources.advise_planned, analysis)
         else:
-            result = job.rewrite(model, asked.seen, output, pages.record if html else None, progress)
-            report, step, written = result.report, result.step, result.model
-            advise = partial(explanation_sources.advise, result.model, report.half)
+            result = pipeline.rewrite(
+                model,
+                job.options,
+                output=output,
+                seen=asked.seen,
+                first=job.first,
+                on_plan=pages.record if html else None,
+                progress=progress,
+            )
+            report, written = result.report, result.model
+            advise = partial(explanation_sources.advise, written, report.half)
+    step = job.step
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
         content = {"model": str(model), **report.to_json(), "training": step.to_json()}

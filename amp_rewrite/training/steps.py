@@ -162,13 +162,16 @@ def rewrite_train_step(
         >>> {name: value.item() for name, value in initial_state(half.model).items()}
         {'loss_scale': 32768.0, 'good_steps': 0}
     """
-    made = job(to, loss_scale, implementation, spec, options, skip_nonfinite=skip_nonfinite)
-    return made.rewrite(model, seen, output, on_plan, progress)
+    asked = job(to, loss_scale, implementation, spec, options, skip_nonfinite=skip_nonfinite)
+    done = pipeline.rewrite(
+        model, asked.options, output=output, seen=seen, first=asked.first, on_plan=on_plan, progress=progress
+    )
+    return TrainResult(done.model, asked.step, done.report)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """The settled arguments of a rewrite; `found` gets the step that it was carried out on."""
+    """The settled arguments of a rewrite; `first` is what it does before anything is decided."""
 
     options: Options
     loss_scale: LossScale | None
@@ -176,38 +179,17 @@ class TrainJob:
     skips: bool
     found: list[ScaledStep]
 
-    def rewrite(
-        self,
-        model: loading.ModelSource,
-        seen: Seen | None = None,
-        output: str | os.PathLike[str] | None = None,
-        on_plan: Callable[[Analysis], None] | None = None,
-        progress: Progress | None = None,
-    ) -> TrainResult[Any]:
-        """The rewrite, as `rewrite_train_step`."""
-        done = pipeline.rewrite(
-            model,
-            self.options,
-            output=output,
-            seen=seen,
-            first=self._first,
-            on_plan=on_plan,
-            progress=progress,
-        )
-        return TrainResult(done.model, self.found[-1], done.report)
-
-    def analyze(
-        self, model: loading.ModelSource, seen: Seen | None = None, progress: Progress | None = None
-    ) -> tuple[Analysis, ScaledStep]:
-        """What `rewrite` would do; nothing is written. Raises the same."""
-        analysis = pipeline.analyze(model, self.options, seen=seen, first=self._first, progress=progress)
-        return analysis, self.found[-1]
-
-    def _first(self, model: ir.Model) -> Held:
+    def first(self, model: ir.Model) -> Held:
+        """Inserts the loss scale; returns what stays float32. Raises SpecError, and ModelError."""
         refusals.refuse_artefact(model)
         step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
         self.found.append(step)
         return held
+
+    @property
+    def step(self) -> ScaledStep:
+        """What became of the step, once `first` was called."""
+        return self.found[-1]
 
 
 def job(
