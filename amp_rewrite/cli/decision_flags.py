@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import click
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli import range_texts
 from amp_rewrite.cli.flag_builders import PATH, choice, grouped, read_path, repeatable, switch, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -147,7 +147,7 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         keep_opset=flags["keep_opset"],
         device=devices.BY_NAME[flags["device"]],
         gate=flags["gate"],
-        ranges=range_texts.parse(flags["range"]),
+        ranges=_ranges(flags["range"]),
         free=not flags["no_free"],
     )
     return DecisionFlags(
@@ -157,6 +157,38 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         seen=_observed(flags["observed"]),
         policy=policy,
     )
+
+
+_EXAMPLE = "write it as in --range pixels=0:255"
+
+
+def _ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Ranges by name; OptionError for what is not NAME=LO:HI, ends that cross, NaN, and two for one input.
+
+    The names of inputs may have an = or a colon in them, and numbers have neither.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        name, _, ends = text.rpartition("=")
+        low, _, high = ends.partition(":")
+        if not name:
+            raise OptionError(f"--range {text} is not NAME=LO:HI", remedy=_EXAMPLE)
+        if name in found:
+            raise OptionError(f"--range gives {name} two ranges", remedy="give it once")
+        found[name] = _ends(text, low, high)
+    return found
+
+
+def _ends(text: str, low: str, high: str) -> tuple[float, float]:
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        raise OptionError(f"--range {text} is not NAME=LO:HI", remedy=_EXAMPLE) from None
+    if any(map(math.isnan, ends)):
+        raise OptionError(f"--range {text} ends at NaN", remedy="give two numbers, the lower one first")
+    if ends[0] > ends[1]:
+        raise OptionError(f"--range {text} ends below where it begins", remedy="give the lower number first")
+    return ends
 
 
 def _observed(paths: Iterable[Path]) -> Observed | None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.explaining import decided_flags
 from amp_rewrite.explaining.causes import Change
 from amp_rewrite.model import loading
 from amp_rewrite.policy.evidence import Authority, Reason
@@ -38,7 +37,7 @@ def _all(rewritten: Path) -> tuple[Change, ...]:
         found = annotations.read(loading.load(rewritten).model)
     except ModelError:
         return ()
-    return () if found is None else decided_flags.of(found)
+    return () if found is None else _decided(found)
 
 
 def _clashes(change: Change, pins: Iterable[str], kept: set[str]) -> bool:
@@ -56,7 +55,7 @@ def _matched(patterns: Iterable[str], names: set[str]) -> set[str]:
     return found
 
 
-def of(decisions: Decisions) -> tuple[Change, ...]:
+def _decided(decisions: Decisions) -> tuple[Change, ...]:
     """The level, pins, and operators on other lists, each once.
 
     A pin or an operator that decided nothing, a list of the user's own and what runs showed are not in it.

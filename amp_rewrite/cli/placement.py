@@ -14,12 +14,12 @@ from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import writing
-from amp_rewrite.placement import opening, placing
+from amp_rewrite.placement import comparison, placing
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.terminal_table import print_placements
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running import run_arguments
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -92,14 +92,8 @@ def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
 
 def _json(found: Mapping[str, Placement], original: Placement | None, device: Device) -> dict[str, object]:
     models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in found.items()]
-    stubs = opening.needs_stubs(device)
     before = {} if original is None else {"original": original.to_json()}
-    head = {
-        "onnxruntime": sessions.onnxruntime().__version__,
-        "provider": device.value.lower(),
-        "stubs": stubs,
-    }
-    return {**head, **before, "models": models}
+    return {**comparison.runtime(device).to_json(), **before, "models": models}
 
 
 def _against(found: Placement, original: Placement | None) -> dict[str, object]:

@@ -109,8 +109,7 @@ def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Co
     value = node.inputs[port] if port < len(node.inputs) else None
     if value is not None:
         return value
-    stated = node.attributes.get(attribute)
-    return stored.before(node, missing if stated is None else stated.as_float())
+    return stored.before(node, node.attributes.get_float(attribute, missing))
 
 
 _LARGEST = float(np.finfo(np.float32).max)
