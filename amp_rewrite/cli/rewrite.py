@@ -28,7 +28,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import effort, terminal_rewrite
+from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs.feeds import Data
@@ -107,7 +107,7 @@ def rewrite(
     """
     console = Console(quiet=quiet)
     if verbose:
-        terminal_rewrite.print_lines(console, effort.versions())
+        terminal_rewrite.print_lines(console, summary.versions())
     policy = _policy(asked, observe)
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
@@ -149,7 +149,7 @@ def rewrite(
         advise = partial(explanation_sources.advise, result.model, result.report.half)
         device_hint.show(console, asked.policy, advise)
         if verbose:
-            terminal_rewrite.print_lines(console, effort.seconds(result.report))
+            terminal_rewrite.print_lines(console, summary.seconds(result.report))
         rewrite_output.print_result(console, job, done, json_, placed, beside)
 
 

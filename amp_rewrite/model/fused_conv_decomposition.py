@@ -41,8 +41,8 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
 
 def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
     inputs, residual = node.inputs[:3], node.inputs[3] if len(node.inputs) > 3 else None
-    attributes = [a for name, a in node.attributes.items() if not name.startswith("activation")]
-    conv = ir.Node("", "Conv", inputs, attributes, name=node.name)
+    kept = [a for name, a in node.attributes.items() if not name.startswith("activation")]
+    conv = ir.Node("", "Conv", inputs, kept, name=node.name)
     yield conv
     last = _output(conv, node, "conv", names)
     if residual is not None:
@@ -55,11 +55,11 @@ def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
 def _part(
     operator: str,
     inputs: Sequence[ir.Value],
-    attributes: Sequence[ir.Attr],
+    own: Sequence[ir.Attr],
     node: ir.Node,
     names: UniqueNames,
 ) -> ir.Node:
-    return ir.Node("", operator, inputs, attributes, name=names.of_node(f"{node.name}__{operator}"))
+    return ir.Node("", operator, inputs, own, name=names.of_node(f"{node.name}__{operator}"))
 
 
 def _output(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir.Value:
