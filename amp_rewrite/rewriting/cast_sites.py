@@ -112,5 +112,6 @@ def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
 
 def element(node: ir.Node) -> str:
     """The element type of a Cast's output; an empty string if it is not declared."""
-    dtype = attribute_types.declared(node, attribute_types.of(node))
+    typed = attribute_types.of(node)
+    dtype = None if typed is None else attribute_types.declared(node, typed)
     return "" if dtype is None else element_type_name(dtype)
