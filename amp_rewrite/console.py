@@ -68,6 +68,11 @@ class Console:
         """Prints a command to a CI log; names in it are escaped by the caller."""
         self._rich.print(Text(line))
 
+    def numbers(self, header: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1) -> None:
+        """Prints a table of numbers, whose first columns are texts."""
+        right = (Column(name, justify="right") for name in header[texts:])
+        self.table([*header[:texts], *right], rows)
+
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Part]]) -> None:
         """Prints a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe, and no
         narrower than FOLDED. Other columns are never cut: in a narrow terminal their lines go on below.

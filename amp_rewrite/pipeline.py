@@ -31,7 +31,7 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
-from amp_rewrite.rewriting import observed_before, plan_files, replaying, result_checks
+from amp_rewrite.rewriting import observed_before, plan_files, result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 
@@ -236,9 +236,9 @@ def _decide(
     proven = timed.run("bound", stages.bound, prepared.model, facts, options) if replay is None else None
     if proven is not None:
         facts = deciding.decided(facts, prepared.model.graph, proven, options)
-    entries = timed.run("classify", replaying.classify, facts, options, replay)
-    painting = timed.run("colour", replaying.colour, facts, entries, options, replay)
-    priced = timed.run("predict", replaying.price, facts, painting, options, replay)
+    entries = timed.run("classify", stages.classify, facts, options, replay)
+    painting = timed.run("colour", stages.colour, facts, entries, options, replay)
+    priced = timed.run("predict", stages.price, facts, painting, options, replay)
     planned = timed.run("plan", stages.plan, facts, priced, options)
     decided = Decided(priced, planned, options, replay is not None, proven, seen, before)
     return timed.run("freeze", freeze, loaded, prepared, facts, decided)

@@ -12,16 +12,20 @@ from amp_rewrite import certified
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.colouring import classification, paying, rules
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import loading, serialization, writing
 from amp_rewrite.onnx_types import inlined_size
+from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process.stopwatch import Count
 from amp_rewrite.rewriting import annotations, editing, result_checks
 from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting import tidy as tidying
 from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
 def bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
@@ -96,3 +100,22 @@ def check(
     nodes = inlined_size.node_count(model) if model.functions else analysis.report().nodes.total
     found = result_checks.validate(made.checkable, lambda: serialization.checkable(source), nodes)
     return replace(found, broken=(*broken, *found.broken))
+
+
+def classify(facts: Facts, options: Options, replay: SavedPlan | None) -> tuple[Entry, ...]:
+    """The entries of all units. Raises OptionError for a pin, and PlanError for a plan, that does not fit."""
+    if replay is not None:
+        return replay.entries(facts.graph)
+    return classification.classify(facts.graph, facts.findings, options, facts.freed)
+
+
+def colour(facts: Facts, entries: tuple[Entry, ...], options: Options, replay: SavedPlan | None) -> Painting:
+    """The colours of all units. Raises PlanError for a saved plan that does not fit."""
+    if replay is not None:
+        return replay.painting(facts.graph, entries)
+    return rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
+
+
+def price(facts: Facts, painting: Painting, options: Options, replay: SavedPlan | None) -> Priced:
+    """What stays half as it pays, and the prediction; a saved plan is carried out as it is."""
+    return paying.settle(facts.graph, painting, options, decided=replay is not None)

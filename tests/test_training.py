@@ -7,11 +7,10 @@ import onnx
 import pytest
 from onnx import reference
 
-from amp_rewrite import emulate, training
+from amp_rewrite import emulate, pipeline, training
 from amp_rewrite.errors import ModelError, OptionError, SpecError
 from amp_rewrite.policy.evidence import Authority, Reason
-from amp_rewrite.training import DynamicLossScale, FixedLossScale, Pair, TrainSpec
-from amp_rewrite.training.steps import analyze_train_step
+from amp_rewrite.training import DynamicLossScale, FixedLossScale, Pair, TrainSpec, steps
 from tests import train_steps
 from tests.sampling import every
 from tests.train_steps import MOVES, NAMES, NEW, STATE, batches, real, source, start, step, train
@@ -206,12 +205,18 @@ def test_small_gradients_survive_in_half():
         assert np.abs(moved[scale] - moved["float32"]).max() < 0.01 * np.abs(moved["float32"]).max()
 
 
+def analyze(model, **asked):
+    """What a rewrite would decide, and what became of the step."""
+    job = steps.job(**asked)
+    return pipeline.analyze(model, job.options, first=job.first), job.step
+
+
 @pytest.mark.parametrize("implementation", ["graph_rewrite", pytest.param("casting", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_real_steps_in_half(name, implementation):
     """Products are half on both sides of the loss; its region, and what follows gradients, are not."""
     model, _ = real(name)
-    analysis, scaled = analyze_train_step(model, implementation=implementation)
+    analysis, scaled = analyze(model, implementation=implementation)
     graph, halves = analysis.graph, set()
     for unit in graph.units:
         if analysis.painting.is_half(unit.index):
@@ -229,7 +234,7 @@ def test_real_steps_in_half(name, implementation):
 def test_the_region_of_a_mean_is_float32():
     """What multiplies an error by 2/N before the seed is float32: in half it is zero before any scale."""
     model, _ = real("mlp_adam")
-    analysis, scaled = analyze_train_step(model)
+    analysis, scaled = analyze(model)
     assert {"val_0", "loss", "mul", "mul_1"} <= set(scaled.loss_region)
     held = {
         unit.node.outputs[0].name: analysis.painting.entries[unit.index].evidence

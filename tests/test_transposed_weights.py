@@ -11,10 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.model.reshaped_tensor import reshaped
 from amp_rewrite.placement.differences import between
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from amp_rewrite.preparing.transposed_weights import reshaped
 from tests import text
 from tests.cuda_sessions import cuda_placer, marks
 from tests.sessions import Runtime

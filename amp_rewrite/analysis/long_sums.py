@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
+from amp_rewrite.onnx_types import attributes
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 
@@ -49,11 +50,6 @@ def _dims(node: ir.Node, port: int) -> _Dims:
     return tuple(dim if isinstance(dim, int) else None for dim in shape or ())
 
 
-def _flag(node: ir.Node, name: str) -> bool:
-    attribute = node.attributes.get(name)
-    return attribute is not None and not attribute.is_ref() and bool(attribute.as_int())
-
-
 def _product(dims: _Dims) -> int | None:
     known = [dim for dim in dims if dim is not None]
     return math.prod(known) if dims and len(known) == len(dims) else None
@@ -66,8 +62,8 @@ def _matmul(node: ir.Node) -> int | None:
 
 def _gemm(node: ir.Node) -> int | None:
     left, right = _dims(node, 0), _dims(node, 1)
-    mine = left[:1] if _flag(node, "transA") else left[-1:]
-    return _product(mine) or _product(right[-1:] if _flag(node, "transB") else right[:1])
+    mine = left[:1] if attributes.integer(node, "transA") else left[-1:]
+    return _product(mine) or _product(right[-1:] if attributes.integer(node, "transB") else right[:1])
 
 
 def _conv(node: ir.Node) -> int | None:
@@ -76,24 +72,23 @@ def _conv(node: ir.Node) -> int | None:
 
 def _conv_transpose(node: ir.Node) -> int | None:
     """At most: an element of the result meets every stride-th element of the filter along each axis."""
-    dims, found = _dims(node, 1), node.attributes.get("strides")
+    dims = _dims(node, 1)
     channels, spots = _product(dims[:1]), dims[2:]
-    strides = found.as_ints() if found is not None and not found.is_ref() else [1] * len(spots)
+    strides = attributes.integers(node, "strides") or [1] * len(spots)
     met = _product(tuple(dim and -(-dim // stride) for dim, stride in zip(spots, strides, strict=False)))
-    groups = node.attributes.get("group")
-    group = groups.as_int() if groups is not None and not groups.is_ref() else 1
+    group = attributes.integer(node, "group", 1)
     return None if channels is None or met is None else channels // group * met
 
 
 def _reduced(node: ir.Node) -> int | None:
-    dims, given = _dims(node, 0), node.attributes.get("axes")
-    if given is not None:
-        axes = [] if given.is_ref() else list(given.as_ints())
+    dims = _dims(node, 0)
+    if "axes" in node.attributes:
+        axes = list(attributes.integers(node, "axes"))
     elif len(node.inputs) > 1 and node.inputs[1] is not None:
         stored = constants.stored_as(node.inputs[1])
         axes = [] if stored is None else stored.numpy().tolist()
     else:
-        axes = [] if _flag(node, "noop_with_empty_axes") else list(range(len(dims)))
+        axes = [] if attributes.integer(node, "noop_with_empty_axes") else list(range(len(dims)))
     return _product(tuple(dims[axis] for axis in axes if -len(dims) <= axis < len(dims)))
 
 

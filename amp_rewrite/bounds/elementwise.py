@@ -80,9 +80,8 @@ def _subtract(site: Site) -> Bound:
 
 def _is_of(reduced: ir.Node, site: Site) -> bool:
     """Whether a reduction that keeps its axes is of the first input."""
-    keeps = reduced.attributes.get("keepdims")
     same = exact_copies.are_same(reduced.inputs[0], site.input(0), site.types)
-    return same and (keeps is None or keeps.as_int() == 1)
+    return same and reduced.attributes.get_int("keepdims", 1) == 1
 
 
 def _centred(site: Site, reduced: ir.Node) -> list[float]:

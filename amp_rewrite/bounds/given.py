@@ -112,9 +112,8 @@ def _table(node: ir.Node, port: int) -> int | None:
     if node.op_type != "Gather" or node.domain or port != 1:
         return None
     tensor = stored_as(node.inputs[0])
-    axis = node.attributes.get("axis")
     shape = tensor.shape.numpy() if tensor is not None else ()
-    at = axis.as_int() if axis is not None else 0
+    at = node.attributes.get_int("axis", 0)
     return int(shape[at]) if -len(shape) <= at < len(shape) else None
 
 

@@ -60,23 +60,20 @@ class Site:
 
     def integer(self, name: str, default: int) -> int:
         """An attribute that is an integer."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_int()
+        return self.node.attributes.get_int(name, default)
 
     def number(self, name: str, default: float) -> float:
         """An attribute that is a number."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_float()
+        return self.node.attributes.get_float(name, default)
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """An attribute that is a list of integers; None where it is not there."""
-        found = self.node.attributes.get(name)
-        return None if found is None else tuple(found.as_ints())
+        found = self.node.attributes.get_ints(name)
+        return None if found is None else tuple(found)
 
     def text(self, name: str, default: str) -> str:
         """An attribute that is a string."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_string()
+        return self.node.attributes.get_string(name, default)
 
     def stored(self, port: int) -> ir.TensorProtocol | None:
         """The tensor that the model stores for an input."""
@@ -115,8 +112,8 @@ class Site:
         source = self.at(node).matrix_of(0)
         if source is None or node.op_type == "Identity":
             return source
-        order = node.attributes.get("perm")
-        swaps = tuple(order.as_ints()) == (1, 0) if order is not None else self.at(node).rank(0) == 2
+        order = self.at(node).integers("perm")
+        swaps = order == (1, 0) if order is not None else self.at(node).rank(0) == 2
         return source.transposed if swaps else None
 
     def normalised(self) -> Bound | None:

@@ -106,10 +106,8 @@ def _floor(node: ir.Node, scalars: list[float | None]) -> float:
     """The number that a node adds, or below which it lets no value fall; negative where there is none."""
     if node.op_type == "Clip" and (len(scalars) > _WITH_MOST - 1 or "max" in node.attributes):
         return -1.0
-    given = node.attributes.get("min")
-    if given is not None:
-        return given.as_float()
-    return max((number for number in scalars if number is not None), default=-1.0)
+    largest = max((number for number in scalars if number is not None), default=-1.0)
+    return node.attributes.get_float("min", largest)
 
 
 _HOLD = ("Expand", "Identity", "Sqrt", "Unsqueeze")

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN
-from amp_rewrite.cli.input_flags import input_flags, naming_sizes, timeout_flag
+from amp_rewrite.cli.flag_builders import PATH, choice, number, switch, written_file
+from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, naming_sizes, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
@@ -30,44 +29,22 @@ from amp_rewrite.running.sessions import Device
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="A [B ...]")
 @input_flags
 @timeout_flag
-@click.option(
-    "--provider",
-    type=click.Choice(["cuda", "cpu", "webgpu"], case_sensitive=False),
-    help="Where to run; if not given, CUDA where it works, else the CPU.",
+@choice(
+    "--provider", ["cuda", "cpu", "webgpu"], "Where to run; if not given, CUDA where it works, else the CPU."
 )
-@click.option("--tf32", is_flag=True, help="On CUDA, let float32 products use TF32.")
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=200,
-    show_default=True,
-    help="The largest number of rounds.",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=10,
-    show_default=True,
-    help="Rounds to run before measuring.",
-)
-@click.option(
+@switch("--tf32", "On CUDA, let float32 products use TF32.")
+@number("--rounds", click.IntRange(min=1), "The largest number of rounds.", 200)
+@number("--warmup", click.IntRange(min=0), "Rounds to run before measuring.", 10)
+@number(
     "--seconds",
-    type=click.FloatRange(min=0),
+    click.FloatRange(min=0),
+    "How long to measure: no round begins after that.",
+    20.0,
     metavar="SECONDS",
-    default=20.0,
-    show_default=True,
-    help="How long to measure: no round begins after that.",
 )
 @custom_ops_flag
 @json_flag("figures")
-@click.option(
-    "--chart",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Draw the latencies: an .svg, or a .png with matplotlib.",
-)
+@written_file("--chart", "Draw the latencies: an .svg, or a .png with matplotlib.")
 def bench(
     models: tuple[Path, ...],
     data: Data,

@@ -12,7 +12,7 @@ import click
 from amp_rewrite.cli.decision_flags import DecisionFlags
 from amp_rewrite.cli.executor_flag import executor_flag, opened
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN, grouped, repeatable
+from amp_rewrite.cli.flag_builders import PATH, grouped, repeatable, written_file
 from amp_rewrite.cli.progress import counting, tell
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Level
@@ -32,11 +32,9 @@ _FLAGS = (
         "range on them: .npz files, directories of them, or ONNX test_data_set_* directories.",
         type=PATH,
     ),
-    click.option(
+    written_file(
         "--save-observed",
-        type=WRITTEN,
-        metavar="FILE",
-        help="Write the ranges that --calibrate saw, merged with --observed, as JSON for --observed.",
+        "Write the ranges that --calibrate saw, merged with --observed, as JSON for --observed.",
     ),
     executor_flag("What runs the samples of --calibrate"),
 )

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import click
-
 from amp_rewrite.cli import metric_flags
-from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.flag_builders import grouped, repeatable
-from amp_rewrite.cli.input_flags import naming_sizes
+from amp_rewrite.cli.flag_builders import choice, grouped, repeatable, switch
+from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
 from amp_rewrite.cli.metric_flags import Judging, metric_flag
 from amp_rewrite.cli.progress import counted
 from amp_rewrite.policy.accumulation import Accumulation
@@ -34,16 +31,15 @@ _FLAGS = (
         "A bound of the verdict, such as error=0.02 or top1=0.99; NAME=none removes one.",
     ),
     metric_flag,
-    click.option(
+    choice(
         "--provider",
-        type=click.Choice(["cuda", "cpu", "webgpu"], case_sensitive=False),
-        help="Where the half model runs: on CUDA, on the CPU (half is emulated), or on WebGPU (real half "
+        ["cuda", "cpu", "webgpu"],
+        "Where the half model runs: on CUDA, on the CPU (half is emulated), or on WebGPU (real half "
         "arithmetic; with Mesa it needs no GPU). If not given: CUDA where it works, else the CPU.",
     ),
-    click.option(
+    switch(
         "--per-node",
-        is_flag=True,
-        help="Name the nodes whose rounding adds most to the outputs' error, also for a good verdict.",
+        "Name the nodes whose rounding adds most to the outputs' error, also for a good verdict.",
     ),
     custom_ops_flag,
 )

@@ -9,7 +9,7 @@ import click
 from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.coverage_flags import CoverageFlags, coverage_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import WRITTEN
+from amp_rewrite.cli.flag_builders import switch, written_file
 from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
@@ -32,21 +32,9 @@ from amp_rewrite.model import writing
 @models_argument
 @coverage_flags
 @json_flag("coverage")
-@click.option(
-    "--markdown",
-    "markdown_",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Write the coverage as Markdown, for the summary of a CI job.",
-)
-@click.option(
-    "--junit",
-    "junit_",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Write the rules as JUnit XML, one test case each.",
-)
-@click.option("--github", is_flag=True, help="Print annotations for GitHub Actions as well.")
+@written_file("--markdown", "Write the coverage as Markdown, for the summary of a CI job.", "markdown_")
+@written_file("--junit", "Write the rules as JUnit XML, one test case each.", "junit_")
+@switch("--github", "Print annotations for GitHub Actions as well.")
 @click.option("-q", "--quiet", is_flag=True, help="Print broken rules only.")
 def coverage(
     model: tuple[Path, ...],

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli import input_flags
-from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable
+from amp_rewrite.cli.flag_builders import Flag, grouped, number, read_path, repeatable, switch
 from amp_rewrite.coverage import baselines, rule_files
 from amp_rewrite.coverage.ci_rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
@@ -40,32 +40,23 @@ def _share(name: str, help_: str) -> Flag:
 
 _FLAGS = (
     input_flags.counted_dim_flag,
-    click.option(
+    read_path(
         "--rules",
+        "FILE",
+        "Rules as YAML, see docs/coverage-rules.md; a flag overrides the rule in the file.",
         "file",
-        type=PATH,
-        metavar="FILE",
-        help="Rules as YAML, see docs/coverage-rules.md; a flag overrides the rule in the file.",
     ),
     _share("--min-flops", "The least share of FLOPs in half, 0 to 1."),
     _share("--min-nodes", "The least share of nodes in half, 0 to 1."),
     _share("--min-weights", "The least share of weight bytes in half, 0 to 1."),
     repeatable("--require", "OP=SHARE", "The least share of an operator's nodes in half."),
     repeatable("--forbid-half", "OP", "An operator that must not be in half."),
-    click.option(
-        "--max-casts",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="The most Casts between half and float32.",
-    ),
-    click.option(
-        "--baseline",
-        type=PATH,
-        metavar="FILE",
-        help="A saved coverage that the model must not fall below; --update writes it.",
+    number("--max-casts", click.IntRange(min=0), "The most Casts between half and float32."),
+    read_path(
+        "--baseline", "FILE", "A saved coverage that the model must not fall below; --update writes it."
     ),
     _share("--tolerance", f"How far a share may fall below the baseline's.  [default: {TOLERANCE}]"),
-    click.option("--update", is_flag=True, help="Write the baseline instead of comparing with it."),
+    switch("--update", "Write the baseline instead of comparing with it."),
 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import click
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli import range_texts
-from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable, written
+from amp_rewrite.cli.flag_builders import PATH, choice, grouped, read_path, repeatable, switch, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
@@ -38,11 +38,6 @@ _LEVELS = (
 _REGEX = "Node names, or regular expressions that match a whole name."
 
 
-def _choice(name: str, values: Iterable[str], default: str, help_: str) -> Flag:
-    kind = click.Choice(list(values), case_sensitive=False)
-    return click.option(name, type=kind, default=default, show_default=True, help=help_)
-
-
 def _one_list(given: tuple[str, ...]) -> str | None:
     """The list that is named; OptionError for two, of which one would win silently."""
     if len(given) > 1:
@@ -52,15 +47,15 @@ def _one_list(given: tuple[str, ...]) -> str | None:
 
 
 _FLAGS = (
-    _choice("--to", halves.BY_NAME, "float16", "The half type."),
-    click.option(
+    choice("--to", halves.BY_NAME, "The half type.", "float16"),
+    choice(
         "--policy",
-        type=click.Choice(list(named_policies.NAMES), case_sensitive=False),
-        help="A precision policy under its Keras name, in place of --to: a final softmax stays float32, and "
+        named_policies.NAMES,
+        "A precision policy under its Keras name, in place of --to: a final softmax stays float32, and "
         "float32 leaves the whole model in float32.",
     ),
-    _choice(
-        "--target", targets.BY_NAME, targets.ONNXRUNTIME_CUDA.name, "The runtime that will run the model."
+    choice(
+        "--target", targets.BY_NAME, "The runtime that will run the model.", targets.ONNXRUNTIME_CUDA.name
     ),
     click.option(
         "--list",
@@ -75,40 +70,27 @@ _FLAGS = (
     ),
     repeatable("--keep-full", "REGEX", f"Keep these nodes in float32. {_REGEX}"),
     repeatable("--force-half", "REGEX", f"Put these nodes in half. {_REGEX}"),
-    _choice("--level", (level.value for level in Level), "default", _LEVELS),
-    click.option(
-        "--no-follow",
-        is_flag=True,
-        help="Keep the nodes before the first and after the last matrix product in float32.",
-    ),
-    _choice(
-        "--io", (io.value for io in IOTypes), "keep", "The type of the model's float32 inputs and outputs."
+    choice("--level", (level.value for level in Level), _LEVELS, "default"),
+    switch("--no-follow", "Keep the nodes before the first and after the last matrix product in float32."),
+    choice(
+        "--io", (io.value for io in IOTypes), "The type of the model's float32 inputs and outputs.", "keep"
     ),
     repeatable("--keep-io", "NAME", "With --io half: an input or output that stays float32."),
-    click.option(
-        "--keep-functions",
-        is_flag=True,
-        help="Do not inline model-local functions; their calls stay float32.",
+    switch("--keep-functions", "Do not inline model-local functions; their calls stay float32."),
+    switch(
+        "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
     ),
-    click.option(
-        "--no-fold",
-        is_flag=True,
-        help="Do not fold constants, nor merge BatchNormalizations into weights, before deciding.",
-    ),
-    click.option("--keep-opset", is_flag=True, help="Do not raise the opset to one with more half kernels."),
-    _choice("--device", devices.BY_NAME, devices.H200.name, "The device for which times are predicted."),
-    click.option(
-        "--gate", is_flag=True, help="Leave the model unchanged if half is predicted to be no faster."
-    ),
+    switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
+    choice("--device", devices.BY_NAME, "The device for which times are predicted.", devices.H200.name),
+    switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
     repeatable(
         "--range",
         "NAME=LO:HI",
         "The smallest and the largest value of an input, from which bounds of all other values follow.",
     ),
-    click.option(
+    switch(
         "--no-free",
-        is_flag=True,
-        help="Keep denied operators in float32 even where bounds prove that their values fit into half.",
+        "Keep denied operators in float32 even where bounds prove that their values fit into half.",
     ),
     repeatable(
         "--observed",
@@ -118,9 +100,7 @@ _FLAGS = (
     ),
 )
 
-_PLAN = click.option(
-    "--plan", type=PATH, metavar="FILE", help="Apply a saved plan; no other decision flag is allowed."
-)
+_PLAN = read_path("--plan", "FILE", "Apply a saved plan; no other decision flag is allowed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +147,7 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         keep_opset=flags["keep_opset"],
         device=devices.BY_NAME[flags["device"]],
         gate=flags["gate"],
-        ranges=range_texts.parse(flags["range"]),
+        ranges=_ranges(flags["range"]),
         free=not flags["no_free"],
     )
     return DecisionFlags(
@@ -177,6 +157,38 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
         seen=_observed(flags["observed"]),
         policy=policy,
     )
+
+
+_EXAMPLE = "write it as in --range pixels=0:255"
+
+
+def _ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Ranges by name; OptionError for what is not NAME=LO:HI, ends that cross, NaN, and two for one input.
+
+    The names of inputs may have an = or a colon in them, and numbers have neither.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        name, _, ends = text.rpartition("=")
+        low, _, high = ends.partition(":")
+        if not name:
+            raise OptionError(f"--range {text} is not NAME=LO:HI", remedy=_EXAMPLE)
+        if name in found:
+            raise OptionError(f"--range gives {name} two ranges", remedy="give it once")
+        found[name] = _ends(text, low, high)
+    return found
+
+
+def _ends(text: str, low: str, high: str) -> tuple[float, float]:
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        raise OptionError(f"--range {text} is not NAME=LO:HI", remedy=_EXAMPLE) from None
+    if any(map(math.isnan, ends)):
+        raise OptionError(f"--range {text} ends at NaN", remedy="give two numbers, the lower one first")
+    if ends[0] > ends[1]:
+        raise OptionError(f"--range {text} ends below where it begins", remedy="give the lower number first")
+    return ends
 
 
 def _observed(paths: Iterable[Path]) -> Observed | None:

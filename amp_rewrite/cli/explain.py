@@ -14,7 +14,7 @@ from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explain_answers import Query
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.flag_builders import PATH, switch
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.output_flags import json_flag
@@ -37,20 +37,15 @@ PLAN = ".json"
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
-@click.option(
-    "--all", "all_", is_flag=True, help="Print every part of the model with its reason, one line each."
-)
+@switch("--all", "Print every part of the model with its reason, one line each.", "all_")
 @click.option(
     "--why-cast", metavar="VALUE", help="Print why there is a Cast of this value, or one that produces it."
 )
-@click.option(
+@switch(
     "--ranges",
-    is_flag=True,
-    help="Print for every part in half whether its values are proven, or were observed, to fit into half.",
+    "Print for every part in half whether its values are proven, or were observed, to fit into half.",
 )
-@click.option(
-    "--advice", is_flag=True, help="Print what would make half faster on Tensor Cores, and its cost."
-)
+@switch("--advice", "Print what would make half faster on Tensor Cores, and its cost.")
 @click.option(
     "--device-capability",
     metavar="X.Y",

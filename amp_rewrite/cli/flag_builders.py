@@ -48,6 +48,32 @@ def repeatable(name: str, metavar: str, help_: str, **settings: Any) -> Flag:
     return click.option(name, multiple=True, metavar=metavar, help=f"{help_} May be repeated.", **settings)
 
 
+def switch(name: str, help_: str, *argument: str) -> Flag:
+    """A flag without a value; `argument` is what a command gets it as, where that is not its name."""
+    return click.option(name, *argument, is_flag=True, help=help_)
+
+
+def choice(name: str, values: Iterable[str], help_: str, default: str | None = None) -> Flag:
+    """A flag that takes one of these values, in any case."""
+    kind = click.Choice(list(values), case_sensitive=False)
+    return click.option(name, type=kind, default=default, show_default=True, help=help_)
+
+
+def number(name: str, kind: Any, help_: str, default: float | None = None, *, metavar: str = "N") -> Flag:
+    """A flag that takes a number of this kind."""
+    return click.option(name, type=kind, metavar=metavar, default=default, show_default=True, help=help_)
+
+
+def read_path(name: str, metavar: str, help_: str, *argument: str) -> Flag:
+    """A flag that names a file or folder."""
+    return click.option(name, *argument, type=PATH, metavar=metavar, help=help_)
+
+
+def written_file(name: str, help_: str, *argument: str) -> Flag:
+    """A flag that names a file to write."""
+    return click.option(name, *argument, type=WRITTEN, metavar="FILE", help=help_)
+
+
 def grouped(flags: Sequence[Flag], argument: str, build: Callable[[Mapping[str, Any]], Any]) -> Flag:
     """A decorator that adds flags to a command, which gets what `build` makes of them as `argument`."""
 

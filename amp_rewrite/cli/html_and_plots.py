@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import onnx_ir as ir
 
 from amp_rewrite import explanation_sources, pipeline
 from amp_rewrite.cli import html_placement
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN, given_flags, grouped
+from amp_rewrite.cli.flag_builders import given_flags, grouped, read_path, switch, written_file
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.coverage import measuring
 from amp_rewrite.errors import OptionError
@@ -43,26 +42,16 @@ from amp_rewrite.rewriting.report import Report
 from amp_rewrite.training import step_text
 from amp_rewrite.training.scaled_step import ScaledStep
 
-html_flag: Any = click.option(
-    "--html",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Write an HTML report: the graph, why each node has its precision, coverage, errors.",
+html_flag: Any = written_file(
+    "--html", "Write an HTML report: the graph, why each node has its precision, coverage, errors."
 )
 
 _FLAGS = (
     html_flag,
-    click.option(
-        "--plots",
-        type=PATH,
-        metavar="FOLDER",
-        help="Write the report's plots as SVG, and as PNG where matplotlib is installed.",
+    read_path(
+        "--plots", "FOLDER", "Write the report's plots as SVG, and as PNG where matplotlib is installed."
     ),
-    click.option(
-        "--placement",
-        is_flag=True,
-        help="With --html: show what onnxruntime's CUDA provider executes of the result.",
-    ),
+    switch("--placement", "With --html: show what onnxruntime's CUDA provider executes of the result."),
 )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, repeatable
+from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, number, repeatable
 from amp_rewrite.errors import OptionError, RunError
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Runnable
@@ -26,22 +28,8 @@ _FLAGS = (
     repeatable(
         "--dim", "NAME=SIZE", "The size of an open dimension of synthetic inputs, by symbol or as INPUT:AXIS."
     ),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        metavar="N",
-        default=0,
-        show_default=True,
-        help="The seed of synthetic inputs.",
-    ),
-    click.option(
-        "--samples",
-        type=click.IntRange(min=1),
-        metavar="N",
-        default=1,
-        show_default=True,
-        help="The number of synthetic samples.",
-    ),
+    number("--seed", click.IntRange(min=0), "The seed of synthetic inputs.", 0),
+    number("--samples", click.IntRange(min=1), "The number of synthetic samples.", 1),
 )
 
 
@@ -100,12 +88,23 @@ def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
         raise RunError(error.problem, where=error.where, remedy=remedy) from error
 
 
-_TIMEOUT = click.option(
-    "--timeout",
-    type=float,
-    metavar="SECONDS",
-    help="The total time limit for running models; none if not given.",
+_TIMEOUT = number(
+    "--timeout", float, "The total time limit for running models; none if not given.", metavar="SECONDS"
 )
 
 timeout_flag = grouped((_TIMEOUT,), "limit", lambda flags: TimeLimit(flags["timeout"], "--timeout"))
 """Adds the flag to a command, which gets it as a `TimeLimit` in `limit`."""
+
+
+def _distinct(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> Libraries:
+    return tuple(dict.fromkeys(path.absolute() for path in paths))
+
+
+custom_ops_flag = repeatable(
+    "--custom-ops",
+    "LIBRARY",
+    "A shared library with the model's custom operators, for onnxruntime wherever it runs the model.",
+    type=PATH,
+    callback=_distinct,
+)
+"""Adds the flag to a command, which gets the libraries as `custom_ops`, not checked yet."""

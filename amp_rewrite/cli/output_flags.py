@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import WRITTEN, Flag
+from amp_rewrite.cli.flag_builders import WRITTEN, Flag, written_file
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Beside, ExternalData
 
@@ -42,7 +42,7 @@ external_data_flag: Any = click.option(
 
 def json_flag(what: str) -> Flag:
     """The flag `--json FILE`; the command gets the path, or None, as `json_`."""
-    return click.option("--json", "json_", type=WRITTEN, metavar="FILE", help=f"Write the {what} as JSON.")
+    return written_file("--json", f"Write the {what} as JSON.", "json_")
 
 
 def output_flag(default: str) -> Flag:

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.custom_ops_flag import custom_ops_flag
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, written
-from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.flag_builders import PATH, choice, read_path, switch, written
+from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import writing
-from amp_rewrite.placement import opening, placing
+from amp_rewrite.placement import comparison, placing
 from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.terminal_table import print_placements
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running import run_arguments
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -29,19 +28,13 @@ from amp_rewrite.running.sessions import Device, Feeds
 
 @click.command(cls=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="MODEL...")
-@click.option(
-    "--against",
-    type=PATH,
-    metavar="ORIGINAL",
-    help="Show what differs from the placement of this model.",
-)
-@click.option("--run", is_flag=True, help="Run each model once as well, and count what the run executes.")
-@click.option(
+@read_path("--against", "ORIGINAL", "Show what differs from the placement of this model.")
+@switch("--run", "Run each model once as well, and count what the run executes.")
+@choice(
     "--provider",
-    type=click.Choice(["cuda", "cpu"], case_sensitive=False),
-    default="cuda",
-    show_default=True,
-    help="The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
+    ["cuda", "cpu"],
+    "The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
+    "cuda",
 )
 @custom_ops_flag
 @input_flags
@@ -99,14 +92,8 @@ def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
 
 def _json(found: Mapping[str, Placement], original: Placement | None, device: Device) -> dict[str, object]:
     models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in found.items()]
-    stubs = opening.needs_stubs(device)
     before = {} if original is None else {"original": original.to_json()}
-    head = {
-        "onnxruntime": sessions.onnxruntime().__version__,
-        "provider": device.value.lower(),
-        "stubs": stubs,
-    }
-    return {**head, **before, "models": models}
+    return {**comparison.runtime(device).to_json(), **before, "models": models}
 
 
 def _against(found: Placement, original: Placement | None) -> dict[str, object]:

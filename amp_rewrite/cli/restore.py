@@ -10,7 +10,7 @@ from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, metric_flags, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.flag_builders import PATH, choice, switch
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress, tell
@@ -31,15 +31,11 @@ from amp_rewrite.running.verdict import Verdict
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @output_flag("MODEL_fp32.onnx")
-@click.option(
-    "--io",
-    type=click.Choice(["keep", "float"]),
-    default="keep",
-    show_default=True,
-    help="Whether half inputs and outputs keep their type, or become float32.",
+@choice(
+    "--io", ["keep", "float"], "Whether half inputs and outputs keep their type, or become float32.", "keep"
 )
 @external_data_flag
-@click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
+@switch("--no-verify", "Do not compare the result with the model.")
 @json_flag("report")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @input_flags

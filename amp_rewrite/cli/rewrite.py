@@ -13,7 +13,7 @@ from amp_rewrite.cli import device_hint, rewrite_output, tuning_step
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.flag_builders import choice, read_path, switch, written_file
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
@@ -28,7 +28,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import effort, terminal_rewrite
+from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs.feeds import Data
@@ -37,44 +37,32 @@ from amp_rewrite.running.inputs.feeds import Data
 @click.command(cls=ManyModelsCommand)
 @models_argument
 @output_flag("MODEL_fp16.onnx (or _bf16)")
-@click.option(
+@read_path(
     "--out-dir",
-    type=PATH,
-    metavar="FOLDER",
-    help="The folder for the results of several models. Each result keeps the name of its model, and its "
+    "FOLDER",
+    "The folder for the results of several models. Each result keeps the name of its model, and its "
     "place in the folder that was given.",
 )
-@click.option("--in-place", is_flag=True, help="Overwrite the model itself.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, and write no model.")
-@click.option(
-    "--save-plan",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Write the plan as JSON, for --plan.",
-)
+@switch("--in-place", "Overwrite the model itself.")
+@switch("--dry-run", "Print the plan, and write no model.")
+@written_file("--save-plan", "Write the plan as JSON, for --plan.")
 @json_flag("report")
 @external_data_flag
-@click.option("--no-check", is_flag=True, help="Do not run onnx's checker on the result.")
-@click.option(
+@switch("--no-check", "Do not run onnx's checker on the result.")
+@switch(
     "--no-certify",
-    is_flag=True,
-    help="Write the result even without the proof that it differs from the model only in precision.",
+    "Write the result even without the proof that it differs from the model only in precision.",
 )
-@click.option(
+@choice(
     "--observe",
-    type=click.Choice([policy.value for policy in ObservePolicy]),
-    default=ObservePolicy.ON_FAILURE.value,
-    show_default=True,
-    help="When to run the float32 model to observe all values; those near half's limits stay float32. "
+    [policy.value for policy in ObservePolicy],
+    "When to run the float32 model to observe all values; those near half's limits stay float32. "
     "With never, a failed comparison is not followed by a second attempt.",
+    ObservePolicy.ON_FAILURE.value,
 )
-@click.option("--no-metadata", is_flag=True, help="Do not store the decisions in the metadata of the result.")
-@click.option("--no-verify", is_flag=True, help="Do not compare the result with the model.")
-@click.option(
-    "--require-verify",
-    is_flag=True,
-    help="Exit with code 1 also if the result could not be compared with the model.",
-)
+@switch("--no-metadata", "Do not store the decisions in the metadata of the result.")
+@switch("--no-verify", "Do not compare the result with the model.")
+@switch("--require-verify", "Exit with code 1 also if the result could not be compared with the model.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @decision_flags
@@ -83,7 +71,7 @@ from amp_rewrite.running.inputs.feeds import Data
 @comparison_flags
 @timeout_flag
 @report_flags
-@click.option("--latency", is_flag=True, help="Time both models, as bench does, for --html and --plots.")
+@switch("--latency", "Time both models, as bench does, for --html and --plots.")
 def rewrite(
     model: Path,
     output: Path | None,
@@ -119,7 +107,7 @@ def rewrite(
     """
     console = Console(quiet=quiet)
     if verbose:
-        terminal_rewrite.print_lines(console, effort.versions())
+        terminal_rewrite.print_lines(console, summary.versions())
     policy = _policy(asked, observe)
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
@@ -161,7 +149,7 @@ def rewrite(
         advise = partial(explanation_sources.advise, result.model, result.report.half)
         device_hint.show(console, asked.policy, advise)
         if verbose:
-            terminal_rewrite.print_lines(console, effort.seconds(result.report))
+            terminal_rewrite.print_lines(console, summary.seconds(result.report))
         rewrite_output.print_result(console, job, done, json_, placed, beside)
 
 

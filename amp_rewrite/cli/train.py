@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite import explanation_sources
+from amp_rewrite import explanation_sources, pipeline
 from amp_rewrite.cli import device_hint, exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.flag_builders import PATH, choice, switch
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
@@ -40,15 +40,14 @@ from amp_rewrite.training.casting import Implementation
     help="The suffix of the output with an input's new value, such as .new.",
 )
 @scale_flags
-@click.option(
+@choice(
     "--implementation",
-    type=click.Choice([how.value for how in Implementation]),
-    default=Implementation.GRAPH_REWRITE.value,
-    show_default=True,
-    help="What becomes half: what the operator lists and rules decide, or every layer that they do not deny.",
+    [how.value for how in Implementation],
+    "What becomes half: what the operator lists and rules decide, or every layer that they do not deny.",
+    Implementation.GRAPH_REWRITE.value,
 )
-@click.option("--explain", is_flag=True, help="Say what the step is and what stays float32; write no model.")
-@click.option("--no-certify", is_flag=True, help="Write the result even if it is not proved to be the step.")
+@switch("--explain", "Say what the step is and what stays float32; write no model.")
+@switch("--no-certify", "Write the result even if it is not proved to be the step.")
 @json_flag("report")
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -85,36 +84,27 @@ def train(
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         spec = step_questions.complete_spec(model, said, state_suffix)
+        options = replace(asked.options, certify=not no_certify, external_data=external_data)
+        job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
-            analysis, step = steps.analyze_train_step(
-                model,
-                to,
-                loss_scale,
-                implementation,
-                spec=spec,
-                skip_nonfinite=scaling.skip_nonfinite,
-                options=asked.options,
-                seen=asked.seen,
-                progress=progress,
+            analysis = pipeline.analyze(
+                model, job.options, seen=asked.seen, first=job.first, progress=progress
             )
             report, written = analysis.report(), None
             advise = partial(explanation_sources.advise_planned, analysis)
         else:
-            result = steps.rewrite_train_step(
+            result = pipeline.rewrite(
                 model,
-                to,
-                loss_scale,
-                implementation,
-                spec=spec,
-                skip_nonfinite=scaling.skip_nonfinite,
-                options=replace(asked.options, certify=not no_certify, external_data=external_data),
-                seen=asked.seen,
+                job.options,
                 output=output,
+                seen=asked.seen,
+                first=job.first,
                 on_plan=pages.record if html else None,
                 progress=progress,
             )
-            report, step, written = result.report, result.step, result.model
-            advise = partial(explanation_sources.advise, result.model, report.half)
+            report, written = result.report, result.model
+            advise = partial(explanation_sources.advise, written, report.half)
+    step = job.step
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
         content = {"model": str(model), **report.to_json(), "training": step.to_json()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import grouped, repeatable, written
+from amp_rewrite.cli.flag_builders import grouped, number, repeatable, switch, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32
@@ -86,34 +86,30 @@ scale_flags = grouped(
             help="dynamic: adapted in every step; a number: fixed; auto: dynamic for float16, none for "
             "bfloat16.",
         ),
-        click.option(
+        number(
             "--initial-scale",
-            type=float,
-            default=_START.initial_scale,
-            show_default=True,
+            float,
+            "What a dynamic scale starts from.",
+            _START.initial_scale,
             metavar="NUMBER",
-            help="What a dynamic scale starts from.",
         ),
-        click.option(
+        number(
             "--increment-period",
-            type=int,
-            default=_START.increment_period,
-            show_default=True,
+            int,
+            "After how many steps with finite gradients a dynamic scale grows.",
+            _START.increment_period,
             metavar="STEPS",
-            help="After how many steps with finite gradients a dynamic scale grows.",
         ),
-        click.option(
+        number(
             "--multiplier",
-            type=float,
-            default=_START.multiplier,
-            show_default=True,
+            float,
+            "What a dynamic scale grows by, and shrinks by where gradients are not finite.",
+            _START.multiplier,
             metavar="NUMBER",
-            help="What a dynamic scale grows by, and shrinks by where gradients are not finite.",
         ),
-        click.option(
+        switch(
             "--skip-nonfinite",
-            is_flag=True,
-            help="With a fixed scale: keep the state where gradients are not finite, as a dynamic one does.",
+            "With a fixed scale: keep the state where gradients are not finite, as a dynamic one does.",
         ),
     ),
     "scaling",

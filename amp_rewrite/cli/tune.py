@@ -14,7 +14,7 @@ from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.executor_flag import executor_flag, opened
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN
+from amp_rewrite.cli.flag_builders import PATH, WRITTEN, choice, number
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
@@ -51,18 +51,17 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @output_flag("MODEL_fp16.onnx (or _bf16)")
-@click.option(
+@number(
     "--max-error",
-    type=float,
+    float,
+    "The largest error of any output, as in --tolerance error=BOUND; 0.01 if not given.",
     metavar="BOUND",
-    help="The largest error of any output, as in --tolerance error=BOUND; 0.01 if not given.",
 )
-@click.option(
+@choice(
     "--prefer",
-    type=click.Choice([prefer.value for prefer in Prefer]),
-    default=Prefer.TIME.value,
-    show_default=True,
-    help="What to prefer among plans within the error: the least predicted time, or the most FLOPs in half.",
+    [prefer.value for prefer in Prefer],
+    "What to prefer among plans within the error: the least predicted time, or the most FLOPs in half.",
+    Prefer.TIME.value,
 )
 @click.option(
     "--budget",

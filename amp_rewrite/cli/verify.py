@@ -11,7 +11,7 @@ from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, model_or
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.flag_builders import PATH, choice
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
@@ -31,19 +31,17 @@ from amp_rewrite.running.inputs.feeds import Data
 @input_flags
 @comparison_flags
 @timeout_flag
-@click.option(
+@choice(
     "--io",
-    type=click.Choice([io.value for io in IOTypes]),
-    default="keep",
-    show_default=True,
-    help="Whether float32 inputs and outputs may be half in REWRITTEN.",
+    [io.value for io in IOTypes],
+    "Whether float32 inputs and outputs may be half in REWRITTEN.",
+    "keep",
 )
-@click.option(
+@choice(
     "--accumulate",
-    type=click.Choice([sums.value for sums in Accumulation]),
-    default=Accumulation.FLOAT.value,
-    show_default=True,
-    help="How sums inside half nodes are emulated: in float32, or in half, as in browsers.",
+    [sums.value for sums in Accumulation],
+    "How sums inside half nodes are emulated: in float32, or in half, as in browsers.",
+    Accumulation.FLOAT.value,
 )
 @json_flag("verdict")
 def verify(

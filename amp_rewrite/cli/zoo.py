@@ -12,7 +12,7 @@ import click
 
 from amp_rewrite.cli import exit_codes, next_commands
 from amp_rewrite.cli.executor_flag import executor_flag
-from amp_rewrite.cli.flag_builders import PATH, check_groups
+from amp_rewrite.cli.flag_builders import PATH, check_groups, number, switch
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite import rewrite
 from amp_rewrite.console import Console
@@ -37,13 +37,13 @@ from amp_rewrite.zoo.terminal_table import print_failures, print_zoo
     "skipped.",
 )
 @executor_flag("What rewrites the models, each one at a time")
-@click.option(
+@number(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    click.FloatRange(min=0, min_open=True),
+    "Stop a rewrite that takes longer, and go on with the next model.",
     metavar="SECONDS",
-    help="Stop a rewrite that takes longer, and go on with the next model.",
 )
-@click.option("--html", is_flag=True, help="Write the HTML report of each model, which index.html links to.")
+@switch("--html", "Write the HTML report of each model, which index.html links to.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def zoo(
     source: Path,

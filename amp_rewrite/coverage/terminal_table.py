@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Column
-
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import table_cells
 from amp_rewrite.coverage.ci_rules import RuleResult
@@ -18,18 +16,13 @@ SHOWN = 10
 
 def print_coverage(console: Console, coverage: Coverage) -> None:
     """Prints totals, one line for each operator, Casts and assumptions."""
-    console.table(_columns(table_cells.HEADER), table_cells.totals(coverage))
+    console.numbers(table_cells.HEADER, table_cells.totals(coverage))
     console.print()
-    console.table(_columns(table_cells.ROW_HEADER), table_cells.rows(coverage))
+    console.numbers(table_cells.ROW_HEADER, table_cells.rows(coverage))
     console.print()
     console.print(Styled("Casts    ", "dim"), table_cells.casts(coverage))
     for assumption in coverage.assumptions:
         console.print(Styled("assumed  ", "dim"), assumption)
-
-
-def _columns(header: Sequence[str]) -> list[Column]:
-    first, *rest = header
-    return [Column(first, no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in rest)]
 
 
 def print_checks(console: Console, checks: Sequence[RuleResult]) -> None:

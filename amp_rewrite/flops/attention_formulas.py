@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from amp_rewrite.flops.contrib_shapes import attribute
 from amp_rewrite.flops.port_shapes import Formula, PortShapes
+from amp_rewrite.onnx_types import attributes
 
 
 def attention(ports: PortShapes) -> int:
@@ -14,8 +14,8 @@ def attention(ports: PortShapes) -> int:
     The last axis of a 3D input holds all heads; past keys precede the new ones.
     """
     q, k, v = (ports.input(i) for i in range(3))
-    heads = q[1] if len(q) == 4 else attribute(ports.node, "q_num_heads")
-    kept = k[1] if len(k) == 4 else attribute(ports.node, "kv_num_heads")
+    heads = q[1] if len(q) == 4 else attributes.integer(ports.node, "q_num_heads")
+    kept = k[1] if len(k) == 4 else attributes.integer(ports.node, "kv_num_heads")
     queries, length = q[-2], k[-2] + (ports.input(4)[2] if ports.has(4) else 0)
     size = q[-1] if len(q) == 4 else q[-1] // heads
     value = v[-1] if len(v) == 4 else v[-1] // kept
@@ -27,8 +27,7 @@ def projected_attention(past: int) -> Formula:
 
     def flops(ports: PortShapes) -> int:
         (batch, length, _), weights = ports.input(0), ports.input(1)
-        held = ports.node.attributes.get("qkv_hidden_sizes")
-        q, _, v = held.as_ints() if held is not None else (weights[1] // 3,) * 3
+        q, _, v = ports.node.attributes.get_ints("qkv_hidden_sizes", (weights[1] // 3,) * 3)
         keys = length + (ports.input(past)[3] if ports.has(past) else 0)
         return 2 * batch * length * math.prod(weights) + 2 * batch * length * keys * (q + v)
 
@@ -57,7 +56,7 @@ def multi_head(past: int) -> Formula:
 def grouped(ports: PortShapes) -> int:
     """com.microsoft GroupQueryAttention: every query head attends to all keys, past ones included."""
     batch, queries, width = ports.input(0)
-    heads, kept = attribute(ports.node, "num_heads"), attribute(ports.node, "kv_num_heads")
+    heads, kept = attributes.integer(ports.node, "num_heads"), attributes.integer(ports.node, "kv_num_heads")
     size = width // heads if ports.has(1) else width // (heads + 2 * kept)
     keys = queries + (ports.input(3)[2] if ports.has(3) else 0)
     return 2 * batch * heads * queries * keys * 2 * size

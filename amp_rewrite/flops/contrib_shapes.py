@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.flops.type_protos import Shape
+from amp_rewrite.onnx_types import attributes
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 
 InputShapes = Sequence[Shape | None]
@@ -36,14 +37,6 @@ def outputs(node: ir.Node, read: InputShapes) -> tuple[Shape | None, ...]:
     return (*found, *nothing)[: len(node.outputs)]
 
 
-def attribute(node: ir.Node, name: str, default: int = 0) -> int:
-    """The integer attribute of that name; the default where it is absent or of another type."""
-    held = node.attributes.get(name)
-    if held is None or held.is_ref() or held.type != ir.AttributeType.INT:
-        return default
-    return held.as_int()
-
-
 def matrix(a: Shape, b: Shape, node: ir.Node) -> Shape:
     """The shape of a matrix product; takes FusedMatMul's transposition flags into account."""
     if len(a) == 1:
@@ -55,9 +48,9 @@ def matrix(a: Shape, b: Shape, node: ir.Node) -> Shape:
 
 
 def _transposed_shape(shape: Shape, node: ir.Node, which: str) -> Shape:
-    if attribute(node, f"transBatch{which}"):
+    if attributes.integer(node, f"transBatch{which}"):
         shape = (*shape[1:-1], shape[0], shape[-1])
-    return (*shape[:-2], shape[-1], shape[-2]) if attribute(node, f"trans{which}") else shape
+    return (*shape[:-2], shape[-1], shape[-2]) if attributes.integer(node, f"trans{which}") else shape
 
 
 def _first(_: ir.Node, read: InputShapes) -> InputShapes:
@@ -86,15 +79,15 @@ def _matmul(node: ir.Node, read: InputShapes) -> InputShapes:
 def _packed(node: ir.Node, read: InputShapes) -> InputShapes:
     """Products by block-quantised weights, whose width is the attribute N."""
     a = read[0]
-    return [None if a is None else (*a[:-1], attribute(node, "N"))]
+    return [None if a is None else (*a[:-1], attributes.integer(node, "N"))]
 
 
 def _attention(node: ir.Node, read: InputShapes) -> InputShapes:
     x, weights = read[0], read[1]
     if x is None or weights is None:
         return []
-    sizes = node.attributes.get("qkv_hidden_sizes")
-    hidden = int(sizes.as_ints()[2]) if sizes is not None else weights[1] // 3
+    sizes = node.attributes.get_ints("qkv_hidden_sizes")
+    hidden = sizes[2] if sizes is not None else weights[1] // 3
     return [(x[0], x[1], hidden)]
 
 
@@ -115,7 +108,7 @@ def _grouped(node: ir.Node, read: InputShapes) -> InputShapes:
     past, grown = read[3] if len(read) > 3 else None, None
     if q is None:
         return []
-    heads, kept = attribute(node, "num_heads"), attribute(node, "kv_num_heads")
+    heads, kept = attributes.integer(node, "num_heads"), attributes.integer(node, "kv_num_heads")
     packed = key is None  # query, key and value in one tensor
     size = q[-1] // (heads + 2 * kept) if packed else q[-1] // heads
     if past is not None:
@@ -133,7 +126,7 @@ def _global_pool(node: ir.Node, read: InputShapes) -> InputShapes:
     x = read[0]
     if x is None:
         return []
-    if attribute(node, "channels_last"):
+    if attributes.integer(node, "channels_last"):
         return [(x[0], *(1,) * (len(x) - 2), x[-1])]
     return [(x[0], x[1], *(1,) * (len(x) - 2))]
 
@@ -143,7 +136,7 @@ def _concat(node: ir.Node, read: InputShapes) -> InputShapes:
     parts = [part for part in read[2::3] if part is not None]
     if len(parts) != len(read[2::3]):
         return []
-    axis = attribute(node, "axis") % len(parts[0])
+    axis = attributes.integer(node, "axis") % len(parts[0])
     total = sum(part[axis] for part in parts)
     return [(*parts[0][:axis], total, *parts[0][axis + 1 :])]
 
@@ -162,7 +155,8 @@ def _qgemm(node: ir.Node, read: InputShapes) -> InputShapes:
     a, b = read[0], read[3]
     if a is None or b is None:
         return []
-    return [(a[1 if attribute(node, "transA") else 0], b[0 if attribute(node, "transB") else 1])]
+    rows = a[1 if attributes.integer(node, "transA") else 0]
+    return [(rows, b[0 if attributes.integer(node, "transB") else 1])]
 
 
 LIKE_FIRST = """BiasAdd BiasDropout BiasGelu BiasSoftmax BitmaskBiasDropout BitmaskDropout BranchwiseRMSNorm
@@ -200,7 +194,7 @@ _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
 
 def standard(node: ir.Node) -> str:
     """The ONNX operator with the same inputs and shapes as a contrib node; empty where there is none."""
-    own = node.domain == CONTRIB and not attribute(node, "channels_last")
+    own = node.domain == CONTRIB and not attributes.integer(node, "channels_last")
     return _STANDARD.get(node.op_type, "") if own else ""
 
 

@@ -115,8 +115,7 @@ def _has_batch(node: ir.Node) -> bool:
 
 
 def _axis(node: ir.Node, name: str, position: int) -> int:
-    held = node.attributes.get(name)
-    axes = held.as_ints() if held is not None else ()
+    axes = node.attributes.get_ints(name, ())
     return axes[position] if position < len(axes) else 0
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from amp_rewrite.flops.contrib_shapes import attribute
 from amp_rewrite.flops.port_shapes import Formula, PortShapes
+from amp_rewrite.onnx_types import attributes
 
 
 def per_output_element(ports: PortShapes) -> int:
@@ -31,7 +31,7 @@ def pooled(ports: PortShapes) -> int:
 
 def local_norm(ports: PortShapes) -> int:
     """LRN: a sum of squares over `size` channels for each element."""
-    return 2 * math.prod(ports.input(0)) * attribute(ports.node, "size")
+    return 2 * math.prod(ports.input(0)) * attributes.integer(ports.node, "size")
 
 
 INTERPOLATED = 8
@@ -40,8 +40,7 @@ INTERPOLATED = 8
 
 def resize(ports: PortShapes) -> int:
     """INTERPOLATED for each element; the mode `nearest` does no arithmetic."""
-    mode = ports.node.attributes.get("mode")
-    if mode is None or mode.as_string() == "nearest":
+    if ports.node.attributes.get_string("mode", "nearest") == "nearest":
         return 0
     return INTERPOLATED * math.prod(ports.output())
 
@@ -49,7 +48,7 @@ def resize(ports: PortShapes) -> int:
 def fourier(ports: PortShapes) -> int:
     """The usual 5 n log2 n of a fast Fourier transform, for each signal (Cooley and Tukey; FFTW's count)."""
     shape = ports.output()
-    axis = attribute(ports.node, "axis", -2)
+    axis = attributes.integer(ports.node, "axis", -2)
     length = ports.input(0)[axis]
     signals = math.prod(shape) // max(shape[axis], 1) // shape[-1]
     return _transform(length) * signals
@@ -58,7 +57,7 @@ def fourier(ports: PortShapes) -> int:
 def short_fourier(ports: PortShapes) -> int:
     """The output of STFT is batch x frames x bins x 2: one transform for each frame."""
     batch, frames, bins, _ = ports.output()
-    two_sided = not attribute(ports.node, "onesided", 1)
+    two_sided = not attributes.integer(ports.node, "onesided", 1)
     return batch * frames * _transform(bins if two_sided else 2 * (bins - 1))
 
 

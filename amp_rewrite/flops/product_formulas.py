@@ -6,9 +6,10 @@ import math
 
 import onnx_ir as ir
 
-from amp_rewrite.flops.contrib_shapes import attribute, matrix
+from amp_rewrite.flops.contrib_shapes import matrix
 from amp_rewrite.flops.port_shapes import Formula, PortShapes
 from amp_rewrite.flops.type_protos import Shape
+from amp_rewrite.onnx_types import attributes
 
 
 def convolution(weights: int) -> Formula:
@@ -33,9 +34,9 @@ def product(first: int = 0, second: int = 1) -> Formula:
 
 def _inner(a: Shape, node: ir.Node) -> int:
     """The contracted dimension of A."""
-    if len(a) == 1 or not attribute(node, "transA"):
+    if len(a) == 1 or not attributes.integer(node, "transA"):
         return a[-1]
-    return a[0] if attribute(node, "transBatchA") else a[-2]
+    return a[0] if attributes.integer(node, "transBatchA") else a[-2]
 
 
 def gemm(second: int = 1) -> Formula:
@@ -43,14 +44,14 @@ def gemm(second: int = 1) -> Formula:
 
     def flops(ports: PortShapes) -> int:
         a, b = ports.input(0), ports.input(second)
-        return 2 * math.prod(a) * b[0 if attribute(ports.node, "transB") else 1]
+        return 2 * math.prod(a) * b[0 if attributes.integer(ports.node, "transB") else 1]
 
     return flops
 
 
 def packed(ports: PortShapes) -> int:
     """Products by block-quantised weights, whose width is the attribute N."""
-    return 2 * math.prod(ports.input(0)) * attribute(ports.node, "N")
+    return 2 * math.prod(ports.input(0)) * attributes.integer(ports.node, "N")
 
 
 def einsum(ports: PortShapes) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model import graph_edits
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import element_types, schema
+from amp_rewrite.onnx_types import attributes, element_types, schema
 from amp_rewrite.policy.targets import Target
 
 _FUSED = ("com.microsoft", "FusedConv")
@@ -30,45 +31,35 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
     support = signature and target.support(*_FUSED, signature, half.name)
     if support is None or support.has("T", half.name):
         return
-    found = [node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == _FUSED]
+    found = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
     names = UniqueNames(graphs(model.graph))
     for node in found:
-        if _activation(node) in _ACTIVATIONS:
-            _replace(node, list(_parts(node, versions(""), names)))
-
-
-def _replace(node: ir.Node, parts: Sequence[ir.Node]) -> None:
-    graph = node.graph
-    assert graph is not None, "every node of a model is in a graph"
-    ir.convenience.replace_nodes_and_values(graph, node, [node], parts, node.outputs, parts[-1].outputs)
-
-
-def _activation(node: ir.Node) -> str:
-    activation = node.attributes.get("activation")
-    return "" if activation is None or activation.is_ref() else activation.as_string()
+        if attributes.text(node, "activation") in _ACTIVATIONS:
+            parts = list(_parts(node, versions(""), names))
+            graph_edits.replace(node, parts, parts[-1].outputs[0])
 
 
 def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
     inputs, residual = node.inputs[:3], node.inputs[3] if len(node.inputs) > 3 else None
-    attributes = [a for name, a in node.attributes.items() if not name.startswith("activation")]
-    conv = ir.Node("", "Conv", inputs, attributes, name=node.name)
+    kept = [a for name, a in node.attributes.items() if not name.startswith("activation")]
+    conv = ir.Node("", "Conv", inputs, kept, name=node.name)
     yield conv
     last = _output(conv, node, "conv", names)
     if residual is not None:
         add = _part("Add", [last, residual], [], node, names)
         yield add
         last = _output(add, node, "sum", names)
-    yield from _ACTIVATIONS[_activation(node)](node, last, opset, names)
+    yield from _ACTIVATIONS[attributes.text(node, "activation")](node, last, opset, names)
 
 
 def _part(
     operator: str,
     inputs: Sequence[ir.Value],
-    attributes: Sequence[ir.Attr],
+    own: Sequence[ir.Attr],
     node: ir.Node,
     names: UniqueNames,
 ) -> ir.Node:
-    return ir.Node("", operator, inputs, attributes, name=names.of_node(f"{node.name}__{operator}"))
+    return ir.Node("", operator, inputs, own, name=names.of_node(f"{node.name}__{operator}"))
 
 
 def _output(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir.Value:
@@ -86,8 +77,9 @@ def _plain(*parameters: str) -> Activate:
     """An activation of one node, with its parameters as attributes of these names."""
 
     def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
-        attributes = [ir.AttrFloat32(*each) for each in zip(parameters, _parameters(node), strict=False)]
-        yield _part(_activation(node), [last], attributes, node, names)
+        given = zip(parameters, attributes.numbers(node, "activation_params"), strict=False)
+        own = [ir.AttrFloat32(*each) for each in given]
+        yield _part(attributes.text(node, "activation"), [last], own, node, names)
 
     return activate
 
@@ -98,22 +90,14 @@ def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iter
         yield from _plain("min", "max")(node, last, opset, names)
         return
     bounds: list[ir.Value] = []
-    for name, value in zip(("min", "max"), _parameters(node), strict=False):
-        stored = ir.AttrTensor("value", ir.tensor(value, ir.DataType.FLOAT))
-        constant = ir.Node("", "Constant", [], [stored], name="")
+    for name, value in zip(("min", "max"), attributes.numbers(node, "activation_params"), strict=False):
+        constant = names.constant(node.outputs[0], name, ir.tensor(value, ir.DataType.FLOAT))
         bounds.append(constant.outputs[0])
-        bounds[-1].name = names.of_value(node.outputs[0], name)
-        constant.name = names.of_node(bounds[-1].name)
         yield constant
     yield _part("Clip", [last, *bounds], [], node, names)
 
 
 _BOUNDS_ARE_INPUTS = 11
-
-
-def _parameters(node: ir.Node) -> Sequence[float]:
-    parameters = node.attributes.get("activation_params")
-    return () if parameters is None or parameters.is_ref() else parameters.as_floats()
 
 
 _ACTIVATIONS: Mapping[str, Activate] = {

@@ -15,6 +15,12 @@ def in_functions(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs(body)
 
 
+def every_node(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a model: of all its graphs, of those nested in its functions, and of these."""
+    for holder in (*graphs(proto.graph), *in_functions(proto), *proto.functions):
+        yield from holder.node
+
+
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph and the graphs nested in it."""
     yield graph

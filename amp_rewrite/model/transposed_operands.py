@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.model import constants
+from amp_rewrite.onnx_types import attributes
 
 Ranks = Mapping[ir.Value, int | None]
 """Values, each with its number of axes; None where it is unknown."""
@@ -146,9 +147,7 @@ def _rank_of_axes(node: ir.Node, before: int | None) -> int | None:
         return None
     if node.op_type == "Unsqueeze":
         return before + count
-    keep = node.attributes.get("keepdims")
-    is_said = keep is not None and not keep.is_ref() and keep.type == ir.AttributeType.INT
-    drops = keep is not None and is_said and not keep.as_int()
+    drops = not attributes.integer(node, "keepdims", 1)
     return before - count if drops or node.op_type == "Squeeze" else before
 
 
@@ -206,9 +205,7 @@ def turned_rank(node: ir.Node) -> int | None:
 
 def _perm(node: ir.Node) -> tuple[int, ...]:
     """The permutation of a Transpose; empty if it is missing or invalid."""
-    perm = node.attributes.get("perm")
-    known = perm is not None and not perm.is_ref() and perm.type == ir.AttributeType.INTS
-    order = tuple(perm.as_ints()) if perm is not None and known else ()
+    order = tuple(attributes.integers(node, "perm"))
     return order if sorted(order) == list(range(len(order))) else ()
 
 

@@ -33,6 +33,12 @@ def nodes(graph: ir.Graph) -> dict[ir.Graph, tuple[ir.Node, ...]]:
     return found
 
 
+def every_node(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
+    for held in graphs(graph):
+        yield from held
+
+
 def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
     """Nodes and the nodes nested in them, each after those of its bodies."""
     for node in nodes:

@@ -37,6 +37,13 @@ class UniqueNames:
         """The name itself, with a number if another node has it."""
         return self._node_numbering.free(name, self._nodes)
 
+    def constant(self, like: ir.Value, suffix: str, tensor: ir.TensorProtocol) -> ir.Node:
+        """A Constant outside any graph, whose value is named after another."""
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
+        node.outputs[0].name = self.of_value(like, suffix)
+        node.name = self.of_node(node.outputs[0].name)
+        return node
+
     def rename_shadowing(self, graph: ir.Graph, outer: frozenset[str | None] = frozenset()) -> None:
         """Renames the initializers of bodies that have the name of a value of an enclosing graph.
 

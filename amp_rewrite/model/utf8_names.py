@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import filterfalse
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
@@ -32,7 +31,7 @@ def _names(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterato
         yield from (entry.key, entry.value)
     for graph in graphs:
         yield from (graph.name, graph.doc_string)
-        for info in filterfalse(_is_ascii, proto_traversal.value_infos(graph)):
+        for info in proto_traversal.value_infos(graph):
             yield info.name
             yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
         yield from (tensor.name for tensor in graph.initializer)
@@ -43,18 +42,9 @@ def _names(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterato
 
 
 def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    for node in filterfalse(_is_ascii, nodes):
+    for node in nodes:
         yield from (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output)
         yield from (attribute.name for attribute in node.attribute)
-
-
-def _is_ascii(message: Message) -> bool:
-    """Whether a small message is all ASCII, which is faster to check than each of its names."""
-    return message.ByteSize() < _SMALL and message.SerializeToString().isascii()
-
-
-_SMALL = 1 << 12
-"""Bytes up to which a message is serialised for this check: one that contains a tensor is not copied."""
 
 
 def _decode(message: Message) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amp_rewrite.placement import opening
-from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.differences import between, totals
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
@@ -54,7 +54,7 @@ class Comparison:
         worse = {row.what for row in between(original, self.result).worse} if original else set[str]()
         if self.result.refused:
             return
-        after, before = _totals(self.result), _totals(original) if original else {}
+        after, before = totals(self.result), totals(original) if original else {}
         for what, number in after.items():
             yield Count(what, before.get(what), number, is_worse=what in worse)
 
@@ -65,16 +65,3 @@ class Comparison:
         against = {"against": between(self.original, self.result).to_json()}
         placements = {"original": self.original.to_json(), "result": {**self.result.to_json(), **against}}
         return {**self.runtime.to_json(), **placements}
-
-
-def _totals(placement: Placement) -> dict[str, int]:
-    """The numbers of a placement, named as in `differences`."""
-    return {
-        "nodes": placement.nodes,
-        "in half": sum(placement.half.values()),
-        "in float32": sum(placement.full.values()),
-        "Casts": placement.float_casts,
-        "inserted Casts": placement.inserted_casts,
-        "copies": placement.copies,
-        "nodes on the CPU": placement.cpu_nodes,
-    }

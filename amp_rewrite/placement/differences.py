@@ -48,21 +48,30 @@ def between(original: Placement, result: Placement) -> Differences:
     """What differs from the original to the result."""
     if original.refused or result.refused:
         return Differences()
-    totals = [
-        Difference(what, before, after, is_worse=is_watched and after > before)
-        for what, before, after, is_watched in _totals(original, result)
-        if before != after
+    old, new = totals(original), totals(result)
+    found = [
+        Difference(what, old[what], new[what], is_worse=what in _WATCHED and new[what] > old[what])
+        for what in ("nodes", "Casts", *_WATCHED)
+        if old[what] != new[what]
     ]
     counts = (original.operators, result.operators), (original.fused, result.fused)
-    return Differences(tuple(totals), *(tuple(_by_operator(*pair)) for pair in counts))
+    return Differences(tuple(found), *(tuple(_by_operator(*pair)) for pair in counts))
 
 
-def _totals(original: Placement, result: Placement) -> Iterator[tuple[str, int, int, bool]]:
-    yield "nodes", original.nodes, result.nodes, False
-    yield "Casts", original.float_casts, result.float_casts, False
-    yield "inserted Casts", original.inserted_casts, result.inserted_casts, True
-    yield "copies", original.copies, result.copies, True
-    yield "nodes on the CPU", original.cpu_nodes, result.cpu_nodes, True
+def totals(placement: Placement) -> dict[str, int]:
+    """The numbers of a placement by what they count."""
+    return {
+        "nodes": placement.nodes,
+        "in half": sum(placement.half.values()),
+        "in float32": sum(placement.full.values()),
+        "Casts": placement.float_casts,
+        "inserted Casts": placement.inserted_casts,
+        "copies": placement.copies,
+        "nodes on the CPU": placement.cpu_nodes,
+    }
+
+
+_WATCHED = ("inserted Casts", "copies", "nodes on the CPU")
 
 
 def _by_operator(before: Counts, after: Counts) -> Iterator[Difference]:

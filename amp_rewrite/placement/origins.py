@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.placement.saved_graph import COPIES, SavedGraph, operator, own_name
 
 
@@ -17,7 +17,7 @@ def find(executed: SavedGraph, model: ir.Model) -> dict[ir.Node, tuple[ir.Node, 
     that is still there, was fused. A node that it inserts stands for none, and one that it folded, merged
     with an equal one or moved beyond recognition is in none. Constants are left out.
     """
-    nodes = [node for graph in graphs(model.graph) for node in graph if node.op_type != "Constant"]
+    nodes = [node for node in every_node(model.graph) if node.op_type != "Constant"]
     made = {value.name: node for node in nodes for value in node.outputs}
     made.update(_renamed(executed, made))
     named = {node.name: node for node in nodes if node.name}

@@ -108,9 +108,7 @@ class OwnNodes:
 
 def own_nodes(model: onnx.ModelProto) -> OwnNodes:
     """The nodes of a model, to tell them from those that onnxruntime makes."""
-    inside = (*proto_traversal.graphs(model.graph), *proto_traversal.in_functions(model))
-    own = [node for graph in inside for node in graph.node]
-    own += [node for function in model.functions for node in function.node]
+    own = [*proto_traversal.every_node(model)]
     operators = Counter(schema.written(schema.canonical(node.domain), node.op_type) for node in own)
     return OwnNodes(operators, frozenset(node.name for node in own))
 

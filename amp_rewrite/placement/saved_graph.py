@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.model import loading, preserved_fields, proto_traversal
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics import half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
@@ -55,7 +55,7 @@ class SavedGraph:
     @property
     def nodes(self) -> Iterator[ir.Node]:
         """All nodes, those of subgraphs included."""
-        return (node for graph in graphs(self.model.graph) for node in graph)
+        return every_node(self.model.graph)
 
     def executed(self, node: ir.Node) -> Executed:
         """What is to be known of a node."""

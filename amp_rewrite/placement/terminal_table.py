@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rich.table import Column
-
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.placement.differences import between
@@ -31,17 +29,12 @@ def print_placements(
     loaded = {name: found for name, found in placements.items() if not found.refused}
     if loaded:
         rows = ([name, *cells(found)] for name, found in loaded.items())
-        console.table(_columns(), rows)
+        console.numbers(HEADER, rows)
     for name, found in placements.items():
         if len(placements) > 1:
             console.print(Styled(name, "bold"))
         for label, line in _lines(found, original):
             console.print(Styled(f"{label:<12}", "dim"), line)
-
-
-def _columns() -> list[Column]:
-    first, *rest = HEADER
-    return [Column(first, no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in rest)]
 
 
 def _lines(found: Placement, original: Placement | None) -> Iterator[tuple[str, Part]]:

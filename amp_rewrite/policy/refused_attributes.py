@@ -10,9 +10,11 @@ half; `Conv` and pooling take any padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir
+
+from amp_rewrite.onnx_types import attributes
 
 Refused = Callable[[ir.Node], Iterator[str]]
 """The attributes and inputs of a node for which it is refused, by name."""
@@ -20,22 +22,22 @@ Refused = Callable[[ir.Node], Iterator[str]]
 
 def _conv_transpose(node: ir.Node) -> Iterator[str]:
     """cuDNN pads both ends alike; what SAME comes to is not known before the run."""
-    pads = _ints(node, "pads")
+    pads = attributes.integers(node, "pads")
     if pads[: len(pads) // 2] != pads[len(pads) // 2 :]:
         yield "pads"
-    if _text(node, "auto_pad").startswith("SAME"):
+    if attributes.text(node, "auto_pad").startswith("SAME"):
         yield "auto_pad"
 
 
 def _arg_extremum(node: ir.Node) -> Iterator[str]:
-    if _int(node, "select_last_index"):
+    if attributes.integer(node, "select_last_index"):
         yield "select_last_index"
 
 
 def _recurrent(node: ir.Node, *activations: str) -> Iterator[str]:
     """What cuDNN's recurrent layers lack: other activations than these, in either direction, and clipping."""
     yield from (name for name in _NEVER_TAKEN if name in node.attributes)
-    said = [name.lower() for name in _texts(node, "activations")]
+    said = [name.lower() for name in attributes.texts(node, "activations")]
     if said != [*activations, *activations][: len(said)]:
         yield "activations"
 
@@ -45,7 +47,7 @@ _NEVER_TAKEN = ("activation_alpha", "activation_beta", "clip")
 
 def _lstm(node: ir.Node) -> Iterator[str]:
     yield from _recurrent(node, "sigmoid", "tanh", "tanh")
-    if _int(node, "input_forget"):
+    if attributes.integer(node, "input_forget"):
         yield "input_forget"
     if len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
         yield "P"
@@ -57,7 +59,7 @@ _PEEPHOLES = 7
 def _gru(node: ir.Node) -> Iterator[str]:
     """cuDNN applies the linear transformation before the reset gate; ONNX's default is after."""
     yield from _recurrent(node, "sigmoid", "tanh")
-    if _int(node, "linear_before_reset") != 1:
+    if attributes.integer(node, "linear_before_reset") != 1:
         yield "linear_before_reset"
 
 
@@ -74,30 +76,3 @@ REFUSED_BY_CUDA: Mapping[str, Refused] = {
     "RNN": _rnn,
 }
 """By operator of the default domain: for what the CUDA provider refuses a node."""
-
-
-def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> ir.Attr | None:
-    """An attribute of that type; None for a missing one, and for a reference to a function's."""
-    attribute = node.attributes.get(name)
-    known = attribute is not None and not attribute.is_ref() and attribute.type == kind
-    return attribute if known else None
-
-
-def _int(node: ir.Node, name: str) -> int:
-    attribute = _attribute(node, name, ir.AttributeType.INT)
-    return attribute.as_int() if attribute is not None else 0
-
-
-def _ints(node: ir.Node, name: str) -> Sequence[int]:
-    attribute = _attribute(node, name, ir.AttributeType.INTS)
-    return attribute.as_ints() if attribute is not None else ()
-
-
-def _text(node: ir.Node, name: str) -> str:
-    attribute = _attribute(node, name, ir.AttributeType.STRING)
-    return attribute.as_string() if attribute is not None else ""
-
-
-def _texts(node: ir.Node, name: str) -> Sequence[str]:
-    attribute = _attribute(node, name, ir.AttributeType.STRINGS)
-    return attribute.as_strings() if attribute is not None else ()

@@ -31,9 +31,8 @@ def read(node: ir.Node, stored: StoredValues, channels: int) -> BatchNorm | None
     if len(known) != len(vectors) or len(known) != _PARAMETERS or not _infers(node):
         return None
     scale, shift, mean, variance = known
-    epsilon = node.attributes.get("epsilon")
-    added = _EPSILON if epsilon is None else epsilon.as_float()
-    return BatchNorm(scale, scale / np.sqrt(variance + added), mean, shift)
+    epsilon = node.attributes.get_float("epsilon", _EPSILON)
+    return BatchNorm(scale, scale / np.sqrt(variance + epsilon), mean, shift)
 
 
 _PARAMETERS = 4

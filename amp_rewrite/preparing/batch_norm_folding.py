@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import traversal
+from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -46,7 +46,7 @@ def fold(model: ir.Model, half: Half, kept: Container[ir.Node]) -> tuple[FormCha
     """
     stored = StoredValues(model)
     opset = element_types.default_opset(model.graph.opset_imports)
-    norms = [node for graph in traversal.graphs(model.graph) for node in graph if _is_norm(node)]
+    norms = list(filter(_is_norm, traversal.every_node(model.graph)))
     found: list[FormChange] = []
     for node in norms if opset >= _WITHOUT_TEST_MODE else ():
         with np.errstate(all="ignore"):
@@ -143,7 +143,8 @@ def _apply(folding: _Folding, stored: StoredValues) -> None:
     stored.replace(product, 1, folding.weight)
     if product.op_type == "MatMul":
         shift = stored.add(norm.outputs[0], "shift", folding.bias, norm)
-        _put_in_place_of(norm, ir.Node("", "Add", [product.outputs[0], shift], name=norm.name))
+        add = ir.Node("", "Add", [product.outputs[0], shift], name=norm.name)
+        graph_edits.replace(norm, [add], add.outputs[0])
     elif len(product.inputs) > _OPERANDS and product.inputs[_OPERANDS] is not None:
         stored.replace(product, _OPERANDS, folding.bias)
         _take_over(norm, product)
@@ -160,14 +161,4 @@ def _take_over(norm: ir.Node, product: ir.Node) -> None:
     before, value = product.outputs[0], norm.outputs[0]
     before.metadata_props.update(value.metadata_props)
     before.doc_string = value.doc_string or before.doc_string
-    _replace(norm, [], before)
-
-
-def _put_in_place_of(norm: ir.Node, node: ir.Node) -> None:
-    _replace(norm, [node], node.outputs[0])
-
-
-def _replace(norm: ir.Node, nodes: list[ir.Node], value: ir.Value) -> None:
-    graph = norm.graph
-    assert graph is not None, "every node of a model is in a graph"
-    ir.convenience.replace_nodes_and_values(graph, norm, [norm], nodes, norm.outputs[:1], [value])
+    graph_edits.replace(norm, [], before)

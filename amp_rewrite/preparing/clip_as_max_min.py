@@ -12,7 +12,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
@@ -30,7 +30,7 @@ def rewrite(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     The Min takes the node's name. Bounds that are computed stay what they are; one that is not known to be a
     scalar keeps its Clip.
     """
-    nodes = [node for held in traversal.nodes(model.graph).values() for node in held]
+    nodes = [*traversal.every_node(model.graph)]
     clips = [node for node in nodes if half_ports.is_clip(node)]
     version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
     if not form.raise_opset or not clips or not ports.prefers_max_and_min(version_of("")):
@@ -80,23 +80,15 @@ class _Constants:
 
     def before(self, node: ir.Node, number: float) -> ir.Value:
         """The value of a number, for this node and those after it in its graph."""
-        graph = _graph(node)
+        graph = graph_edits.graph_of(node)
         if (graph, number) not in self._made:
-            stored = ir.AttrTensor("value", ir.tensor(number, ir.DataType.FLOAT))
-            constant = ir.Node("", "Constant", [], [stored])
+            tensor = ir.tensor(number, ir.DataType.FLOAT)
+            constant = self.names.constant(node.outputs[0], "bound", tensor)
             value = constant.outputs[0]
-            value.name = self.names.of_value(node.outputs[0], "bound")
             value.type, value.shape = FLOAT32, ir.Shape([])
-            constant.name = self.names.of_node(value.name)
             graph.insert_before(node, constant)
             self._made[graph, number] = value
         return self._made[graph, number]
-
-
-def _graph(node: ir.Node) -> ir.Graph:
-    graph = node.graph
-    assert isinstance(graph, ir.Graph), "every node of a model is in a graph"
-    return graph
 
 
 def _replace(node: ir.Node, stored: _Constants) -> None:
@@ -109,9 +101,7 @@ def _replace(node: ir.Node, stored: _Constants) -> None:
     value = above.outputs[0]
     value.name, value.type, value.shape = stored.names.of_value(output, "max"), output.type, output.shape
     below = ir.Node("", "Min", [value, high], name=node.name, metadata_props=node.metadata_props)
-    ir.convenience.replace_nodes_and_values(
-        _graph(node), node, [node], [above, below], [output], below.outputs
-    )
+    graph_edits.replace(node, [above, below], below.outputs[0])
 
 
 def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Constants) -> ir.Value:
@@ -119,8 +109,7 @@ def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Co
     value = node.inputs[port] if port < len(node.inputs) else None
     if value is not None:
         return value
-    stated = node.attributes.get(attribute)
-    return stored.before(node, missing if stated is None else stated.as_float())
+    return stored.before(node, node.attributes.get_float(attribute, missing))
 
 
 _LARGEST = float(np.finfo(np.float32).max)

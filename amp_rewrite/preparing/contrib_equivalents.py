@@ -13,7 +13,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from amp_rewrite.flops.contrib_shapes import LIKE_FIRST, attribute
+from amp_rewrite.flops.contrib_shapes import LIKE_FIRST
+from amp_rewrite.onnx_types import attributes
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
 
@@ -60,10 +61,10 @@ def _embedding(node: ir.Node, name: Naming, like: str) -> Nodes:
 
 def _product(node: ir.Node, name: Naming, like: str) -> Nodes:
     one, other = _given(node, 0), _given(node, 1)
-    if one is None or other is None or any(attribute(node, f"transBatch{side}") for side in "AB"):
+    if one is None or other is None or any(attributes.integer(node, f"transBatch{side}") for side in "AB"):
         return
-    left = "ji" if attribute(node, "transA") else "ij"
-    right = "kj" if attribute(node, "transB") else "jk"
+    left = "ji" if attributes.integer(node, "transA") else "ij"
+    right = "kj" if attributes.integer(node, "transB") else "jk"
     equation = f"...{left},...{right}->...ik"
     yield helper.make_node("Einsum", [name(one), name(other)], [like], equation=equation)
 

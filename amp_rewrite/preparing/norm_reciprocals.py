@@ -8,12 +8,13 @@ not even in float32. Both round the exact quotient once: they are equal bit by b
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
 import onnx_ir as ir
 
+from amp_rewrite.model import graph_edits
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -27,9 +28,7 @@ def write(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Writes these reciprocals in float32 as divisions, but for the nodes that are `kept`."""
     if element_types.default_opset(model.graph.opset_imports) < _BROADCASTS:
         return ()
-    found = [
-        node for graph in graphs(model.graph) for node in graph if _is_of_norm(node) and node not in kept
-    ]
+    found = [node for node in every_node(model.graph) if _is_of_norm(node) and node not in kept]
     names = UniqueNames(graphs(model.graph)) if found else None
     return tuple(_divide(node, names) for node in found) if names is not None else ()
 
@@ -70,21 +69,10 @@ def _is_epsilon(value: ir.Value | None) -> bool:
 
 
 def _divide(node: ir.Node, names: UniqueNames) -> FormChange:
-    graph, change = node.graph, FormChange(FormChangeKind.RECIPROCAL, pinned_as(node))
-    assert graph is not None, "every node of a model is in a graph"
-    parts = list(_division(node, names))
-    ir.convenience.replace_nodes_and_values(graph, node, [node], parts, node.outputs, parts[-1].outputs)
-    return change
-
-
-def _division(node: ir.Node, names: UniqueNames) -> Iterator[ir.Node]:
-    value = node.outputs[0]
-    stored = ir.AttrTensor("value", ir.tensor(1.0, ir.DataType.FLOAT))
-    one = ir.Node("", "Constant", [], [stored], name="")
-    one.outputs[0].name = names.of_value(value, "one")
-    one.name = names.of_node(one.outputs[0].name)
-    yield one
+    change, value = FormChange(FormChangeKind.RECIPROCAL, pinned_as(node)), node.outputs[0]
+    one = names.constant(value, "one", ir.tensor(1.0, ir.DataType.FLOAT))
     division = ir.Node("", "Div", [one.outputs[0], node.inputs[0]], name=node.name)
     quotient = division.outputs[0]
     quotient.name, quotient.type, quotient.shape = value.name, value.type, value.shape
-    yield division
+    graph_edits.replace(node, [one, division], quotient)
+    return change

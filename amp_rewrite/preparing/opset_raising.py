@@ -59,7 +59,7 @@ class _Raising:
     def __init__(self, model: ir.Model, old: int, form: Form) -> None:
         self._model, self._old, self._target = model, old, form.target
         self._half = HalfPorts(form)
-        self._main = [node for nodes in traversal.nodes(model.graph).values() for node in nodes]
+        self._main = [*traversal.every_node(model.graph)]
         inner = (node for function in model.functions.values() for node in function.all_nodes())
         self._nodes = [node for node in (*self._main, *inner) if not node.domain]
         self._calls = {half_ports.call(node, old) for node in self._nodes}

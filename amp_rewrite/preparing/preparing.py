@@ -10,20 +10,19 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
+from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import contrib_schemas, shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
-    cast_likes,
     clip_as_max_min,
     constant_folding,
-    idle_casts,
     kept_nodes,
     norm_reciprocals,
     opset_raising,
-    overridable,
+    plain_casts,
     transposed_weights,
     value_shapes,
 )
@@ -45,7 +44,7 @@ class Prepared:
 
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
     """Changes the form of `model`, and nothing that it computes; `held` is evidence for values by name."""
-    warnings = _settle_functions(model, form) + overridable.warnings(model)
+    warnings = _settle_functions(model, form) + _overridable(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for held in nodes for node in held}
@@ -64,7 +63,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:
-        idle_casts.bypass(model, types)
+        plain_casts.bypass(model, types)
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
     value_shapes.infer(model, types)
@@ -97,8 +96,8 @@ _FOR_A_CPU = (
 def _settle_casts(model: ir.Model) -> None:
     """Has no CastLike stand between a constant and what reads it."""
     types = shape_inference.types(model)
-    cast_likes.write_as_casts(model, types)
-    idle_casts.bypass(model, types)
+    plain_casts.write_cast_likes(model, types)
+    plain_casts.bypass(model, types)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
@@ -108,3 +107,23 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     kept = len(model.functions)
     noun = "function" if kept == 1 else "functions"
     return (f"{kept} model-local {noun} kept, in float32",) if kept else ()
+
+
+def _overridable(model: ir.Model) -> tuple[str, ...]:
+    """That most weights may be overridden, where that is so: PyTorch's `keep_initializers_as_inputs`.
+
+    A few that may be are defaults of inputs, and meant. Below IR version 4 every weight is listed so.
+    """
+    weights = [value for value in model.graph.initializers.values() if value.dtype is ir.DataType.FLOAT]
+    given = sum(value.is_graph_input() for value in weights)
+    if model.ir_version < CONSTANT_INPUTS_BELOW or given <= max(_FEW, len(weights) // 2):
+        return ()
+    return (f"{given:,} of {len(weights):,} weights {_TOLD}",)
+
+
+_FEW = 2
+_TOLD = (
+    "are inputs as well, so that callers may override them: no runtime folds those, and they are cast in "
+    "every run; if nobody overrides them, make them constants first, by "
+    "python -m onnxruntime.tools.remove_initializer_from_input"
+)

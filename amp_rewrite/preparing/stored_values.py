@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.model import constants, tensor_blocks, traversal
+from amp_rewrite.model import constants, graph_edits, tensor_blocks, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import tensor as tensor_type
@@ -50,26 +50,20 @@ class StoredValues:
 
     def add(self, like: ir.Value, suffix: str, tensor: ir.TensorProtocol, reader: ir.Node) -> ir.Value:
         """A new stored value in the graph of its reader, named after another value."""
-        name, graph = self._names.of_value(like, suffix), reader.graph
-        assert isinstance(graph, ir.Graph), "every node of a model is in a graph"
-        value = ir.Value(name=name, const_value=tensor)
-        self._register(value, tensor, graph)
+        value = ir.Value(name=self._names.of_value(like, suffix), const_value=tensor)
+        self._register(value, tensor, graph_edits.graph_of(reader))
         return value
 
     def _register(self, value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph) -> None:
         tensor.name = value.name
         value.type, value.shape = tensor_type(tensor.dtype), ir.Shape(tensor.shape.numpy())
-        graph.register_initializer(value)
-        if self._lists_inputs and graph is self._root:
-            graph.inputs.append(value)
+        graph_edits.register(value, graph, listed=self._lists_inputs and graph is self._root)
 
     def put(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         """Stores what a node computes: whatever reads it reads a stored value of the same name."""
-        graph = value.graph
-        assert isinstance(graph, ir.Graph), "every value of a model is in a graph"
         kept = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
         value.replace_all_uses_with(kept)
-        self._register(kept, tensor, graph)
+        self._register(kept, tensor, graph_edits.graph_of(value))
 
     def forget(self, value: ir.Value | None) -> None:
         """Removes a stored value that nobody reads any more."""

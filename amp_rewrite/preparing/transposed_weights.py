@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, transposed_operands, traversal
+from amp_rewrite.model import constants, graph_edits, transposed_operands, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor
-from amp_rewrite.model.reshaped_tensor import reshaped
 from amp_rewrite.model.transposed_operands import Product, Ranks
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import Types
@@ -86,7 +85,8 @@ class _Raiser:
         read = {(product.node, 1 - product.port) for product in products}
         uses = {(use.node, use.idx) for use in stored.value.uses()}
         if uses <= read and not stored.value.is_graph_output():
-            _replace(stored, shape)
+            stored.value.shape = ir.Shape(shape)
+            graph_edits.store(stored, reshaped(stored.tensor, shape, stored.tensor.name))
         else:
             copy = self._copied(stored, shape, rank)
             for node, port in read:
@@ -97,13 +97,10 @@ class _Raiser:
     def _copied(self, stored: StoredTensor, shape: Sequence[int], rank: int) -> ir.Value:
         """A copy beside the stored tensor, of another shape."""
         name = self._names.of_value(stored.value, f"rank{rank}")
-        tensor, graph = reshaped(stored.tensor, shape, name), stored.value.graph
-        assert graph is not None, "every value of a model belongs to a graph"
+        tensor, graph = reshaped(stored.tensor, shape, name), graph_edits.graph_of(stored.value)
         if stored.node is None:
             copy = ir.Value(name=name, const_value=tensor)
-            graph.register_initializer(copy)
-            if self._listed:
-                graph.inputs.append(copy)
+            graph_edits.register(copy, graph, listed=self._listed)
         else:
             value = ir.AttrTensor("value", tensor)
             node = ir.Node("", "Constant", [], [value], name=self._names.of_node(name))
@@ -115,11 +112,25 @@ class _Raiser:
         return copy
 
 
-def _replace(stored: StoredTensor, shape: Sequence[int]) -> None:
-    tensor = reshaped(stored.tensor, shape, stored.tensor.name)
-    stored.value.shape = ir.Shape(shape)
-    if stored.node is None:
-        stored.value.const_value = tensor
-    else:
-        stored.node.attributes.clear()
-        stored.node.attributes["value"] = ir.AttrTensor("value", tensor)
+def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str | None) -> ir.TensorProtocol:
+    """`tensor` with as many values in this shape; where it is in a file, so is the result."""
+    made, said = ir.Shape(shape), dict(tensor.metadata_props)
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=made,
+            name=name or "",
+            doc_string=tensor.doc_string,
+            metadata_props=said,
+            base_dir=tensor.base_dir,
+        )
+
+    def values() -> ir.TensorProtocol:
+        return ir.Tensor(constants.numbers(tensor).reshape(shape), dtype=tensor.dtype, name=name)
+
+    return ir.LazyTensor(
+        values, tensor.dtype, made, name=name, doc_string=tensor.doc_string, metadata_props=said
+    )

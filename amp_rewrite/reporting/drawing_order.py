@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.plan import PlannedCast
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph, Use, value_of
 from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.model import constants
+from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -17,7 +18,6 @@ from amp_rewrite.reporting import value_texts
 from amp_rewrite.reporting.drawing_order import GraphOutput, Thing, in_order, is_constant, key, with_titles
 from amp_rewrite.reporting.drawn_graph import Box, BoxValue, DrawnGraph, DrawnNodes, Frame, Shade, Wire
 from amp_rewrite.reporting.value_texts import StoredNumbers
-from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 
+from amp_rewrite import version
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.prediction import Prediction
@@ -135,3 +138,28 @@ def _sizes(report: Report) -> str:
         return size(report.size_before)
     share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
     return f"{size(report.size_before)} -> {size(report.size_after)}{share}"
+
+
+_PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
+
+
+def versions() -> Iterator[SummaryLine]:
+    """The versions of amp-rewrite, Python and the packages that decide about a result."""
+    found = (f"{name} {number}" for name in _PACKAGES if (number := _version(name)))
+    yield SummaryLine(
+        "versions",
+        f"amp-rewrite {version.installed()}, Python {platform.python_version()}, {', '.join(found)}",
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def seconds(report: Report) -> Iterator[SummaryLine]:
+    """The wall time of every stage of the last rewrite."""
+    told = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
+    yield SummaryLine("seconds", f"{told}; {sum(taken for _, taken in report.seconds):.2f} in all")

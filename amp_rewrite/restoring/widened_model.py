@@ -11,12 +11,12 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import constants
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.preparing import idle_casts
+from amp_rewrite.preparing import plain_casts
 from amp_rewrite.rewriting import annotations, cast_insertion, editing, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.running import container_casts
@@ -50,7 +50,7 @@ def widen(model: ir.Model, *, io: bool) -> Edited:
     widener.run()
     added = _casts(model) - before
     annotations.remove(model)
-    idle_casts.bypass(model, element_types.infer(model))
+    plain_casts.bypass(model, element_types.infer(model))
     _take_over_outputs(model)
     _declare(model)
     return Edited(widened, before + added - _casts(model), added, at_limit)
@@ -65,7 +65,7 @@ def _declare(model: ir.Model) -> None:
 
 
 def _casts(model: ir.Model) -> int:
-    return sum(node.op_type == "Cast" for graph in graphs(model.graph) for node in graph)
+    return sum(node.op_type == "Cast" for node in every_node(model.graph))
 
 
 def _stored(model: ir.Model) -> tuple[int, tuple[str, ...]]:
@@ -106,7 +106,7 @@ class _Widener:
 
     def run(self) -> None:
         halves = [value for value, kind in self._types.items() if kind.dtype in HALF_TYPES and value.name]
-        nodes = [node for graph in graphs(self._root) for node in graph]
+        nodes = [*every_node(self._root)]
         opaque = [node for node in nodes if not self._is_known(node)]
         staying = {value for value in halves if self._is_border(value) or value.producer() in opaque}
         for node in nodes:

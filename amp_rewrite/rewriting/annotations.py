@@ -26,7 +26,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Paint, Painting
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.policy.operator_lists import Entry
 from amp_rewrite.rewriting import cast_sites, decision_records, decisions, json_fields
 from amp_rewrite.rewriting.cast_sites import CastSite
@@ -153,9 +153,8 @@ class _Entries:
 def remove(model: ir.Model) -> None:
     """Takes out what is ours."""
     model.metadata_props.pop(KEY, None)
-    for graph in graphs(model.graph):
-        for node in graph:
-            node.metadata_props.pop(KEY, None)
+    for node in every_node(model.graph):
+        node.metadata_props.pop(KEY, None)
 
 
 def read(model: ir.Model) -> Decisions | None:
@@ -166,7 +165,7 @@ def read(model: ir.Model) -> Decisions | None:
     """
     if KEY not in model.metadata_props:
         return None
-    nodes = [node for graph in graphs(model.graph) for node in graph if KEY in node.metadata_props]
+    nodes = [node for node in every_node(model.graph) if KEY in node.metadata_props]
     try:
         return _Reader(_entries(model.metadata_props[KEY])).decisions(nodes)
     except (ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
+from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.onnx_types.element_types import tensor
 
 
@@ -35,13 +36,6 @@ def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     """A Cast node outside any graph; its output has a type and a shape, but no name."""
     made = ir.Value(type=tensor(dtype), shape=value.shape)
     return ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), outputs=(made,), name=name)
-
-
-def graph_of(value: ir.Value) -> ir.Graph:
-    """The graph of a value: that of its producer, or of which it is an input or initializer."""
-    graph = value.graph
-    assert graph is not None, "every value of a model belongs to a graph"
-    return graph
 
 
 def redirect(uses: Iterable[Use], value: ir.Value) -> None:

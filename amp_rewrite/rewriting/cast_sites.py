@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use
+from amp_rewrite.onnx_types import attribute_types
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.rewriting.plan import PlannedCast
 
@@ -111,10 +112,6 @@ def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
 
 def element(node: ir.Node) -> str:
     """The element type of a Cast's output; an empty string if it is not declared."""
-    to = node.attributes.get("to")
-    if to is None or to.is_ref():
-        return ""
-    if to.type == ir.AttributeType.STRING:  # before opset 6
-        known = to.as_string() in ir.DataType.__members__
-        return element_type_name(ir.DataType[to.as_string()]) if known else ""
-    return element_type_name(ir.DataType(to.as_int()))
+    typed = attribute_types.of(node)
+    dtype = None if typed is None else attribute_types.declared(node, typed)
+    return "" if dtype is None else element_type_name(dtype)

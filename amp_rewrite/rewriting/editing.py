@@ -11,7 +11,9 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.analysis.ranges import fill_of
+from amp_rewrite.model import graph_edits
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor, dims, numbers
+from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.model.tensor_blocks import Conversion, ConvertedTensor
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics import rounding
@@ -20,7 +22,7 @@ from amp_rewrite.onnx_types import attribute_types, control_flow
 from amp_rewrite.onnx_types.attribute_types import FIRST_TYPED_CAST
 from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
 from amp_rewrite.rewriting import cast_insertion
-from amp_rewrite.rewriting.cast_insertion import Placer, graph_of, redirect
+from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
 
 LAZY_FROM = 1 << 20
@@ -96,12 +98,12 @@ class _Editor:
         if change.storage is Storage.BOTH:
             self._store_beside(change)
             if change.saturates:
-                _replace(change.stored, self._saturated(change.stored))
+                graph_edits.store(change.stored, self._saturated(change.stored))
         elif change.storage is Storage.SATURATED:
-            _replace(change.stored, self._saturated(change.stored))
+            graph_edits.store(change.stored, self._saturated(change.stored))
         else:
             name = change.stored.tensor.name
-            _replace(change.stored, self._converted(change, name))
+            graph_edits.store(change.stored, self._converted(change, name))
             self.retype(change.stored.value)
 
     def _store_beside(self, change: TensorChange) -> None:
@@ -116,7 +118,7 @@ class _Editor:
                 shape=value.shape,
                 const_value=converted,
             )
-            self._register(beside, graph_of(value))
+            graph_edits.register(beside, graph_of(value), listed=self._listed)
         else:
             name_of_node = self._names.of_node(name)
             node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
@@ -125,11 +127,6 @@ class _Editor:
             graph_of(value).insert_after(change.stored.node, node)
         self._types[beside] = tensor(self._half.dtype)
         redirect(change.uses, beside)
-
-    def _register(self, stored: ir.Value, graph: ir.Graph) -> None:
-        graph.register_initializer(stored)
-        if self._listed:
-            graph.inputs.append(stored)
 
     def _converted(self, change: TensorChange, name: str | None) -> ir.TensorProtocol:
         saturate = bool(change.saturates)
@@ -194,15 +191,6 @@ def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
     if isinstance(kind, ir.OptionalType):
         return ir.OptionalType(with_element(kind.elem_type, dtype))
     return tensor(dtype)
-
-
-def _replace(stored: StoredTensor, converted: ir.TensorProtocol) -> None:
-    """Replaces a stored tensor."""
-    if stored.node is None:
-        stored.value.const_value = converted
-        return
-    stored.node.attributes.clear()
-    stored.node.attributes["value"] = ir.AttrTensor("value", converted)
 
 
 def _tensor(

@@ -5,16 +5,14 @@ Each model is measured in its own process, so that no measurement includes what 
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import time
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from amp_rewrite.errors import ModelError
-from amp_rewrite.process import interruptible
+from amp_rewrite.process import child_process
+from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import memory, prepared_runs, profiles, run_arguments
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.profiles import Profile
@@ -41,38 +39,32 @@ RUNS = 3
 
 def measure(model: TimedModel, device: Device, feeds: Feeds) -> Footprint:
     """The footprint of a model, from a child process. Raises ModelError and FeedError as a run does."""
-    context = get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
+    child = ChildProcess(_CODE)
     with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would not remove its own
-        arguments = (sender, model, device, feeds, Path(folder))
-        child = context.Process(target=_send, args=arguments, daemon=True)
-        child.start()
-        sender.close()
         try:
-            found = interruptible.call(receiver.recv, child.kill)
-        except EOFError as error:
+            found = child.ask((model, device, feeds, Path(folder)))
+        except CrashError as error:
             raise ModelError("the run crashes onnxruntime", where=model.path) from error
         finally:
-            child.kill()
-            child.join()
+            child.end()
     if isinstance(found, Exception):
         raise found
     return found
 
 
-def _send(
-    pipe: Connection[Footprint | Exception, None],
-    model: TimedModel,
-    device: Device,
-    feeds: Feeds,
-    folder: Path,
-) -> None:
-    """The child's main function; an interrupt of the process group is handled by the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+_CODE = "from amp_rewrite.running import footprint; footprint.serve()"
+
+
+def serve() -> None:
+    """In that process: answers with the footprint, or with the error that the caller raises."""
+    child_process.serve(_answer)
+
+
+def _answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
     try:
-        pipe.send(_measure(model, device, feeds, folder))
-    except Exception as error:  # the parent raises it
-        pipe.send(error)
+        return _measure(*request)
+    except Exception as error:
+        return error
 
 
 def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Footprint:

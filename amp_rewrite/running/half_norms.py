@@ -15,8 +15,8 @@ def layer_norm(steps: Steps) -> ir.Value | None:
     """LayerNormalization; None where its statistics are outputs."""
     if len(steps.node.outputs) > 1:
         return None
-    value, scale = _given(steps, 0), _given(steps, 1)
-    bias = steps.inputs[2] if len(steps.inputs) > 2 else None
+    value, scale = steps.given(0), steps.given(1)
+    bias = steps.third()
     kept = {name: steps.number(name, None) for name in ("axis", "epsilon", "stash_type")}
     inverse = steps.op("LayerNormalization", value, scale, bias, outputs=3, **kept)
     mean = steps.made[-1].outputs[1]
@@ -29,7 +29,7 @@ def simplified_layer_norm(steps: Steps) -> ir.Value | None:
     """SimplifiedLayerNormalization, as onnxruntime has it; None where its statistics are outputs."""
     if len(steps.node.outputs) > 1:
         return None
-    value, scale = _given(steps, 0), _given(steps, 1)
+    value, scale = steps.given(0), steps.given(1)
     kept = {name: steps.number(name, None) for name in ("axis", "epsilon", "stash_type")}
     inverse = steps.op("SimplifiedLayerNormalization", value, scale, outputs=2, **kept)
     return steps.op("Mul", steps.times(value, steps.rounded(inverse)), scale)
@@ -37,11 +37,11 @@ def simplified_layer_norm(steps: Steps) -> ir.Value | None:
 
 def instance_norm(steps: Steps) -> ir.Value | None:
     """InstanceNormalization, one product and one sum per element; None where the rank is not known."""
-    value, rank = _given(steps, 0), len(sizes(steps.inputs[0]) or ())
+    value, rank = steps.given(0), len(sizes(steps.inputs[0]) or ())
     if rank < 3:
         return None
     channels = [1, -1, *[1] * (rank - 2)]
-    scale, bias = (steps.shaped(_given(steps, port), channels) for port in (1, 2))
+    scale, bias = (steps.shaped(steps.given(port), channels) for port in (1, 2))
     mean = steps.op("GlobalAveragePool", value)
     squares = steps.op("GlobalAveragePool", steps.op("Mul", value, value))
     variance = steps.op("Sub", squares, steps.op("Mul", mean, mean))
@@ -49,9 +49,3 @@ def instance_norm(steps: Steps) -> ir.Value | None:
     factor = steps.op("Div", scale, deviation)
     shift = steps.op("Sub", bias, steps.op("Mul", mean, factor))
     return steps.op("Add", steps.times(value, steps.rounded(factor)), steps.rounded(shift))
-
-
-def _given(steps: Steps, port: int) -> ir.Value:
-    value = steps.inputs[port]
-    assert value is not None, "an input that the operator requires"
-    return value

@@ -99,7 +99,7 @@ def gemm(steps: Steps) -> ir.Value | None:
         made = _product(steps, left, right, 2, 2)
     alpha, beta = steps.number("alpha", 1.0), steps.number("beta", 1.0)
     made = made if alpha == 1 else steps.times(made, steps.floats(alpha))
-    added = steps.inputs[2] if len(steps.inputs) > 2 else None
+    added = steps.third()
     if added is None or beta == 0:
         return made
     return steps.op("Add", made, added if beta == 1 else steps.times(added, steps.floats(beta)))
@@ -112,7 +112,7 @@ def conv(steps: Steps) -> ir.Value | None:
         return None
     group, spots = steps.number("group", 1), math.prod(dims[2:])
     places = [channel * spots + spot for spot in range(spots) for channel in range(dims[1])]
-    filters = steps.shaped(_given(steps, 1), [group, dims[0] // group, dims[1] * spots])
+    filters = steps.shaped(steps.given(1), [group, dims[0] // group, dims[1] * spots])
     patches = _patches(steps, [dims[1] * group * spots, 1, *dims[2:]], dims[1] * group)
     return _convolved(steps, patches, filters, [group, dims[0] // group, dims[1] * spots], places)
 
@@ -145,17 +145,11 @@ def conv_transpose(steps: Steps) -> ir.Value | None:
     group, spots = steps.number("group", 1), math.prod(dims[2:])
     channels = dims[0] // group
     places = [channel * spots + spot for spot in reversed(range(spots)) for channel in range(channels)]
-    apart = steps.shaped(_given(steps, 1), [group, channels, dims[1], spots])
+    apart = steps.shaped(steps.given(1), [group, channels, dims[1], spots])
     turned = steps.op("Transpose", apart, perm=[0, 2, 1, 3])
     filters = steps.shaped(turned, [group, dims[1], channels * spots])
     patches = _patches(steps, [dims[0], spots, *dims[2:]], dims[0])
     return _convolved(steps, patches, filters, [group, dims[1], channels * spots], places)
-
-
-def _given(steps: Steps, port: int) -> ir.Value:
-    value = steps.inputs[port]
-    assert value is not None, "an input that the operator requires"
-    return value
 
 
 def _patches(steps: Steps, dims: Sequence[int], channels: int) -> ir.Value:
@@ -165,7 +159,7 @@ def _patches(steps: Steps, dims: Sequence[int], channels: int) -> ir.Value:
     given = steps.node.attributes.items()
     attributes = {name: value.value for name, value in given if name not in _OTHERS}
     operator = "ConvTranspose" if steps.node.op_type == "ConvTranspose" else "Conv"
-    return steps.op(operator, _given(steps, 0), steps.floats(ones), **attributes, group=channels)
+    return steps.op(operator, steps.given(0), steps.floats(ones), **attributes, group=channels)
 
 
 _OTHERS = ("group", "activation", "activation_params")
@@ -180,7 +174,7 @@ def _convolved(
     start = steps.zeros(steps.shaped(plain, [0, group, outputs, -1]))
     met = steps.shaped(patches, [0, group, terms, -1])
     made = steps.like(_summed(steps, _Factor(met, 2), _Factor(filters, 2), start, places), plain)
-    bias = steps.inputs[2] if len(steps.inputs) > 2 else None
+    bias = steps.third()
     if bias is None:
         return made
     rank = len(sizes(steps.inputs[1]) or ())

@@ -27,6 +27,16 @@ class Steps:
         """The inputs of the node."""
         return self.node.inputs
 
+    def given(self, port: int) -> ir.Value:
+        """An input that the operator requires."""
+        value = self.node.inputs[port]
+        assert value is not None, "an input that the operator requires"
+        return value
+
+    def third(self) -> ir.Value | None:
+        """The third input of the node, such as a bias; None where it has none."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
     def number(self, name: str, default: Any) -> Any:
         """An attribute of the node, or its default."""
         attribute = self.node.attributes.get(name)

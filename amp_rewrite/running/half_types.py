@@ -22,11 +22,9 @@ _HALVES = {int(half.dtype): half for half in BY_NAME.values()}
 
 
 def _element_types(proto: onnx.ModelProto) -> Iterator[int]:
-    graphs = (*proto_traversal.graphs(proto.graph), *proto_traversal.in_functions(proto))
-    for holder in (*graphs, *proto.functions):
-        for node in holder.node:
-            if node.op_type == "Cast":
-                yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
-    for graph in graphs:
+    for node in proto_traversal.every_node(proto):
+        if node.op_type == "Cast":
+            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
+    for graph in (*proto_traversal.graphs(proto.graph), *proto_traversal.in_functions(proto)):
         yield from (tensor.data_type for tensor in graph.initializer)
         yield from (declared.type.tensor_type.elem_type for declared in graph.input)

@@ -9,13 +9,13 @@ from typing import Any
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import changing, comparison, conditioning, halved_ports, own_metrics, tolerances
+from amp_rewrite.running import changing, comparison, halved_ports, own_metrics, tolerances
 from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
 from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.noise import Float32Noise
 from amp_rewrite.running.own_metrics import Metric
 from amp_rewrite.running.tolerances import Tolerances
-from amp_rewrite.running.verdict import Output, Verdict
+from amp_rewrite.running.verdict import NotJudged, Output, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     if not (first.is_quick or first.verdict.is_far):
         return first.verdict
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
-    return conditioning.best([_completed(judged, pair) for judged in (first, *others)])
+    return _best_conditioned([_completed(judged, pair) for judged in (first, *others)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +149,34 @@ def _noisy(output: Output, found: Mapping[str, float], bounds: Tolerances) -> Ou
         return output
     noise = replace(output.metrics, rms=found[output.name])
     return replace(output, noise=noise.error(bounds.atol or 0.0))
+
+
+BETTER = 2.0
+"""How many times smaller float32's noise is on clearly better-conditioned inputs."""
+
+ALIVE = 2.0**-27
+"""An eighth of float32's unit roundoff: less noise than this has no model that computes its outputs, but one
+whose outputs are saturated (clipped, say) by inputs out of range.
+"""
+
+
+def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict on the inputs that amplify rounding errors least, which names the others."""
+    chosen = verdicts[0]
+    for verdict in verdicts[1:]:
+        if _is_better(verdict, chosen):
+            chosen = verdict
+    others = tuple(_not_judged(verdict) for verdict in verdicts if verdict is not chosen)
+    return replace(chosen, not_judged=others)
+
+
+def _is_better(verdict: Verdict, chosen: Verdict) -> bool:
+    found, other = verdict.noise, chosen.noise
+    if found is None or other is None or verdict.unproven:
+        return False
+    return ALIVE <= found <= other / BETTER
+
+
+def _not_judged(verdict: Verdict) -> NotJudged:
+    images = verdict.inputs.images.value if verdict.inputs.images else ""
+    return NotJudged(images, verdict.error, verdict.noise, verdict.ok)

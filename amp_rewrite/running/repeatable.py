@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,13 @@ def repeatable(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """
     versions = {schema.canonical(entry.domain): entry.version for entry in model.opset_import}
     opset = versions.get("", 1)
-    if opset < _FIRST_WITH_RANGE or not any(_is_drawn(node, opset) for node in _nodes(model)):
+    if opset < _FIRST_WITH_RANGE or not any(
+        _is_drawn(node, opset) for node in proto_traversal.every_node(model)
+    ):
         return None
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    drawing = [node for node in _nodes(made) if _is_drawn(node, opset)]
+    drawing = [node for node in proto_traversal.every_node(made) if _is_drawn(node, opset)]
     drawn = [_replace(node, opset, count) for count, node in enumerate(drawing)]
     for holder in (made, *made.functions):
         holder.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
@@ -59,13 +61,6 @@ _DRAWING = frozenset({*_FILLING, "RandomNormalLike", "RandomUniformLike"})
 _COMPARING = frozenset({"Bernoulli", "Dropout"})
 _RATIO, _TRAINING_MODE = 1, 2
 """The inputs of a Dropout."""
-
-
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in (*proto_traversal.graphs(model.graph), *proto_traversal.in_functions(model)):
-        yield from graph.node
-    for function in model.functions:
-        yield from function.node
 
 
 def _is_drawn(node: onnx.NodeProto, opset: int) -> bool:

@@ -30,11 +30,11 @@ class Dataflow:
     def before(self, values: Iterable[ir.Value]) -> set[ir.Node]:
         """All nodes that these values depend on."""
         made = (value.producer() for value in values)
-        return _reach(filter(None, made), self._makers)
+        return reach(filter(None, made), self._makers)
 
     def behind(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
         """These nodes and all that depend on them."""
-        return _reach(nodes, self.successors)
+        return reach(nodes, self.successors)
 
     def successors(self, node: ir.Node) -> Iterator[ir.Node]:
         """The nodes that read what a node outputs."""
@@ -74,11 +74,16 @@ def _uses(node: ir.Node) -> Iterator[tuple[ir.Value, Use]]:
         yield from ((value, Use(body, port)) for port, value in enumerate(body.outputs))
 
 
-def _reach(start: Iterable[ir.Node], following: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
+def reach(
+    start: Iterable[ir.Node],
+    following: Callable[[ir.Node], Iterable[ir.Node]],
+    passes: Callable[[ir.Node], bool] = lambda _: True,
+) -> set[ir.Node]:
+    """These nodes and all that follow, by way of nodes that `passes` takes alone."""
     found, todo = set[ir.Node](), list(start)
     while todo:
         node = todo.pop()
-        if node not in found:
+        if node not in found and passes(node):
             found.add(node)
             todo += following(node)
     return found

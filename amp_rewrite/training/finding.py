@@ -13,13 +13,11 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.training import asked_spec, dataflow, parts, refusals, seeds, state_pairs
 from amp_rewrite.training.asked_spec import Asked
 from amp_rewrite.training.dataflow import Dataflow
+from amp_rewrite.training.linear_operators import FLOATS
 from amp_rewrite.training.linearity import Linearity, Subject, analyse
 from amp_rewrite.training.parts import Parts
 from amp_rewrite.training.spec import Pair, TrainSpec
 from amp_rewrite.training.state_pairs import Borders, listed
-
-FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
-"""The types that a loss, a seed and gradients may have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,15 +41,7 @@ def _scaled_seed(
     """The seed times the scale, for the nodes that are linear in it, and the product that it is cast from;
     others read the seed as it is.
     """
-    seed, dtype = found.seed, _dtype(types, found.seed)
-    wide = DOUBLE if dtype == DOUBLE else FLOAT
-    factor = build.cast(scale, FLOAT, wide, scale)
-    widened = build.cast(seed, dtype, wide, seed)
-    behind = factor if widened.producer() is None else widened
-    made = build.node(
-        "Mul", (widened, factor), f"{seed.name}__scaled", dtype=wide, shape=seed.shape, behind=behind
-    )
-    scaled = build.cast(made, wide, dtype, made)
+    made, scaled = _product(found.seed, scale, "scaled", types, build)
     redirect(found.seed_uses, scaled)
     return scaled, made
 
@@ -58,19 +50,27 @@ def _unscaled(
     found: Linearity, value: ir.Value, reciprocal: ir.Value, types: Types, build: NodeBuilder
 ) -> ir.Value:
     """A gradient times the reciprocal of the scale, for its uses that are not linear."""
-    dtype = _dtype(types, value)
-    wide = DOUBLE if dtype == DOUBLE else FLOAT
-    factor = build.cast(reciprocal, FLOAT, wide, reciprocal)
-    widened = build.cast(value, dtype, wide, value)
-    made = build.node(
-        "Mul", (widened, factor), f"{value.name}__unscaled", dtype=wide, shape=value.shape, behind=widened
-    )
-    narrow = build.cast(made, wide, dtype, made)
+    made, narrow = _product(value, reciprocal, "unscaled", types, build)
     uses = found.frontier[value]
     redirect(uses, narrow)
     if any(use.holder is build.graph for use in uses):
         value.name, narrow.name = narrow.name, value.name
     return made
+
+
+def _product(
+    value: ir.Value, factor: ir.Value, suffix: str, types: Types, build: NodeBuilder
+) -> tuple[ir.Value, ir.Value]:
+    """A value times a factor in float32, in float64 where it is that, and the same in its own type."""
+    dtype = _dtype(types, value)
+    wide = DOUBLE if dtype == DOUBLE else FLOAT
+    by = build.cast(factor, FLOAT, wide, factor)
+    widened = build.cast(value, dtype, wide, value)
+    behind = by if widened.producer() is None else widened
+    made = build.node(
+        "Mul", (widened, by), f"{value.name}__{suffix}", dtype=wide, shape=value.shape, behind=behind
+    )
+    return made, build.cast(made, wide, dtype, made)
 
 
 def _dtype(types: Types, value: ir.Value) -> ir.DataType:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.model import constants
+from amp_rewrite.onnx_types import attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,12 @@ def _product(*, added: int | None = None) -> Rule:
 
 def _cast(site: Site) -> Collection[int] | None:
     to = site.node.attributes.get("to")
-    known = to is not None and not to.is_ref() and ir.DataType(to.as_int()) in _FLOATS
+    known = to is not None and not to.is_ref() and ir.DataType(to.as_int()) in FLOATS
     return _FIRST if known else None
 
 
-_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
+FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
+"""The types that a loss, a seed and gradients may have."""
 
 
 def _cast_like(site: Site) -> Collection[int] | None:
@@ -103,7 +105,7 @@ def _scatter(site: Site) -> Collection[int] | None:
 
 def _pad(site: Site) -> Collection[int] | None:
     """What is padded with must be zero: an input from opset 11 on, an attribute before."""
-    mode, value = _text(site.node, "mode", "constant"), site.node.attributes.get("value")
+    mode, value = attributes.text(site.node, "mode", "constant"), site.node.attributes.get("value")
     pads_with_zero = site.is_zero(2) and (value is None or _number(value) == 0)
     return _first_output(site) if mode != "constant" or pads_with_zero else None
 
@@ -111,11 +113,6 @@ def _pad(site: Site) -> Collection[int] | None:
 def _resize(site: Site) -> Collection[int] | None:
     extrapolated = site.node.attributes.get("extrapolation_value")
     return _first_output(site) if extrapolated is None or _number(extrapolated) == 0 else None
-
-
-def _text(node: ir.Node, name: str, default: str) -> str:
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else attribute.as_string()
 
 
 def _number(attribute: ir.Attr) -> float | None:
@@ -186,4 +183,4 @@ def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
 
 
 def _is_number(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype in _FLOATS or tensor.dtype.is_integer()
+    return tensor.dtype in FLOATS or tensor.dtype.is_integer()

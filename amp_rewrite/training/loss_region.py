@@ -46,11 +46,8 @@ def _without_products(
     besides: Collection[ir.Node] = (),
 ) -> set[ir.Node]:
     """The nodes reached without passing a product, or a node `besides`."""
-    found, todo = set[ir.Node](), list(start)
-    while todo:
-        node = todo.pop()
-        if node in found or node in besides or node not in flow.reads or dataflow.is_product(node):
-            continue
-        found.add(node)
-        todo += following(node)
-    return found
+
+    def passes(node: ir.Node) -> bool:
+        return node not in besides and node in flow.reads and not dataflow.is_product(node)
+
+    return dataflow.reach(start, following, passes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import tensor
 from amp_rewrite.rewriting.cast_insertion import Placer
@@ -50,9 +50,7 @@ class NodeBuilder:
         name = self.name(wanted)
         stored = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
         value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=stored)
-        self.graph.register_initializer(value)
-        if self._lists_stored:
-            self.graph.inputs.append(value)
+        graph_edits.register(value, self.graph, listed=self._lists_stored)
         return value
 
     def node(

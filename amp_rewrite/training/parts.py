@@ -54,13 +54,6 @@ def unscaled(flow: Dataflow, parts: Parts, found: Linearity) -> tuple[ir.Value, 
 
 def _reaches(flow: Dataflow, product: ir.Node, parts: Parts, found: Linearity) -> bool:
     """Whether what a product outputs reaches the optimiser without passing a node that is linear."""
-    linear, seen, todo = set(found.nodes), set[ir.Node](), [product]
-    while todo:
-        node = todo.pop()
-        if node in seen or node in linear:
-            continue
-        if node in parts.optimiser:
-            return True
-        seen.add(node)
-        todo += flow.successors(node)
-    return False
+    linear = set(found.nodes)
+    reached = dataflow.reach([product], flow.successors, lambda node: node not in linear)
+    return not reached.isdisjoint(parts.optimiser)

@@ -20,9 +20,7 @@ _PREVIEW = "ai.onnx.preview.training"
 
 def refuse_unknown(model: ir.Model) -> None:
     """SpecError for operators of ai.onnx.preview.training."""
-    found = {
-        node.op_type for graph in traversal.graphs(model.graph) for node in graph if node.domain == _PREVIEW
-    }
+    found = {node.op_type for node in traversal.every_node(model.graph) if node.domain == _PREVIEW}
     if found:
         raise SpecError(
             f"{', '.join(sorted(found))} of {_PREVIEW}: no runtime has these operators",
@@ -39,7 +37,7 @@ _ARTEFACTS = frozenset(
 
 def refuse_artefact(model: ir.Model) -> None:
     """ModelError for what onnxruntime-training's generate_artifacts makes."""
-    nodes = (node for graph in traversal.graphs(model.graph) for node in graph)
+    nodes = traversal.every_node(model.graph)
     made = {node.op_type for node in nodes if node.domain == "com.microsoft" and node.op_type in _ARTEFACTS}
     lazy = any(value.name == "lazy_reset_grad" for value in model.graph.inputs)
     if made or lazy:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from amp_rewrite.analysis.held import Held
 from amp_rewrite.model import traversal
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.reporting.step_view import StepPart
-from amp_rewrite.training import inserted_scale, loss_region, parts, step_parts
+from amp_rewrite.training import inserted_scale, loss_region, parts
 from amp_rewrite.training.finding import Step
 from amp_rewrite.training.inserted_scale import STATE_KEY, InsertedScale, ScaleBorders
 from amp_rewrite.training.node_building import NodeBuilder
@@ -82,14 +83,7 @@ class ScaledStep:
 def _scale_json(scale: LossScale | None) -> dict[str, Any] | None:
     if scale is None:
         return None
-    if isinstance(scale, FixedLossScale):
-        return {"kind": "fixed", "value": scale.value}
-    return {
-        "kind": "dynamic",
-        "initial_scale": scale.initial_scale,
-        "increment_period": scale.increment_period,
-        "multiplier": scale.multiplier,
-    }
+    return {"kind": "fixed" if isinstance(scale, FixedLossScale) else "dynamic", **asdict(scale)}
 
 
 def _borders_json(borders: ScaleBorders) -> dict[str, Any]:
@@ -132,7 +126,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
         without_gradient=without,
         guessed=step.guessed,
         products=step.linearity.products,
-        parts=step_parts.of_nodes(step, region, build.nodes, scaled_seeds),
+        parts=_parts(step, region, build.nodes, scaled_seeds),
     )
     return scaled, held
 
@@ -194,3 +188,31 @@ def start_values(metadata: Mapping[str, str]) -> dict[str, NDArray[Any]] | None:
         told["state"]["scale"][0]: np.asarray(told["scale"]["initial_scale"], np.float32),
         told["state"]["good_steps"][0]: np.asarray(0, np.int64),
     }
+
+
+def _parts(
+    step: Step, region: Collection[ir.Node], added: Iterable[ir.Node], scaled: Collection[str]
+) -> Mapping[str, StepPart]:
+    """The part of each node that is not of the forward pass, by the names of its outputs.
+
+    `region` is the loss region, `added` are the nodes of the loss scale, and `scaled` the products that it
+    enters.
+    """
+    by_node = dict.fromkeys(step.linearity.nodes, StepPart.BACKWARD)
+    by_node |= dict.fromkeys(step.parts.optimiser, StepPart.OPTIMISER)
+    by_node |= dict.fromkeys(region, StepPart.LOSS)
+    gradients = set(step.linearity.frontier)
+    for node in added:
+        leaves = node.op_type == "Mul" and _stands_for(node.inputs[0], gradients)
+        enters = any(value.name in scaled for value in node.outputs)
+        by_node[node] = StepPart.ENTERS if enters else StepPart.LEAVES if leaves else StepPart.SCALE
+    named = ((value.name or "", part) for node, part in by_node.items() for value in node.outputs)
+    return MappingProxyType(dict(named))
+
+
+def _stands_for(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool:
+    """Whether a value is a gradient, or cast from one."""
+    maker = None if value is None else value.producer()
+    if maker is not None and maker.op_type == "Cast":
+        value = maker.inputs[0]
+    return value in gradients

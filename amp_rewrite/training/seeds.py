@@ -11,9 +11,8 @@ from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.training import dataflow, parts
 from amp_rewrite.training.dataflow import Dataflow
+from amp_rewrite.training.linear_operators import FLOATS
 from amp_rewrite.training.linearity import Subject, analyse
-
-_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
 
 
 def find(
@@ -106,7 +105,7 @@ def _candidates(subject: Subject, kept: Sequence[ir.Value]) -> Iterator[ir.Value
 
 def _is_float(types: Types, value: ir.Value) -> bool:
     kind = types.get(value)
-    return isinstance(kind, ir.TensorType) and kind.dtype in _FLOATS
+    return isinstance(kind, ir.TensorType) and kind.dtype in FLOATS
 
 
 def _starts(subject: Subject, types: Types, value: ir.Value) -> bool:

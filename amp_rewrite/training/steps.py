@@ -162,33 +162,15 @@ def rewrite_train_step(
         >>> {name: value.item() for name, value in initial_state(half.model).items()}
         {'loss_scale': 32768.0, 'good_steps': 0}
     """
-    job = _job(to, loss_scale, implementation, spec, options, skips=skip_nonfinite)
+    asked = job(to, loss_scale, implementation, spec, options, skip_nonfinite=skip_nonfinite)
     done = pipeline.rewrite(
-        model, job.options, output=output, seen=seen, first=job.first, on_plan=on_plan, progress=progress
+        model, asked.options, output=output, seen=seen, first=asked.first, on_plan=on_plan, progress=progress
     )
-    return TrainResult(done.model, job.step(), done.report)
-
-
-def analyze_train_step(
-    model: loading.ModelSource,
-    to: Half | Policy | str = FLOAT16,
-    loss_scale: LossScale | str | float | None = AUTO,
-    implementation: Implementation | str = Implementation.GRAPH_REWRITE,
-    *,
-    spec: TrainSpec | None = None,
-    skip_nonfinite: bool = False,
-    options: Options | None = None,
-    seen: Seen | None = None,
-    progress: Progress | None = None,
-) -> tuple[Analysis, ScaledStep]:
-    """Decides what `rewrite_train_step` would do, and writes nothing. Arguments and errors are the same."""
-    job = _job(to, loss_scale, implementation, spec, options, skips=skip_nonfinite)
-    analysis = pipeline.analyze(model, job.options, seen=seen, first=job.first, progress=progress)
-    return analysis, job.step()
+    return TrainResult(done.model, asked.step, done.report)
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class TrainJob:
     """The settled arguments of a rewrite; `first` is what it does before anything is decided."""
 
     options: Options
@@ -198,24 +180,28 @@ class _Job:
     found: list[ScaledStep]
 
     def first(self, model: ir.Model) -> Held:
+        """Inserts the loss scale; returns what stays float32. Raises SpecError, and ModelError."""
         refusals.refuse_artefact(model)
         step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
         self.found.append(step)
         return held
 
+    @property
     def step(self) -> ScaledStep:
+        """What became of the step, once `first` was called."""
         return self.found[-1]
 
 
-def _job(
-    to: Half | Policy | str,
-    loss_scale: LossScale | str | float | None,
-    implementation: Implementation | str,
-    spec: TrainSpec | None,
-    options: Options | None,
+def job(
+    to: Half | Policy | str = FLOAT16,
+    loss_scale: LossScale | str | float | None = AUTO,
+    implementation: Implementation | str = Implementation.GRAPH_REWRITE,
+    spec: TrainSpec | None = None,
+    options: Options | None = None,
     *,
-    skips: bool,
-) -> _Job:
+    skip_nonfinite: bool = False,
+) -> TrainJob:
+    """The job that these arguments of `rewrite_train_step` ask for."""
     policy = named_policies.of(to)
     half = _half(to) if policy is None else policy.compute or FLOAT16
     how = arguments.choice("implementation", implementation, Implementation)
@@ -223,9 +209,9 @@ def _job(
     given = replace(given, half=half) if policy is None else policy.options(given)
     none = policy is not None and policy.compute is None and loss_scale == AUTO
     asked = None if none else scales.parse(loss_scale, half)
-    skips = arguments.flag("skip_nonfinite", skips)
+    skips = arguments.flag("skip_nonfinite", skip_nonfinite)
     _refuse_contradictions(given, asked, skips=skips)
-    return _Job(casting.settled(given, how), asked, _asked(spec), skips, [])
+    return TrainJob(casting.settled(given, how), asked, _asked(spec), skips, [])
 
 
 def _half(to: object) -> Half:

@@ -11,10 +11,10 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.rewriting.cast_insertion import graph_of
 from amp_rewrite.running import emulation
 from amp_rewrite.running.blame import Blame, NodeError, pins
 from amp_rewrite.running.custom_ops import Libraries

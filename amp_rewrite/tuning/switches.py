@@ -10,10 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
+from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.rewriting.cast_insertion import Placer, graph_of, redirect
+from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 
 
 class Switches:

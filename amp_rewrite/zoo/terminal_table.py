@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rich.table import Column
-
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.zoo import cells
 from amp_rewrite.zoo.row import Row
@@ -12,10 +10,8 @@ from amp_rewrite.zoo.run import Zoo
 
 def print_zoo(console: Console, zoo: Zoo) -> None:
     """A line for each model, below the table what is wrong with any, and the counts."""
-    first, second, *rest = cells.HEADER
-    left = [Column(name, no_wrap=True) for name in (first, second)]
-    right = [Column(name, justify="right", no_wrap=True) for name in rest]
-    console.table([*left, *right], ([row.name, _status(row), *cells.cells(row)[2:]] for row in zoo.rows))
+    rows = ([row.name, _status(row), *cells.cells(row)[2:]] for row in zoo.rows)
+    console.numbers(cells.HEADER, rows, texts=2)
     console.print()
     for row in zoo.rows:
         if row.why:

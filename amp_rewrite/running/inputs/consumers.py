@@ -39,8 +39,7 @@ class NodeInput:
 
     def attribute(self, name: str, default: int = 0) -> int:
         """The node's integer attribute `name`; `default` if it is not set."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_int()
+        return self.node.attributes.get_int(name, default)
 
     def reads(self, value: ir.Value) -> bool:
         """Whether it reads the value itself, or a Cast of it: with the same axes."""

@@ -32,10 +32,8 @@ def required_side(use: NodeInput, value: ir.Value, axis: int, consumers: Consume
 
 def _cuts(conv: ir.Node, shape: Sequence[int]) -> bool:
     """Whether the windows of a convolution lie side by side, without padding."""
-    pads, strides = (conv.attributes.get(name) for name in ("pads", "strides"))
-    if strides is None or tuple(strides.as_ints()) != tuple(shape[_FIRST_SPATIAL:]):
-        return False
-    return pads is None or not any(pads.as_ints())
+    strides, pads = (conv.attributes.get_ints(name, ()) for name in ("strides", "pads"))
+    return tuple(strides) == tuple(shape[_FIRST_SPATIAL:]) and not any(pads)
 
 
 def _position_counts(uses: Sequence[NodeInput], channels: int) -> Iterator[int]:

@@ -17,8 +17,7 @@ def batch_axis(layer: ir.Node) -> int:
     """The axis of the batch, in data and states: [sequence, batch, features] and [directions, batch, hidden],
     or first, as `layout` says.
     """
-    layout = layer.attributes.get("layout")
-    return 0 if layout is not None and layout.as_int() else 1
+    return 0 if layer.attributes.get_int("layout", 0) else 1
 
 
 def stored_batch(layer: ir.Node) -> int | None:

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.errors import FeedError
+from amp_rewrite.flops.open_dimensions import refuse_wrong_sizes
 from amp_rewrite.model import inlining
 from amp_rewrite.running.inputs import (
     model_inputs,
     said_ranges,
     synthetic_floats,
     synthetic_integers,
-    synthetic_sizes,
 )
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule
 from amp_rewrite.running.inputs.model_inputs import Input, Structure
+from amp_rewrite.running.inputs.synthetic_size_rules import RULES, Key, OpenDim, Shape, size_of
 
 SEQUENCE_LENGTH = 2
 """The number of tensors in a synthetic sequence."""
@@ -71,7 +73,7 @@ def _specs(model: ir.Model, dims: Mapping[str, int], model_path: str = "") -> li
     for declared in inputs:
         _check_type(declared)
     consumers = Consumers(model.graph)
-    shapes = synthetic_sizes.shapes(inputs, dims, consumers)
+    shapes = _shapes(inputs, dims, consumers)
     for declared in inputs:
         _check_size(declared, shapes[declared.name])
     by_value = {declared.value: shapes[declared.name] for declared in inputs}
@@ -81,7 +83,39 @@ def _specs(model: ir.Model, dims: Mapping[str, int], model_path: str = "") -> li
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
     """The size that `synthesise` chooses for each open dimension, by its name in `dims`."""
     inlining.inline(model)
-    return synthetic_sizes.open_sizes(_required(model), dims, Consumers(model.graph))
+    inputs, consumers = _required(model), Consumers(model.graph)
+    found = _shapes(inputs, dims, consumers)
+    return {d.symbol or d.label: found[d.input.name][d.axis] for d in _open_dims(inputs, consumers)}
+
+
+def _shapes(inputs: Sequence[Input], dims: Mapping[str, int], consumers: Consumers) -> dict[str, Shape]:
+    """The shape of every input of known rank, by name; a symbol has the same size everywhere.
+
+    `dims` gives sizes by symbol or as `input:axis`. Raises FeedError if it has a name that is not open, or
+    two sizes for one axis.
+    """
+    open_dims = list(_open_dims(inputs, consumers))
+    refuse_wrong_sizes(dims, {d.label: d.symbol for d in open_dims}, FeedError)
+    labelled = {(d.input.name, d.axis): dims[d.label] for d in open_dims if d.label in dims}
+    found: dict[Key, int] = {d.key: dims[d.label] for d in open_dims if d.label in dims}
+    found |= {symbol: dims[symbol] for d in open_dims if (symbol := d.symbol) and symbol in dims}
+    for rule in RULES:
+        for dim in open_dims:
+            size = None if dim.key in found else rule(dim, found)
+            if size is not None:
+                found[dim.key] = size
+    return {
+        i.name: tuple(labelled.get((i.name, axis), size_of(i, axis, found, 1)) for axis in range(len(i.dims)))
+        for i in inputs
+        if i.dims is not None
+    }
+
+
+def _open_dims(inputs: Sequence[Input], consumers: Consumers) -> Iterator[OpenDim]:
+    for declared in inputs:
+        for axis, dim in enumerate(declared.dims or ()):
+            if not isinstance(dim, int):
+                yield OpenDim(declared, axis, dim, inputs, consumers)
 
 
 def _required(model: ir.Model, model_path: str = "") -> list[Input]:
