@@ -1,4 +1,5 @@
-"""What can go wrong around a rewrite, through the command line as a process of its own.
+"""What can go wrong around a rewrite, through the command line: as a process of its own where the system
+refuses or kills.
 
 Each is one line and exit code 2, and nothing is left behind.
 """
@@ -19,6 +20,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import text
+from tests.commands import failure, run
 from tests.sampling import every
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +93,7 @@ def test_a_disk_that_is_full(kind, request):
 
 def test_a_folder_that_may_not_be_written(model):
     """A folder in which nobody can make a file is refused, whatever else may be done in it."""
-    assert "cannot be written" in refusal(model, "-o", "/proc/out.onnx", *FLAGS)
+    assert "cannot be written" in failure(model, "-o", "/proc/out.onnx", *FLAGS)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_a_folder_that_may_not_be_written(model):
 def test_impossible_dependencies(tmp_path, nodes, words):
     """A cycle, and a value without a definition, are named."""
     path = written(f"g (float[4,4] x, float[4,4] w) => (float[4,4] y) {{ {nodes} }}", tmp_path)
-    assert words in refusal(path, *FLAGS)
+    assert words in failure(path, *FLAGS)
     assert list(content(tmp_path)) == ["model.onnx"]
 
 
@@ -128,9 +130,8 @@ def test_nodes_out_of_order(tmp_path):
         }""",
         tmp_path,
     )
-    process = start(path, *FLAGS)
-    assert process.communicate() == ("", "")
-    assert process.returncode == 0
+    done = run(path, *FLAGS)
+    assert (done.exit_code, done.output) == (0, "")
     onnx.checker.check_model(onnx.load(tmp_path / "model_fp16.onnx"), full_check=True)
 
 
@@ -138,7 +139,7 @@ DOORS = (("-o",), ("--dry-run", "--save-plan"), ("--dry-run", "--html"), ("cover
 DOORS += (("explain", "--all", "--json"), ("explain", "--advice", "--json"), ("explain", "--html"))
 
 
-@pytest.mark.parametrize("flags", every(3, DOORS, " ".join))
+@pytest.mark.parametrize("flags", DOORS, ids=" ".join)
 def test_a_damaged_model_at_every_door(tmp_path, flags):
     """A constant of fewer numbers than its shape says is named in one line, and nothing is written."""
     path = written(
@@ -148,7 +149,7 @@ def test_a_damaged_model_at_every_door(tmp_path, flags):
     proto.graph.node[0].attribute[0].t.dims[:] = [7]
     onnx.save(proto, path)
     command = () if flags[0].startswith("-") else flags[:1]
-    said = refusal(*command, path, *flags[len(command) :], tmp_path / "made")
+    said = failure(*command, path, *flags[len(command) :], tmp_path / "made")
     assert "the content of an unnamed tensor does not fit its type and shape" in said
     assert list(content(tmp_path)) == ["model.onnx"]
 
