@@ -6,18 +6,16 @@ Each is one line and exit code 2, and nothing is left behind.
 
 import errno
 import os
-import random
 import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from tests import text
 from tests.commands import failure, run
@@ -196,29 +194,10 @@ def test_a_file_beyond_two_gibibytes(tmp_path):
     with path.open("wb") as file:
         file.write(_field(onnx.ModelProto, "doc_string", b"")[:1] + _varint(1 << 31))
         file.truncate((1 << 31) + (1 << 20))
-    assert "is larger than the 2 GiB that an ONNX file can have" in refusal(path, *FLAGS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["model", "large"])
-def test_killed_at_any_moment(kind, request):
-    """Whenever a run is killed, there stands the old result or the new one, whole."""
-    source = request.getfixturevalue(kind)
-    target = source.with_name("out.onnx")
-    onnx.save(text.model("g (float[4,4] x) => (float[4,4] y) { y = Relu(x) }"), target)
-    old, began = target.read_bytes(), time.monotonic()
-    start(source, "-o", source.with_name("whole.onnx"), *FLAGS).communicate()
-    lasts, chance = time.monotonic() - began, random.Random(4)
-    for _ in range(4):  # tests/test_killed.py kills more
-        process = start(source, "-o", target, *FLAGS)
-        time.sleep(chance.uniform(0.6, 1.1) * lasts)
-        process.kill()
-        process.communicate()
-        if target.read_bytes() != old:
-            stored = onnx.load(target).graph.initializer
-            assert all((numpy_helper.to_array(t) == np.float16(0.1)).all() for t in stored)
-            assert {t.data_type for t in stored} == {TensorProto.FLOAT16}
-            target.write_bytes(old)
+    said = refusal(
+        path, *FLAGS, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+    )
+    assert "is larger than the 2 GiB that an ONNX file can have" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
