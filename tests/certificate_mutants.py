@@ -47,8 +47,8 @@ def holders(graph, around=()) -> Iterator[Holder]:
     visible += [tensor.name for tensor in graph.initializer]
     found = Holder(graph, live, visible)
     yield found
+    before = [name for node in graph.node for name in node.output if name]
     for node in live:
-        before = [name for other in graph.node for name in other.output if name]
         for body in bodies(node):
             yield from holders(body, [*visible, *before])
 

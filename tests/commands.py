@@ -11,8 +11,8 @@ def run(*arguments):
 
 
 def failure(*arguments):
-    """The only line on standard error of a command that must end with exit code 2."""
+    """The only line of a command that must end with exit code 2; it is on standard error."""
     result = run(*arguments)
-    assert result.exit_code == 2, result.output
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
     (line,) = result.stderr.splitlines()
     return line

@@ -1,6 +1,7 @@
 """Tests that ask onnxruntime's CUDA provider: as it is where CUDA works, else against the stub libraries.
 
-They are slow, as onnxruntime-gpu is: `marks` go on a test, and `cuda_placer` places models in one process.
+They are slow, as onnxruntime-gpu is: `marks` go on a test and MARKS on a file; `cuda_placer` places models in
+one process.
 """
 
 import contextlib
@@ -28,9 +29,14 @@ def reason():
     )
 
 
+MARKS = [pytest.mark.cuda, pytest.mark.slow, pytest.mark.skipif(bool(reason()), reason=reason())]
+
+
 def marks(test):
     """Marks a test that needs the CUDA provider."""
-    return pytest.mark.slow(pytest.mark.skipif(bool(reason()), reason=reason())(test))
+    for mark in MARKS:
+        test = mark(test)
+    return test
 
 
 @contextlib.contextmanager

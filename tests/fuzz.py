@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import multiprocessing
 import os
 import sys
@@ -51,6 +52,7 @@ class Trial:
     fault: str = ""
 
 
+@functools.cache
 def bases() -> list[tuple[str, bytes]]:
     """Valid models by name: the backend suite's, ours with bodies and functions, and the demo's."""
     with warnings.catch_warnings():

@@ -43,10 +43,10 @@ pytestmark = pytest.mark.skipif(not MODELS.exists(), reason="the shared models a
 
 @functools.cache
 def results(name):
-    """A model and its result in half, as bytes."""
+    """A model, and its result in half as bytes."""
     (path,) = (MODELS / name).glob("*.onnx")
     data = path.read_bytes()
-    return data, rewrite(data, Options(check=False, metadata=False)).model
+    return onnx.ModelProto.FromString(data), rewrite(data, Options(check=False, metadata=False)).model
 
 
 def survivors(kind, count):

@@ -11,6 +11,7 @@ import yaml
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
 from amp_rewrite.policy import operator_lists
+from tests import commands
 
 pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[1]
@@ -49,18 +50,20 @@ def test_a_python_block_runs(block, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_shell_blocks_run_in_order(tmp_path):
+def test_the_shell_blocks_run_in_order(tmp_path, monkeypatch):
     """Every command of the shell blocks succeeds, one after another in one folder."""
-    commands = [
+    monkeypatch.chdir(tmp_path)
+    lines = [
         line
         for block in blocks("sh", *SHELL)
         for line in block.splitlines()
         if line.startswith("amp-rewrite ")
     ]
-    assert len(commands) > 5
-    for command in commands:
-        words = [word.strip("'") for word in command.split("  #")[0].split()]
-        run(sys.executable, "-m", "amp_rewrite", *words[1:], folder=tmp_path)
+    assert len(lines) > 5
+    for line in lines:
+        words = [word.strip("'") for word in line.split("  #")[0].split()]
+        done = commands.run(*words[1:])
+        assert done.exit_code == 0, f"{line}: {done.output}"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ def test_mutated_models():
     """Each is rewritten, or refused in one line; nothing is left behind, and nothing that runs is refused."""
     if importlib.util.find_spec("onnxruntime") is None:
         pytest.skip("onnxruntime says which models a runtime takes")
-    assert [trial for trial in fuzz.run(range(FEW)) if trial.fault] == []
+    assert [trial for trial in fuzz.run(range(FEW), jobs=1) if trial.fault] == []
 
 
 @pytest.mark.slow

@@ -103,21 +103,25 @@ def test_a_signal_ends_a_run_between_nodes(endless, folder, number, code):
     assert left_in(folder) == set()
 
 
+RUNNING = [
+    ("{model}", "-o", "{out}", "--observe", "always"),
+    ("bench", "{model}"),
+    ("verify", "{model}", "{model}"),
+]
+GRAPHS = {"loop": ENDLESS, "kernel": ONE_KERNEL}
+TURNS = [
+    (command, graph, (SIGTERM, SIGINT)[(i + j) % 2])
+    for i, command in enumerate(RUNNING)
+    for j, graph in enumerate(GRAPHS)
+]
+"""Every command with every graph, by one of the signals in turn: both are tested above."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [SIGTERM, SIGINT])
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("{model}", "-o", "{out}", "--observe", "always"),
-        ("bench", "{model}"),
-        ("verify", "{model}", "{model}"),
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("graph", [ENDLESS, ONE_KERNEL], ids=["loop", "kernel"])
+@pytest.mark.parametrize(("command", "graph", "number"), TURNS)
 def test_a_signal_ends_whatever_runs_a_model(folder, number, command, graph):
     """A rewrite has written its result or nothing, and temporary files are gone, also after one kernel."""
-    model = saved(folder, graph)
+    model = saved(folder, GRAPHS[graph])
     words = (word.format(model=model, out=folder / "out.onnx") for word in command)
     ended, errors = stopped(folder, number, *words)
     assert (ended, "Traceback" in errors) == (128 + number, False)

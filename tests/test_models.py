@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import pipeline
+from amp_rewrite import certify, pipeline
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy import operator_lists
@@ -146,6 +146,17 @@ def test_nothing_is_broken_by_our_own_account(case):
     assert case.result is None or case.result.report.ok
 
 
+def test_it_is_proved(case):
+    """From the two files alone: the result is the original but for precision."""
+    assert case.result is None or unproved(case) == ""
+
+
+def unproved(case):
+    """What the certificate has against a result; nothing if it is proved."""
+    found = certify(case.source, case.target)
+    return "" if found.proved else str(found)
+
+
 def test_twice_is_once(case):
     """A second rewrite changes nothing, not one byte."""
     if case.result is None:
@@ -223,12 +234,13 @@ forced into half, and once it is half the norm is not recognised any more.
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "entry"), TURNS)
 def test_variants_are_valid_and_load(variant, entry, tmp_path):
-    """Other lists, bfloat16, everything forced, half inputs and outputs: valid, stable, and it loads."""
+    """Other lists, bfloat16, all forced, half inputs and outputs: valid, proved, stable, and it loads."""
     case = rewritten(entry, tmp_path, VARIANTS[variant])
     assert case.error is None or not entry["runs"]
     if case.result is None:
         return
     assert case.result.report.ok, case.result.report.broken
+    assert unproved(case) == ""
     again = tmp_path / "again.onnx"
     pipeline.rewrite(case.target, VARIANTS[variant], output=again)
     is_stable = again.read_bytes() == case.target.read_bytes()

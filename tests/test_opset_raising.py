@@ -298,6 +298,7 @@ def _run(onnxruntime, model):
     weights = [t for t in model.graph.initializer if t.name == "w"]
     weights[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((1, 1), np.float32), "w"))
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return session.run(["b"], {"x": SPECIAL.reshape(12, 1)})[0]

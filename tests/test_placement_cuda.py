@@ -14,13 +14,13 @@ from amp_rewrite.placement.differences import between
 from amp_rewrite.placement.placement_log import CpuReason
 from amp_rewrite.running.sessions import Device
 from tests import text
-from tests.cuda_sessions import reason
+from tests.cuda_sessions import MARKS
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT.parent / "shared" / "models"
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason()), reason=reason())]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

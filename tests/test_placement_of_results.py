@@ -10,13 +10,12 @@ from amp_rewrite.options import IOTypes, Level, Options
 from amp_rewrite.placement import placing
 from amp_rewrite.placement.differences import between
 from amp_rewrite.running.sessions import Device
-from tests.cuda_sessions import reason
+from tests.cuda_sessions import MARKS
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(reason()), reason=reason()),
+    *MARKS,
     pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here"),
 ]
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from onnx import save
 from onnx.parser import parse_model
 
@@ -17,6 +18,7 @@ import amp_rewrite
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
 from amp_rewrite.process import startup
+from tests.commands import run
 from tests.test_packaging import ROOT
 
 
@@ -264,18 +266,16 @@ def test_only_modules_that_are_there_wait(monkeypatch):
     ],
     ids=["nothing", "a model", "no name", "a flag", "another command"],
 )
-def test_a_shell_completes_commands_flags_and_models(tmp_path, words, offered):
+def test_a_shell_completes_commands_flags_and_models(tmp_path, monkeypatch, words, offered):
     """The first argument may be a command or a model; a model's flags are those of rewrite."""
     (tmp_path / "own.onnx").touch()
-    command = [sys.executable, "-c", "from amp_rewrite.cli import main; main(prog_name='amp-rewrite')"]
+    monkeypatch.chdir(tmp_path)
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
         "COMP_WORDS": " ".join(("amp-rewrite", *words)),
         "COMP_CWORD": str(len(words)),
         "_AMP_REWRITE_COMPLETE": "bash_complete",
     }
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(main, (), prog_name="amp-rewrite", env=environment)
     found = set(done.stdout.split())
     assert offered <= found
     assert words == ("",) or found == offered
@@ -293,7 +293,7 @@ def test_the_list_of_commands_is_whole():
 @pytest.mark.parametrize("name", main.commands)
 def test_help_lists_options_alone(name):
     """An argument has no words of its own there, and no option a type of Python's."""
-    shown = python("-m", "amp_rewrite", name, "--help").stdout.splitlines()
+    shown = run(name, "--help").stdout.splitlines()
     rows = [line for line in shown[2:] if line.startswith("  ") and not line.startswith("   ")]
     assert not [line for line in rows if re.fullmatch(r"  \[?[A-Z. \[\]]+", line)]
     assert not [line for line in shown if "INTEGER" in line or "FLOAT" in line]

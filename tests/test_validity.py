@@ -8,9 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 from amp_rewrite.policy.options import Level, Options
 from tests import odd_models, text
 from tests.conformance.cases import Case
-from tests.conformance.judging import Outcome, complaint, judge
+from tests.conformance.judging import Originals, Outcome, complaint, judge
 from tests.sampling import every
-from tests.sessions import Runtime
 
 pytest.importorskip("onnxruntime")
 FINE = {Outcome.GOOD, Outcome.UNCHANGED, Outcome.UNRUN, Outcome.IDLE}
@@ -29,7 +28,7 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def runtime():
     """onnxruntime in a process of its own."""
-    child = Runtime()
+    child = Originals()
     yield child
     child.close()
 

@@ -193,6 +193,7 @@ def _run(proto, version, feeds):
     del proto.opset_import[:]
     proto.opset_import.append(onnx.helper.make_opsetid("", version))
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     try:
         onnx.checker.check_model(proto)

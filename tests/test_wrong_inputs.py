@@ -154,9 +154,11 @@ def test_no_further_thread(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(interruptible, "_waiting", list)  # no thread waits for work
+    monkeypatch.setattr(interruptible, "_LEFT", [])
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ThreadError, match="ulimit"):
         interruptible.call(int, int)
+    assert not interruptible.is_left_behind()  # what never began is not waited for
 
 
 @pytest.mark.parametrize("started", [0, 3, 4])

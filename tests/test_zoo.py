@@ -155,17 +155,17 @@ def test_lost_workers_stop_nothing(models, tmp_path):
         def kill(_):
             killed.append(killed or os.kill(pid, signal.SIGKILL))
 
-        for name in "abcd":
+        for name in "ab":
             write(models / f"{name}.onnx")
         zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "two", executor=pool, on_row=kill)
-    assert len(killed) == len(zoo.rows) == 6
+    assert len(killed) == len(zoo.rows) == 4
     assert zoo.ok
 
 
 @pytest.mark.slow
 def test_a_cluster_loses_a_worker(models, tmp_path):
     """A Dask cluster of two, one of which is killed on the way."""
-    for name in "abcdef":
+    for name in "abc":
         write(models / f"{name}.onnx")
     with dask() as executor:
         pids = set(executor.map(lambda _: time.sleep(0.2) or os.getpid(), range(8)))
@@ -176,7 +176,7 @@ def test_a_cluster_loses_a_worker(models, tmp_path):
                 os.kill(left.pop(), signal.SIGKILL)
 
         zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "out", executor=executor, on_row=kill)
-    assert len(zoo.rows) == 8
+    assert len(zoo.rows) == 5
     assert zoo.ok
 
 

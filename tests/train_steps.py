@@ -158,6 +158,7 @@ def session(model: onnx.ModelProto) -> Callable[[Tensors], dict[str, NDArray[np.
     runtime = pytest.importorskip("onnxruntime")
     options = runtime.SessionOptions()  # which fuse a constant factor with a product, and round otherwise
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
     opened = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     stored = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in opened.get_inputs() if value.name not in stored]

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError, Message
 
+from amp_rewrite.files import reading
 from amp_rewrite.model.external_data import KEY
 
 
@@ -56,8 +57,8 @@ def referenced_by(path: Path) -> frozenset[Path]:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes() if path.is_file() else b""
-    except OSError:
+        return reading.read(path)
+    except OSError:  # what is no regular file, or too large for a model, among them
         return b""
 
 

@@ -43,6 +43,8 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
         _start(partial(copy_context().run, partial(_outcome, done, work)))
         while not done.done():
             wait((done,), _SLICE if end is None else end.slice())
+    except ThreadError:  # nothing was started that could stop
+        raise
     except BaseException:
         stop()
         _LEFT.append(done)

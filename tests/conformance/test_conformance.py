@@ -7,8 +7,7 @@ import pytest
 from amp_rewrite import measure_coverage
 from amp_rewrite.policy.options import Level, Options
 from tests.conformance import cases as suite
-from tests.conformance.judging import Outcome, judge
-from tests.sessions import Runtime
+from tests.conformance.judging import Originals, Outcome, judge
 
 pytest.importorskip("onnxruntime")
 DEFAULTS = Options(check=False)
@@ -56,7 +55,7 @@ def model_cases():
 @pytest.fixture(scope="module")
 def runtime():
     """onnxruntime, out of reach of its crashes."""
-    child = Runtime()
+    child = Originals()
     yield child
     child.close()
 
