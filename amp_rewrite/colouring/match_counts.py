@@ -42,7 +42,7 @@ def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator
     """Warnings of lists that do not suit the half type, or where nothing is half the model."""
     lists = options.operator_lists()
     yield from _of_other_half(lists, options.half)
-    if not any(map(painting.is_half, range(len(graph.units)))):
+    if not any(painting.halves):
         yield from _unlisted(graph, lists)
 
 

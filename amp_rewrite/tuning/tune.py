@@ -118,7 +118,7 @@ def tune(
                 runs=session.runs,
                 walked=tuple(search.walked),
                 seconds=found.seconds,
-                half=sum(map(found.painting.is_half, range(len(found.painting.paints)))),
+                half=sum(found.painting.halves),
                 speedup=found.predicted.speedup,
                 bound="relative_l2" if _is_relative(judged) else "error",
             )
