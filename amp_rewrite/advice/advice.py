@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from amp_rewrite.advice.padding import Padding
 from amp_rewrite.coverage import node_precision
 from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.flops.flop_count import FlopCount
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting.decisions import Decisions
 
@@ -37,13 +37,7 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """The advice as plain data."""
-        return {
-            "half": self.half,
-            "capability": None if self.capability is None else str(self.capability),
-            "shortfall": self.shortfall,
-            "paddings": [found.to_json() for found in self.paddings],
-            "open_dims": list(self.open_dims),
-        }
+        return {**asdict(self), "capability": None if self.capability is None else str(self.capability)}
 
 
 def give(counted: FlopCount, decisions: Decisions, half: str, capability: Capability | None = None) -> Advice:
@@ -64,8 +58,7 @@ def give(counted: FlopCount, decisions: Decisions, half: str, capability: Capabi
 
 def _halves(counted: FlopCount) -> Iterator[ir.Node]:
     version = element_types.versions(counted.model.graph.opset_imports)
-    for graph in graphs(counted.model.graph):
-        for node in graph:
-            found = node_precision.of_node(node, counted.types, version(node.domain))
-            if found in (Precision.HALF, Precision.MIXED):
-                yield node
+    for node in every_node(counted.model.graph):
+        found = node_precision.of_node(node, counted.types, version(node.domain))
+        if found in (Precision.HALF, Precision.MIXED):
+            yield node

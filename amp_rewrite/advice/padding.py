@@ -9,8 +9,7 @@ Recurrent Layers User's Guide). Earlier versions did not use them for other size
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -18,7 +17,7 @@ from amp_rewrite.advice import product_dimensions
 from amp_rewrite.advice.product_dimensions import KnownShape, ShapeOf, Size
 from amp_rewrite.flops import shapes
 from amp_rewrite.flops.flop_count import FlopCount
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.node_patterns import pinned_as
 
@@ -56,10 +55,6 @@ class Padding:
     extra_flops: float
     extra_bytes: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as plain data."""
-        return asdict(self)
-
 
 def find(counted: FlopCount, half: Container[ir.Node]) -> tuple[Padding, ...]:
     """The products among the nodes of `half` that padding would speed up, those with most FLOPs first.
@@ -68,10 +63,9 @@ def find(counted: FlopCount, half: Container[ir.Node]) -> tuple[Padding, ...]:
     """
     shape_of = _known_shapes(counted)
     found: dict[Padding, list[ir.Node]] = {}
-    for graph in graphs(counted.model.graph):
-        for node in graph:
-            if node in half and (padding := _padding(node, shape_of)) is not None:
-                found.setdefault(padding, []).append(node)
+    for node in every_node(counted.model.graph):
+        if node in half and (padding := _padding(node, shape_of)) is not None:
+            found.setdefault(padding, []).append(node)
     paddings = (_with_nodes(padding, nodes, counted) for padding, nodes in found.items())
     return tuple(sorted(paddings, key=lambda padding: (-(padding.flop_share or 0), -len(padding.nodes))))
 

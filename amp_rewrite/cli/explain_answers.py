@@ -16,7 +16,7 @@ from amp_rewrite.explaining import cast_explanations, form_sentences, sentences
 from amp_rewrite.explaining.node_remedies import NodeRemedy
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.reporting import terminal_explain
 
 Answer = dict[str, Any]
@@ -184,10 +184,9 @@ def _no_node(found: Explanation, name: str) -> OptionError:
 
 
 def _without_units(found: Explanation) -> Iterator[str | None]:
-    for graph in graphs(found.counted.model.graph) if found.counted is not None else ():
-        for node in graph:
-            yield node.name
-            yield from (value.name for value in node.outputs)
+    for node in every_node(found.counted.model.graph) if found.counted is not None else ():
+        yield node.name
+        yield from (value.name for value in node.outputs)
 
 
 def _near(name: str, known: list[str], otherwise: str) -> str:

@@ -136,7 +136,7 @@ def print_plan(
     terminal_rewrite.print_lines(console, summary.prediction_lines(analysis.report().prediction))
     for warning in (*analysis.warnings, *analysis.predicted):
         console.print(f"warning  {in_flags(warning)}")
-    halves = sum(map(analysis.painting.is_half, range(len(analysis.graph.units))))
+    halves = sum(analysis.painting.halves)
     console.print(
         f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
         f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"

@@ -34,7 +34,7 @@ def line(error: click.UsageError) -> str:
 
 def _unknown_flag(flag: str, context: click.Context | None) -> str:
     name, others = flag.lstrip("-"), list(_commands_with(flag, context))
-    remedy = _MEANT.get(name.lower()) if _knows("--to", context) else None
+    remedy = _MEANT.get(name.lower()) if "--to" in _flags(context) else None
     if near := _nearest(flag, _flags(context)):
         remedy = f"did you mean {near}?"
     elif "rewrite" in others and _passes_flags_on(context):
@@ -52,10 +52,6 @@ def _of(context: click.Context | None) -> str:
 
 def _passes_flags_on(context: click.Context | None) -> bool:
     return context is not None and any(p.name == "flags" for p in context.command.params)
-
-
-def _knows(flag: str, context: click.Context | None) -> bool:
-    return flag in _flags(context)
 
 
 def _flags(context: click.Context | None) -> list[str]:

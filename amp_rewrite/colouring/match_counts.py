@@ -11,7 +11,7 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority
@@ -42,7 +42,7 @@ def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator
     """Warnings of lists that do not suit the half type, or where nothing is half the model."""
     lists = options.operator_lists()
     yield from _of_other_half(lists, options.half)
-    if not any(map(painting.is_half, range(len(graph.units)))):
+    if not any(painting.halves):
         yield from _unlisted(graph, lists)
 
 
@@ -83,7 +83,7 @@ def _listed(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:
 def _operators(graph: UnitGraph) -> Counter[str]:
     """How many nodes the lists know by each name; a square is a Mul as well."""
     found = Counter[str]()
-    for node in (node for inner in graphs(graph.root) for node in inner):
+    for node in every_node(graph.root):
         names = dict.fromkeys((node.op_type, classification.listed_as(node)))
         found.update(schema.written(node.domain, name) for name in names)
     return found

@@ -50,6 +50,11 @@ class Painting:
         """Whether a unit is HALF."""
         return self.paints[unit].colour is Colour.HALF
 
+    @property
+    def halves(self) -> list[bool]:
+        """Whether each unit is HALF, by position."""
+        return [paint.colour is Colour.HALF for paint in self.paints]
+
     def why(self, unit: int) -> tuple[int, ...]:
         """The chain of causes from a unit to the one where it all began, that unit included."""
         chain: dict[int, None] = {}

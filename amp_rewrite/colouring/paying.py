@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import pruning
-from amp_rewrite.colouring.painting import Colour, Painting, Rule
+from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.costs import prices
 from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.costs.prices import Prices
@@ -42,10 +42,10 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
     if _is_guesswork(graph, options):
         return as_it_is
     found = as_it_is if decided else pruned(graph, painting, options)
-    if not _is_half_anywhere(found.painting):
+    if not any(found.painting.halves):
         return found
     known = found.prices or prices.measure(graph, options)
-    predicted = known.predict([paint.colour is Colour.HALF for paint in found.painting.paints])
+    predicted = known.predict(found.painting.halves)
     found = replace(found, prices=known, prediction=predicted)
     if decided or not options.gate or not predicted.is_slower:
         return found
@@ -62,7 +62,7 @@ def pruned(
     """What pruning leaves of a painting, where the options have it, and all of these units; `known` are
     prices for these options.
     """
-    if not options.prunes or not _is_half_anywhere(painting) or _is_guesswork(graph, options):
+    if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
         return Priced(painting)
     found = known or prices.measure(graph, options)
     return Priced(pruning.prune(found, painting, unpruned), found)
@@ -71,7 +71,7 @@ def pruned(
 def _is_gated(painting: Painting) -> bool:
     """Whether a plan says so; one that was edited may have something in half again."""
     has_gate = any(paint.rule is Rule.GATE for paint in painting.paints)
-    return has_gate and not _is_half_anywhere(painting)
+    return has_gate and not any(painting.halves)
 
 
 def _is_guesswork(graph: UnitGraph, options: Options) -> bool:
@@ -79,7 +79,3 @@ def _is_guesswork(graph: UnitGraph, options: Options) -> bool:
         return False
     known = sum(value.shape is not None for unit in graph.units for value in unit.defs)
     return known < len(graph.units) / 2
-
-
-def _is_half_anywhere(painting: Painting) -> bool:
-    return any(paint.colour is Colour.HALF for paint in painting.paints)

@@ -27,12 +27,7 @@ def outputs(node: ir.Node, read: InputShapes) -> tuple[Shape | None, ...]:
         return nothing
     try:
         found = rule(node, read)
-    except (
-        IndexError,
-        TypeError,
-        ValueError,
-        KeyError,
-    ):  # fewer inputs or dimensions than the operator requires
+    except (LookupError, TypeError, ValueError):  # fewer inputs or dimensions than the operator requires
         return nothing
     return (*found, *nothing)[: len(node.outputs)]
 

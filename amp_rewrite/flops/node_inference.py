@@ -108,19 +108,16 @@ def _request(
     proto: onnx.NodeProto, schema: defs.OpSchema, known: Mapping[str, KnownValue], imports: Mapping[str, int]
 ) -> _InferenceRequest:
     kinds = ((name, read.type) for name, read in known.items())
-    values = ((name, read.data) for name, read in known.items())
+    arrays = ((name, read.data) for name, read in known.items())
+    tensors = ((name, onnx.numpy_helper.from_array(data)) for name, data in arrays if data is not None)
     return _InferenceRequest(
         proto.SerializeToString(deterministic=True),
         schema.domain,
         schema.since_version,
         tuple((name, kind.SerializeToString(deterministic=True)) for name, kind in kinds if kind is not None),
-        tuple((name, _tensor_bytes(data)) for name, data in values if data is not None),
+        tuple((name, tensor.SerializeToString()) for name, tensor in tensors),
         tuple(imports.items()),
     )
-
-
-def _tensor_bytes(data: Array) -> bytes:
-    return onnx.numpy_helper.from_array(data).SerializeToString()
 
 
 def values(

@@ -9,16 +9,9 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.onnx_types.schema import Signature
 from amp_rewrite.policy import kernel_table
 from amp_rewrite.policy.accumulation import Accumulation
+from amp_rewrite.policy.entries import Operator
 from amp_rewrite.policy.kernel_table import Support
 from amp_rewrite.policy.refused_attributes import REFUSED_BY_CUDA, Refused
-
-
-def _no_variables() -> dict[tuple[str, str], frozenset[str]]:
-    return {}
-
-
-def _no_refusals() -> dict[str, Refused]:
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +28,11 @@ class Target:
 
     name: str
     table: str | None = None
-    together: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=_no_variables, repr=False)
+    together: Mapping[Operator, frozenset[str]] = field(
+        default_factory=dict[Operator, frozenset[str]], repr=False
+    )
     has_faults: bool = False
-    refusals: Mapping[str, Refused] = field(default_factory=_no_refusals, repr=False)
+    refusals: Mapping[str, Refused] = field(default_factory=dict[str, Refused], repr=False)
     accumulate: Accumulation = Accumulation.FLOAT
     longest_sum: int | None = None
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
-from amp_rewrite.colouring.painting import Colour, Painting
+from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics import half as halves
@@ -135,7 +135,7 @@ class _Planner:
     ) -> None:
         graph, ranges = facts.graph, facts.ranges
         self._graph, self._half = graph, options.half
-        self._is_half = [paint.colour is Colour.HALF for paint in painting.paints]
+        self._is_half = painting.halves
         self._stored, self._ranges = facts.constants, ranges
         self._half_io = options.io is IOTypes.HALF and facts.old_opset is None
         self._keep_io = frozenset(options.keep_io)

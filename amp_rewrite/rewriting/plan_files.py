@@ -186,12 +186,9 @@ class SavedPlan:
                 )
 
 
-def _named(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    return row["node"], row["operator"], row["variable"]
-
-
 def _is_of(row: Mapping[str, Any], unit: Unit) -> bool:
-    return _named(row) == (unit.node.name, _operator(unit.node), str(unit.var))
+    named = row["node"], row["operator"], row["variable"]
+    return named == (unit.node.name, _operator(unit.node), str(unit.var))
 
 
 def load(path: str | Path) -> SavedPlan:

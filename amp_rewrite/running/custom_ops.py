@@ -19,9 +19,13 @@ def register(options: Any, libraries: Libraries) -> None:
         try:
             options.register_custom_ops_library(str(path))
         except Exception as error:  # onnxruntime's errors have no common base class
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-            problem = f"onnxruntime refuses the library {path} of custom operators ({first})"
+            problem = f"onnxruntime refuses the library {path} of custom operators ({first_line(error)})"
             raise OptionError(problem, remedy=_REMEDY) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error message, shortened."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def refuse_crashing(path: Path) -> None:

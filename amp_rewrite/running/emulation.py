@@ -20,7 +20,7 @@ from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining, loading, serialization, writing
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
@@ -135,9 +135,8 @@ class _Emulator:
         """Makes every half value a rounded float32 value; inputs and outputs of the model stay half."""
         summing = self._summing() if accumulate is Accumulation.HALF else []
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
-        for graph in list(graphs(self._root)):
-            for node in graph:
-                widening.widen_attributes(node)
+        for node in list(every_node(self._root)):
+            widening.widen_attributes(node)
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
@@ -146,7 +145,7 @@ class _Emulator:
     def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
         """The nodes that add up half values, each with their type; values get shapes, which say how many."""
         value_shapes.infer(self._model, self._types)
-        nodes = (node for graph in graphs(self._root) for node in graph if half_accumulation.sums(node))
+        nodes = filter(half_accumulation.sums, every_node(self._root))
         types = ((node, self._types.get(node.outputs[0])) for node in nodes)
         return [(node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES]
 

@@ -187,7 +187,8 @@ def create(
         with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
             return onnxruntime().InferenceSession(model, options, **asked)
     except Exception as error:  # onnxruntime's errors have no common base class
-        raise ModelError(f"onnxruntime refuses the model ({_first_line(error)})", where=where) from error
+        problem = f"onnxruntime refuses the model ({custom_ops.first_line(error)})"
+        raise ModelError(problem, where=where) from error
 
 
 def _path(model: str | Path) -> str:
@@ -237,10 +238,5 @@ def run_errors(where: str | Path) -> Generator[None]:
     try:
         yield
     except Exception as error:  # onnxruntime's errors have no common base class
-        problem = f"the run failed ({_first_line(error)})"
+        problem = f"the run failed ({custom_ops.first_line(error)})"
         raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of an error message, shortened."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

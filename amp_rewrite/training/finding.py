@@ -113,7 +113,9 @@ def _loss(
     scalars = [name for name in _scalars(borders) if name not in paired]
     if "loss" in scalars or _may_be_scalar(borders, "loss"):
         return "loss"
-    leading = [name for name in scalars if _needs_product(flow, borders.outputs[name])]
+    leading = [
+        name for name in scalars if any(map(dataflow.is_product, flow.before([borders.outputs[name]])))
+    ]
     if len(leading) == 1:
         guessed.append("loss")
         return leading[0]
@@ -138,7 +140,3 @@ def _may_be_scalar(borders: Borders, name: str) -> bool:
     if value is None or not isinstance(kind, ir.TensorType) or kind.dtype not in FLOATS:
         return False
     return value.shape is None or all(size == 1 for size in value.shape)
-
-
-def _needs_product(flow: Dataflow, value: ir.Value) -> bool:
-    return any(map(dataflow.is_product, flow.before([value])))

@@ -98,7 +98,8 @@ def _propagate(subject: Subject, seed: ir.Value, cut: Collection[ir.Value]) -> L
             for port, value in enumerate(node.inputs)
             if value is seed or (value in linear and value not in cut)
         )
-        made = _outputs(subject, node, scaled) if scaled else None
+        site = Site(node, scaled, partial(subject.is_zero, node))
+        made = linear_operators.outputs(site) if scaled else None
         if made is None:
             continue
         seed_uses += [Use(node, port) for port in scaled if node.inputs[port] is seed]
@@ -115,10 +116,6 @@ def _behind(subject: Subject, seed: ir.Value) -> Iterable[ir.Node]:
     flow = subject.flow
     reached = flow.behind(node for node, _ in flow.readers.get(seed, ()) if node not in subject.forward)
     return [node for node in flow.nodes if node in reached and node not in subject.forward]
-
-
-def _outputs(subject: Subject, node: ir.Node, scaled: frozenset[int]) -> Collection[int] | None:
-    return linear_operators.outputs(Site(node, scaled, partial(subject.is_zero, node)))
 
 
 def _other_uses(flow: Dataflow, value: ir.Value, linear: Collection[ir.Node]) -> Iterable[Use]:

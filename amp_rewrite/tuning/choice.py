@@ -36,7 +36,7 @@ class Choice:
     ) -> None:
         self._prices, self._sites = prices, sites
         self._worth = [((unit,), -flops * _PER_FLOP) for unit, flops in worth.items()]
-        self._halves = [painting.is_half(unit) for unit in range(len(painting.paints))]
+        self._halves = painting.halves
         self._gains = _gains(prices, worth)
         self._kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PIN]
 

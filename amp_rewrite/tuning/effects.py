@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -67,18 +67,17 @@ def _by_value(session: SwitchedSession, count: int) -> list[float]:
     def added(sites: Sequence[int]) -> float:
         return max(session.squared(sites) - noise, 0.0)
 
+    def may_go_on() -> bool:
+        return session.runs < MOST_RUNS and time.monotonic() < end
+
     whole = added(range(count)) if count else 0.0
     fits = whole * _FITS if math.isfinite(whole) else 0.0
     groups = [Group(tuple(range(count)), whole)] if count else []
     found = [0.0] * count
-    for group in sensitivity.split(groups, added, fits, _allowing(session, end)):
+    for group in sensitivity.split(groups, added, fits, may_go_on):
         for site in group.sites:
             found[site] = group.of_each
     return found
-
-
-def _allowing(session: SwitchedSession, end: float) -> Callable[[], bool]:
-    return lambda: session.runs < MOST_RUNS and time.monotonic() < end
 
 
 def _owners(root: ir.Graph) -> dict[ir.Graph, ir.Node]:

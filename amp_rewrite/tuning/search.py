@@ -164,7 +164,7 @@ class Search:
     def _measured(self, kept: Collection[int], painting: Painting) -> Found:
         rounded = self._rounded(painting)
         squared = self._session.squared(self._rounding.rounded(painting))
-        halves = _halves(painting)
+        halves = painting.halves
         seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
         predicted = self._predicted(painting)
         point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound, predicted.speedup)
@@ -176,7 +176,7 @@ class Search:
 
     def _predicted(self, painting: Painting) -> Prediction:
         """At the sizes that the model has."""
-        return self._prices.predict(_halves(painting))
+        return self._prices.predict(painting.halves)
 
     def _painted(self, kept: Collection[int]) -> Painting:
         """How the model is coloured with these units in float32."""
@@ -209,10 +209,6 @@ _FACTOR, _STEPS = 4.0, 8
 
 _HOPE = 2.0
 """Parts that are thought to add more than so many times what is left are not tried whole."""
-
-
-def _halves(painting: Painting) -> list[bool]:
-    return [painting.is_half(unit) for unit in range(len(painting.paints))]
 
 
 def _may_be_slower(options: Options, prefer: Prefer, default: Prediction) -> bool:

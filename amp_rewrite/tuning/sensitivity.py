@@ -39,7 +39,7 @@ def split(
     single: list[Group] = []
     for group in groups:
         _push(queue, group)
-    while queue and may_go_on() and _rest(queue) > fits:
+    while queue and may_go_on() and sum(group.error for _, _, group in queue) > fits:
         _, _, largest = heapq.heappop(queue)
         if len(largest.sites) == 1:
             single.append(largest)
@@ -47,10 +47,6 @@ def split(
         for half in _halves(largest, measure):
             _push(queue, half)
     return [*single, *(group for _, _, group in queue)]
-
-
-def _rest(queue: Sequence[tuple[float, int, Group]]) -> float:
-    return sum(group.error for _, _, group in queue)
 
 
 def _push(queue: list[tuple[float, int, Group]], group: Group) -> None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.loading import Loaded
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import HALF_TYPES, Half
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.accumulation import Accumulation
@@ -102,15 +102,14 @@ def switched_emulation(loaded: Loaded) -> tuple[SwitchedModel, list[ir.Value]]:
 def _places(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Value]]:
     """What is rounded, and what it is then."""
     types = element_types.infer(model)
-    for graph in graphs(model.graph):
-        for node in graph:
-            half = _cast_from(node)
-            exact = _cast_from(half.producer()) if half is not None else None
-            if exact is None or half is None or types[half].dtype not in HALF_TYPES:
-                continue
-            before = types.get(exact)  # None behind an operator of no known schema
-            if before is not None and before.dtype == types[node.outputs[0]].dtype == ir.DataType.FLOAT:
-                yield exact, node.outputs[0]
+    for node in every_node(model.graph):
+        half = _cast_from(node)
+        exact = _cast_from(half.producer()) if half is not None else None
+        if exact is None or half is None or types[half].dtype not in HALF_TYPES:
+            continue
+        before = types.get(exact)  # None behind an operator of no known schema
+        if before is not None and before.dtype == types[node.outputs[0]].dtype == ir.DataType.FLOAT:
+            yield exact, node.outputs[0]
 
 
 def _cast_from(node: ir.Node | None) -> ir.Value | None:

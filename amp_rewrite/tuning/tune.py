@@ -106,18 +106,19 @@ def tune(
 
         def confirm(found: Found) -> Tuned:
             plan = _saved(analysis, found)
+            kept = (pinned_as(analysis.graph.units[unit].node) for unit in found.kept)
             return Tuned(
                 plan=plan,
                 verdict=judges.verdict(model, plan, feeds),
                 target=_wanted(judged),
                 noise=math.sqrt(search.noise) * bound,
-                kept=_names(analysis, found.kept),
+                kept=tuple(dict.fromkeys(kept)),
                 sensitivity=_sensitivity(analysis, rounding.sites, search.errors, bound),
                 sites=len(rounding.sites),
                 runs=session.runs,
                 walked=tuple(search.walked),
                 seconds=found.seconds,
-                half=sum(map(found.painting.is_half, range(len(found.painting.paints)))),
+                half=sum(found.painting.halves),
                 speedup=found.predicted.speedup,
                 bound="relative_l2" if _is_relative(judged) else "error",
             )
@@ -186,10 +187,6 @@ class _Judge:
                 accumulate=asked.target.accumulate,
                 custom_ops=self.libraries,
             )
-
-
-def _names(analysis: Analysis, units: Iterable[int]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(pinned_as(analysis.graph.units[unit].node) for unit in units))
 
 
 def _sensitivity(

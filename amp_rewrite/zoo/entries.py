@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from amp_rewrite.errors import ListError, ModelError
+from amp_rewrite.errors import ModelError
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.yaml_fields import Field
 
@@ -106,12 +106,9 @@ def _texts(field: Field | None) -> list[str]:
 
 def _word(field: Field, node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode) or not node.value:
-        raise _not_words(field)
+        remedy = f"write {field.name}: [a, b]"
+        raise field.error(f"{field.name} is neither a word nor a list of words", remedy)
     return str(node.value)
-
-
-def _not_words(field: Field) -> ListError:
-    return field.error(f"{field.name} is neither a word nor a list of words", f"write {field.name}: [a, b]")
 
 
 def refuse_overwriting(entries: Sequence[Entry], results: Path) -> None:

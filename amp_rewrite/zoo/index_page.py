@@ -64,14 +64,11 @@ def _row(row: Row) -> str:
     links = {"report": row.report, "model": row.result}
     files = " ".join(_link(path, kind) for kind, path in links.items() if path)
     others = "".join(f"<td>{number}</td>" for number in (*numbers, files))
-    line = f'<tr><td>{first}</td><td class="{_class(row)}">{status}</td>{others}</tr>'
+    colour = row.status.value.replace(" ", "-")
+    line = f'<tr><td>{first}</td><td class="{colour}">{status}</td>{others}</tr>'
     if not row.why:
         return line
     return f'{line}\n<tr><td class="why" colspan="{len(cells.HEADER) + 1}">{_text(row.why)}</td></tr>'
-
-
-def _class(row: Row) -> str:
-    return row.status.value.replace(" ", "-")
 
 
 def _link(path: str, text: str) -> str:

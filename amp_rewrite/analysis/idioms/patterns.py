@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import numbers, stored_as
@@ -112,12 +110,9 @@ def is_parameter(value: ir.Value | None, depth: int = _DEPTH) -> bool:
 def are_closed(nodes: tuple[ir.Node, ...], result: ir.Node) -> bool:
     """Whether these nodes of one graph, but for `result`, are read by each other alone, sizes apart."""
     within = set(nodes)
+    made = (value for node in nodes if node is not result for value in node.outputs)
     return all(node.graph is result.graph for node in nodes) and all(
         within.issuperset(found) and not value.is_graph_output()
-        for value in _outputs(nodes, result)
+        for value in made
         for found in [[node for node, _ in value.uses() if not is_default(node, "Shape", "Size")]]
     )
-
-
-def _outputs(nodes: tuple[ir.Node, ...], result: ir.Node) -> Iterator[ir.Value]:
-    return (value for node in nodes if node is not result for value in node.outputs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.operators import MOVERS
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.running.inputs.recurrent_states import stored_batch
 
@@ -61,10 +61,9 @@ class Consumers:
     def __init__(self, graph: ir.Graph) -> None:
         self._leaving: dict[ir.Value, list[ir.Value]] = {}
         self.batch: int | None = None
-        for inner in graphs(graph):
-            for node in inner:
-                self._add_bindings(node)
-                self.batch = self.batch or stored_batch(node)
+        for node in every_node(graph):
+            self._add_bindings(node)
+            self.batch = self.batch or stored_batch(node)
 
     def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
         """The node inputs that the value reaches, directly or moved and cast; nearest first."""
