@@ -102,12 +102,12 @@ def test_onnxruntime_is_what_rounds_large_arrays(kind):
 def test_a_converter_that_rounds_differently_is_not_used(monkeypatch):
     """A Cast that truncates instead of rounding is detected, and NumPy rounds."""
     rounding.fast_converter.cache_clear()
-    rounds = rounding.onnxruntime_converter(FLOAT16)
+    rounds = rounding.CastConverter(FLOAT16)
 
     def truncates(array):
         return rounds((array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
 
-    monkeypatch.setattr(rounding, "onnxruntime_converter", lambda _: truncates)
+    monkeypatch.setattr(rounding, "CastConverter", lambda _: truncates)
     try:
         assert rounding.fast_converter(FLOAT16) is None
     finally:

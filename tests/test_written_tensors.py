@@ -110,7 +110,7 @@ def written(tmp_path, old, data_type, made):
     before = held(tmp_path, "old", helper.np_dtype_to_tensor_dtype(old.dtype), old.size)
     seen = WrittenTensors()
     with (tmp_path / "new").open("w+b") as file:
-        extent = stored_values.tensors.extent(before.tensor, before.folder)
+        extent = stored_values.tensors.elements(before.tensor, before.folder).extent()
         seen.write(file, data_type, extent, [(old[:50], made[:50]), (old[50:], made[50:])])
     seen.close(tmp_path / "new")
     return before, held(tmp_path, "new", data_type, old.size, seen)

@@ -54,11 +54,6 @@ def checked(check: Check, old: Elements, new: Elements) -> Iterator[Checked]:
 
 def agree_in_places(check: Check, old: Elements, new: Elements) -> bool:
     """Whether a few elements at the beginning of each part, and the last ones, are right."""
-    starts = {*range(0, old.size, PART), max(0, old.size - _FEW)}
-    return all(_agree(check, old, new, start) for start in starts)
-
-
-def _agree(check: Check, old: Elements, new: Elements, start: int) -> bool:
-    stop = min(start + _FEW, old.size)
-    pairs = zip(old.read(start, stop), new.read(start, stop), strict=True)
-    return all(check(before, after, Counter()) is None for before, after in pairs)
+    starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
+    parts = [slice(start, min(start + _FEW, old.size)) for start in starts]
+    return all(check(*pair, Counter()) is None for pair in zip(old.each(parts), new.each(parts), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.numerics import rounding
+from amp_rewrite.numerics.block_rounding import BlockRounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 
 Array = NDArray[Any]
@@ -28,8 +30,7 @@ def between(before: int, after: int) -> Check | None:
     if before == after:
         return _clamped_float if before == FLOAT else _same
     if before == FLOAT and after in HALVES:
-        half = HALVES[after]
-        return lambda old, new, uses: rounded(old, new, uses, half)
+        return _RoundedBlocks(HALVES[after])
     if before in HALVES and after == FLOAT:
         return _widened
     return None
@@ -94,8 +95,12 @@ def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int |
     range; None where none is. Counts what was used.
     """
     old = np.asarray(old, np.float32)
-    if _all_rounded(old, new, half):
+    if _is_finite(new, half) and _are(rounding.convert(old, half, nan=False), new):
         return None
+    return _first_not_rounded(old, new, uses, half)
+
+
+def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
     given, wanted = new.view(np.uint16), rounding.convert(old, half).view(np.uint16)
     differs = wanted != given
     if differs.any():
@@ -108,15 +113,45 @@ def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int |
     return _first(differs)
 
 
-def _all_rounded(old: Array, new: Array, half: Half) -> bool:
-    """Whether all is finite and as rounding makes it, as nearly always. No NaN becomes what is finite."""
-    given, infinity = new.view(np.uint16), _infinity(half)
-    if given.size and (given.view(np.int16).max() >= infinity or given.max() >= infinity | _SIGN):
-        return False
-    return np.array_equal(rounding.convert(old, half, nan=False).view(np.uint16), given)
+def _are(wanted: Array, given: Array) -> bool:
+    return np.array_equal(wanted.view(np.uint16), given.view(np.uint16))
 
+
+def _is_finite(new: Array, half: Half) -> bool:
+    """Whether all is finite, as nearly always: a NaN, which may have any bits, becomes nothing that is."""
+    given, infinity = new.view(np.uint16), _infinity(half)
+    if not np.bitwise_or.reduce(given, axis=None) & _TWO:  # one pass over most weights, in place of two
+        return True
+    return bool(given.view(np.int16).max() < infinity and given.max() < infinity | _SIGN)
+
+
+class _RoundedBlocks(threading.local):
+    """`rounded` for one block after another, in memory that each thread uses again."""
+
+    def __init__(self, half: Half) -> None:
+        self._half, self._round = half, BlockRounding(half)
+        self._same = np.empty(0, bool)
+
+    def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+        """As a `Check`."""
+        if _is_finite(new, self._half) and self._equal(self._round(old).view(np.uint16), new.view(np.uint16)):
+            return None
+        return _first_not_rounded(old, new, uses, self._half)
+
+    def _equal(self, wanted: Array, given: Array) -> bool:
+        if wanted.size % _AT_ONCE:
+            return np.array_equal(wanted, given)
+        if self._same.size != wanted.size // _AT_ONCE:
+            self._same = np.empty(wanted.size // _AT_ONCE, bool)
+        return bool(np.equal(wanted.view(np.uint64), given.view(np.uint64), out=self._same).all())
+
+
+_AT_ONCE = 4
+"""Halves in what is compared at once."""
 
 _SIGN = np.uint16(0x8000)
+_TWO = np.uint16(0x4000)
+"""The bit of either half type that what is 2 or more has, of any sign, and nothing that is less."""
 
 
 def _infinity(half: Half) -> Any:

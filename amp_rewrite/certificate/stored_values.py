@@ -67,7 +67,7 @@ def _of_elements(check: Check, original: Held, rewritten: Held) -> Comparison:
     a, b = original.tensor, rewritten.tensor
     found = Comparison(half=b.data_type if a.data_type == FLOAT and b.data_type in HALVES else None)
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
-    seen = _seen(original, rewritten)
+    seen = _seen(*both, rewritten.folder)
     if seen is not None and block_checks.agree_in_places(check, *both):
         return replace(found, uses=_of_whole(seen))
     found.problem, found.uses = _checked(check, *both)
@@ -76,13 +76,12 @@ def _of_elements(check: Check, original: Held, rewritten: Held) -> Comparison:
     return found
 
 
-def _seen(original: Held, rewritten: Held) -> Counter[Licence] | None:
+def _seen(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licence] | None:
     """The licences that were used where a tensor was seen while it was written; None where it was not."""
-    written = rewritten.folder.written if rewritten.folder else None
-    if written is None:
+    if folder is None or folder.written is None:
         return None
-    ends = [tensors.extent(held.tensor, held.folder) for held in (original, rewritten)]
-    return written.uses(ends[0], ends[1]) if ends[0] and ends[1] else None
+    before, after = old.extent(), new.extent()
+    return folder.written.uses(before, after) if before and after else None
 
 
 def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -60,12 +60,17 @@ def initial(graph: GraphProto) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The elements of a tensor of numbers, and how to read those from one to another, in blocks: each stands
-    only until the next is read.
+    """The elements of a tensor of numbers, and how to read some after others, at most BLOCK at a time: they
+    stand only until the next are read. `extent` says where they lie, if that is a file.
     """
 
     size: int
-    read: Callable[[int, int], Iterator[Array]]
+    each: Callable[[Iterable[slice]], Iterator[Array]]
+    extent: Callable[[], Extent | None] = lambda: None
+
+    def read(self, start: int, stop: int) -> Iterator[Array]:
+        """The elements from one to another in blocks."""
+        return self.each(slice(at, min(at + BLOCK, stop)) for at in range(start, stop, BLOCK))
 
 
 def elements(tensor: TensorProto, folder: Folder | None) -> Elements:
@@ -76,25 +81,11 @@ def elements(tensor: TensorProto, folder: Folder | None) -> Elements:
     if _is_external(tensor, folder):
         return _external(tensor, folder)
     flat = _internal(tensor)
-    return Elements(
-        flat.size, lambda start, stop: (flat[at : min(at + BLOCK, stop)] for at in range(start, stop, BLOCK))
-    )
+    return Elements(flat.size, lambda parts: (flat[part] for part in parts))
 
 
 def _is_external(tensor: TensorProto, folder: Folder | None) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL and bool(folder or not tensor.HasField("raw_data"))
-
-
-def extent(tensor: TensorProto, folder: Folder | None) -> Extent | None:
-    """Where the elements of a tensor lie, if that is a file; ModelError as `elements`."""
-    if not _is_external(tensor, folder):
-        return None
-    said = _said(tensor)
-    try:
-        identity = FileIdentity.of(_place(tensor, said.get("location", ""), folder).stat())
-        return Extent(identity, _offset(said), tensor.data_type, _stored(tensor)[1])
-    except (OSError, ValueError):  # which reading it says
-        return None
 
 
 def _said(tensor: TensorProto) -> Mapping[str, str]:
@@ -177,13 +168,16 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
     location = said.get("location", "")
     place = _place(tensor, location, folder)
 
-    def read(start: int, stop: int) -> Iterator[Array]:
+    def each(parts: Iterable[slice]) -> Iterator[Array]:
+        buffer = np.empty(0, dtype)
         try:
+            begin = _offset(said)
             with reading.open_regular(place) as file:
-                file.seek(_offset(said) + start * dtype.itemsize)
-                buffer = np.empty(min(BLOCK, stop - start), dtype)
-                for at in range(start, stop, BLOCK):
-                    block = buffer[: stop - at]
+                for part in parts:
+                    length = part.stop - part.start
+                    buffer = buffer if length <= buffer.size else np.empty(length, dtype)
+                    block = buffer[:length]
+                    file.seek(begin + part.start * dtype.itemsize)
                     if file.readinto(block.view(np.uint8).data) < block.nbytes:
                         raise _damaged(tensor, f"ends beyond the end of {place.name}")
                     yield block
@@ -193,7 +187,13 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
                 remedy="put the file beside the model",
             ) from error
 
-    return Elements(count, read)
+    def extent() -> Extent | None:
+        try:
+            return Extent(FileIdentity.of(place.stat()), _offset(said), tensor.data_type, count)
+        except (OSError, ValueError):  # which reading it says
+            return None
+
+    return Elements(count, each, extent)
 
 
 def _offset(said: Mapping[str, str]) -> int:

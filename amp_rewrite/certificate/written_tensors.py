@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -47,6 +48,7 @@ class WrittenTensors:
     def __init__(self) -> None:
         self._found: dict[_Start, _Written] = {}
         self._files: dict[tuple[int, int], FileIdentity] = {}
+        self._check = functools.cache(element_checks.between)  # whose memory serves each tensor of a thread
 
     def write(
         self, file: BinaryIO, data_type: int, source: Extent, blocks: Iterable[tuple[Array, Array]]
@@ -56,7 +58,7 @@ class WrittenTensors:
         What is wrong with a block is found where the tensor is compared: it is only not noted here. Raises
         OSError.
         """
-        check = element_checks.between(source.data_type, data_type)
+        check = self._check(source.data_type, data_type)
         start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
         for before, after in blocks:
             right = right and check is not None and check(before, after, uses) is None

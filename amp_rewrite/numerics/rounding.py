@@ -19,7 +19,6 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.process import fork_safe
 
 Floats = NDArray[np.float32]
-Converter = Callable[[Floats], NDArray[Any]]
 
 LARGE = 1 << 16
 """The array size from which importing onnxruntime pays off."""
@@ -52,14 +51,14 @@ def _numpy_convert(half: Half, array: Floats) -> NDArray[Any]:
 
 
 @functools.cache
-def fast_converter(half: Half) -> Converter | None:
+def fast_converter(half: Half) -> CastConverter | None:
     """onnxruntime's conversion to `half`; None if it is not installed or does not round as NumPy does.
 
     Not for NaN: it is a NaN of half, but its payload bits are not kept as NumPy keeps them.
     """
     sample = _sample()
     try:
-        converter = onnxruntime_converter(half)
+        converter = CastConverter(half)
         same = np.array_equal(converter(sample).view(np.uint16), _numpy_convert(half, sample).view(np.uint16))
         same = same and bool(np.isnan(converter(_NANS).astype(np.float32)).all())
     except Exception:  # onnxruntime's errors have no common base class
@@ -83,25 +82,31 @@ _NANS = np.array([s | _INFINITY | b for s in (0, 1 << 31) for b in _PAYLOADS], n
 _ENDS = [*(1 << i for i in range(23)), *(3 << i for i in range(22)), 0, 0x7FEFFF]
 
 
-def onnxruntime_converter(half: Half) -> Converter:
-    """A Cast from float32 to `half` on the CPU, on the caller's thread; safe to call from several threads."""
-    runtime = fork_safe.import_module("onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # fatal errors only
-    model = parser.parse_model(_MODEL.format(half=half.name, to=int(half.dtype))).SerializeToString()
-    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+class CastConverter:
+    """A Cast from float32 to a half type on the CPU, on the caller's thread; several threads may call it."""
 
-    def convert_by_cast(array: Floats) -> NDArray[Any]:
+    def __init__(self, half: Half) -> None:
+        runtime = fork_safe.import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # fatal errors only
+        model = parser.parse_model(_MODEL.format(half=half.name, to=int(half.dtype))).SerializeToString()
+        self._half = half
+        self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, array: Floats) -> NDArray[Any]:
+        """The array rounded, in its shape."""
         source = np.ascontiguousarray(array, np.float32)
-        result = np.empty(source.shape, half.numpy)
-        binding = session.io_binding()
-        binding.bind_input("x", "cpu", 0, np.float32, [source.size], source.ctypes.data)
-        binding.bind_output("y", "cpu", 0, int(half.dtype), [result.size], result.ctypes.data)
-        session.run_with_iobinding(binding)
+        result = np.empty(source.shape, self._half.numpy)
+        self.bound(source, result)()
         return result
 
-    return convert_by_cast
+    def bound(self, source: Floats, result: NDArray[Any]) -> Callable[[], None]:
+        """Rounds what a contiguous array holds into another at each call, as long as there are both."""
+        binding = self._session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, [source.size], source.ctypes.data)
+        binding.bind_output("y", "cpu", 0, int(self._half.dtype), [result.size], result.ctypes.data)
+        return functools.partial(self._session.run_with_iobinding, binding)
 
 
 _MODEL = """
