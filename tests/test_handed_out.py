@@ -77,3 +77,31 @@ def test_nan_that_is_handed_out_tells_of_what_is_reduced_within(monkeypatch):
     samples[3]["x"][7], samples[3]["m"][7] = np.inf, -np.inf
     seen = amp_rewrite.observe(proto, samples, device="cpu")["a"]
     assert (seen.low, seen.high, seen.not_finite, seen.counted) == (0, 63, 1, 64 * 3)
+
+
+COMPUTED = """<ir_version: 3, opset_import: ["": 13]>
+    g (float[N,2] x, float[2,2] w, bool yes) => (float[N,2] y)
+    <float[2,2] w = {1, -2, 3, -4}, bool yes = {1}> {
+    v = Neg (w) p = MatMul (x, v) c = If (yes) <
+        then_branch = a () => (float[2] t) { t = Constant <value_floats = [1.0, 2.0]> () },
+        else_branch = b () => (float[2] e) { e = Constant <value_floats = [3.0, 4.0]> () }>
+    y = Add (p, c) }"""
+
+
+def test_what_no_input_changes_is_not_handed_out():
+    """Weights that nodes compute of what a model stores, unless a run may give that, as from IR version 4 on.
+
+    A node with bodies is not computed before a run.
+    """
+    types = [dict.fromkeys("vpcy", 1), {"t": 1}, {"e": 1}]
+    assert handed_out.sources(model(COMPUTED), types).keys() == {"p", "c", "y"}
+    given = model(COMPUTED.replace("ir_version: 3", "ir_version: 4"))
+    assert handed_out.sources(given, types).keys() == {"v", "p", "c", "y"}
+
+
+def test_what_no_input_changes_is_seen_in_every_sample():
+    """As often, and counted as often, as what inputs change."""
+    samples = [{"x": np.array([[1, 2]], np.float32)}] * 3
+    seen = amp_rewrite.observe(model(COMPUTED), samples, device="cpu")
+    assert (seen["v"].low, seen["v"].high, seen["v"].samples, seen["v"].counted) == (-3, 4, 3, 8)
+    assert (seen["p"].samples, seen["p"].counted) == (3, 4)

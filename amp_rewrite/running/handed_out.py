@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from amp_rewrite.model import proto_traversal
+from amp_rewrite.running import reducible_values
 from amp_rewrite.running.reducible_values import SAME_ELEMENTS, FloatTypes
 from amp_rewrite.running.sessions import Feeds
 
@@ -47,12 +48,16 @@ def sizes(feeds: Feeds) -> Mapping[str, int]:
     return {name: value.size for name, value in feeds.items() if isinstance(value, np.ndarray)}
 
 
-def sources(graph: onnx.GraphProto, types: FloatTypes) -> Mapping[str, str]:
-    """The values that may be handed out, each with the one that is handed out for it."""
-    inner = {name for names in types[1:] for name in names} | {entry.name for entry in graph.input}
+def sources(model: onnx.ModelProto, types: FloatTypes) -> Mapping[str, str]:
+    """The values that may be handed out, each with the one that is handed out for it.
+
+    Not what is the same in each run: within the session, it is reduced once.
+    """
+    graph, inner = model.graph, {name for names in types[1:] for name in names}
+    left = {*inner, *(entry.name for entry in graph.input), *reducible_values.folded(model)}
     found: dict[str, str] = {}
     for node in graph.node:
-        for name in (name for name in node.output if name in types[0] and name not in inner):
+        for name in (name for name in node.output if name in types[0] and name not in left):
             follows = node.domain == "" and node.op_type in _FOLLOWING and node.input
             found[name] = found.get(node.input[0], name) if follows else name
     return found

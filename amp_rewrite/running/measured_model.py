@@ -78,7 +78,7 @@ class MeasuredModel:
         No session is open then.
         """
         self._session, proto = None, self._model.copy()
-        values = handed_out.sources(proto.graph, self._model.types)
+        values = handed_out.sources(proto, self._model.types)
         own = [name for name, source in values.items() if name == source]
         found = dict[str, int]()
         if own:
