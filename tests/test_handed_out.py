@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import amp_rewrite
-from amp_rewrite.running import handed_out
+from amp_rewrite.running import handed_out, sessions
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -46,6 +46,40 @@ def test_it_does_not_matter_where_values_are_reduced(most, samples, monkeypatch)
         ends = {"low": pytest.approx(seen.low), "high": pytest.approx(seen.high)}
         assert outside[name].counted <= seen.counted
         assert outside[name] == replace(seen, **ends, counted=outside[name].counted), name
+
+
+@pytest.mark.parametrize("most", [0, 20])
+@pytest.mark.parametrize("position", range(7))
+def test_samples_side_by_side_show_what_they_show_one_by_one(position, most, monkeypatch):
+    """Wherever one leaves float16, is infinite, or is larger, and elements are counted from there on."""
+    odd = (feeds(mask=-1e9), feeds(mask=-np.inf), feeds(rows=5), feeds(rows=5, mask=-1e9))
+    samples = [[feeds(seed=seed) for seed in range(7)] for _ in odd]
+    for each, sample in zip(samples, odd, strict=True):
+        each[position] = sample
+    monkeypatch.setattr(handed_out, "MOST", most)
+    beside = [amp_rewrite.observe(model(CHAIN), each, device="cpu") for each in samples]
+    monkeypatch.setattr(handed_out, "ABREAST", 1)
+    monkeypatch.setattr(handed_out, "MOST", most // 2)
+    assert beside == [amp_rewrite.observe(model(CHAIN), each, device="cpu") for each in samples]
+
+
+def test_runs_are_side_by_side_where_values_are_small(monkeypatch):
+    """On the CPU, and twice as many elements are then handed out at a time."""
+    asked, run = [], sessions.run_side_by_side
+    monkeypatch.setattr(sessions, "run_side_by_side", lambda *given: asked.append(given[1]) or run(*given))
+    samples = [feeds(seed=seed) for seed in range(8)]
+    amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    names = [[where for where, _ in each] for each in asked]
+    assert names == [["samples[3]", "samples[4]"], ["samples[5]", "samples[6]"]]
+    monkeypatch.setattr(handed_out, "SMALL", 7)
+    amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    assert len(asked) == 2
+    values = {"a": "a", "b": "b"}
+    monkeypatch.setattr(handed_out, "MOST", 10)
+    assert handed_out.chosen(values, {"a": 5, "b": 6}, {}).names == {"a"}
+    assert handed_out.chosen(values, {"a": 5, "b": 8}, {}).names == {"a"}
+    assert handed_out.chosen(values, {"a": 6, "b": 7}, {}).names == set()
+    assert handed_out.chosen(values, {"a": 6, "b": 8}, {}).names == {"a"}
 
 
 def test_larger_inputs_change_what_is_handed_out(monkeypatch):

@@ -40,7 +40,7 @@ def _float(kind: ir.TypeProtocol | None) -> ir.DataType | None:
 def folded(model: onnx.ModelProto) -> frozenset[str]:
     """The values of the main graph that no input of a run can change, such as weights that nodes compute.
 
-    An optimised session computes them, and what they are reduced to, once; random numbers are not folded.
+    An optimised session computes them, and what they are reduced to, once, but for random numbers.
     """
     stored = {tensor.name for tensor in model.graph.initializer}
     can_be_given = model.ir_version >= _SINCE_GIVEN
