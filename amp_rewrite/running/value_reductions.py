@@ -92,7 +92,7 @@ class Builder:
         size = self._as_float(nodes, self.add(nodes, "Size", value))
         found = self.summed(nodes, value)
         fits, names = self._fits(nodes, found), [self.name() for _ in range(4)]
-        branches = {
+        branches: dict[str, Any] = {
             "then_branch": self._all_fit(found),
             "else_branch": self._some_do_not(value, magnitude),
         }
