@@ -195,7 +195,7 @@ class _Runs:
             return
         counted = frozenset(self._counted)
         for sample, found in zip(samples, self._model.run_side_by_side(samples, counted), strict=True):
-            if counted == self._counted:
+            if len(counted) == len(self._counted):
                 self._done += 1
                 yield self._settled(found, sample)
             else:  # as the sample before showed more to count
