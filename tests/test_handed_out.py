@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import amp_rewrite
-from amp_rewrite.running import handed_out
+from amp_rewrite.running import handed_out, sessions
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -48,6 +48,40 @@ def test_it_does_not_matter_where_values_are_reduced(most, samples, monkeypatch)
         assert outside[name] == replace(seen, **ends, counted=outside[name].counted), name
 
 
+@pytest.mark.parametrize("most", [0, 20])
+@pytest.mark.parametrize("position", range(7))
+def test_samples_side_by_side_show_what_they_show_one_by_one(position, most, monkeypatch):
+    """Wherever one leaves float16, is infinite, or is larger, and elements are counted from there on."""
+    odd = (feeds(mask=-1e9), feeds(mask=-np.inf), feeds(rows=5), feeds(rows=5, mask=-1e9))
+    samples = [[feeds(seed=seed) for seed in range(7)] for _ in odd]
+    for each, sample in zip(samples, odd, strict=True):
+        each[position] = sample
+    monkeypatch.setattr(handed_out, "MOST", most)
+    beside = [amp_rewrite.observe(model(CHAIN), each, device="cpu") for each in samples]
+    monkeypatch.setattr(handed_out, "ABREAST", 1)
+    monkeypatch.setattr(handed_out, "MOST", most // 2)
+    assert beside == [amp_rewrite.observe(model(CHAIN), each, device="cpu") for each in samples]
+
+
+def test_runs_are_side_by_side_where_values_are_small(monkeypatch):
+    """On the CPU, and twice as many elements are then handed out at a time."""
+    asked, run = [], sessions.run_side_by_side
+    monkeypatch.setattr(sessions, "run_side_by_side", lambda *given: asked.append(given[1]) or run(*given))
+    samples = [feeds(seed=seed) for seed in range(8)]
+    amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    names = [[where for where, _ in each] for each in asked]
+    assert names == [["samples[3]", "samples[4]"], ["samples[5]", "samples[6]"]]
+    monkeypatch.setattr(handed_out, "SMALL", 7)
+    amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    assert len(asked) == 2
+    values = {"a": "a", "b": "b"}
+    monkeypatch.setattr(handed_out, "MOST", 10)
+    assert handed_out.chosen(values, {"a": 5, "b": 6}, {}).names == {"a"}
+    assert handed_out.chosen(values, {"a": 5, "b": 8}, {}).names == {"a"}
+    assert handed_out.chosen(values, {"a": 6, "b": 7}, {}).names == set()
+    assert handed_out.chosen(values, {"a": 6, "b": 8}, {}).names == {"a"}
+
+
 def test_larger_inputs_change_what_is_handed_out(monkeypatch):
     """What was small enough for one sample is not handed out for a larger one, where it is too large."""
     chosen, choose = [], handed_out.chosen
@@ -77,3 +111,31 @@ def test_nan_that_is_handed_out_tells_of_what_is_reduced_within(monkeypatch):
     samples[3]["x"][7], samples[3]["m"][7] = np.inf, -np.inf
     seen = amp_rewrite.observe(proto, samples, device="cpu")["a"]
     assert (seen.low, seen.high, seen.not_finite, seen.counted) == (0, 63, 1, 64 * 3)
+
+
+COMPUTED = """<ir_version: 3, opset_import: ["": 13]>
+    g (float[N,2] x, float[2,2] w, bool yes) => (float[N,2] y)
+    <float[2,2] w = {1, -2, 3, -4}, bool yes = {1}> {
+    v = Neg (w) p = MatMul (x, v) c = If (yes) <
+        then_branch = a () => (float[2] t) { t = Constant <value_floats = [1.0, 2.0]> () },
+        else_branch = b () => (float[2] e) { e = Constant <value_floats = [3.0, 4.0]> () }>
+    y = Add (p, c) }"""
+
+
+def test_what_no_input_changes_is_not_handed_out():
+    """Weights that nodes compute of what a model stores, unless a run may give that, as from IR version 4 on.
+
+    A node with bodies is not computed before a run.
+    """
+    types = [dict.fromkeys("vpcy", 1), {"t": 1}, {"e": 1}]
+    assert handed_out.sources(model(COMPUTED), types).keys() == {"p", "c", "y"}
+    given = model(COMPUTED.replace("ir_version: 3", "ir_version: 4"))
+    assert handed_out.sources(given, types).keys() == {"v", "p", "c", "y"}
+
+
+def test_what_no_input_changes_is_seen_in_every_sample():
+    """As often, and counted as often, as what inputs change."""
+    samples = [{"x": np.array([[1, 2]], np.float32)}] * 3
+    seen = amp_rewrite.observe(model(COMPUTED), samples, device="cpu")
+    assert (seen["v"].low, seen["v"].high, seen["v"].samples, seen["v"].counted) == (-3, 4, 3, 8)
+    assert (seen["p"].samples, seen["p"].counted) == (3, 4)

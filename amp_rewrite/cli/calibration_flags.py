@@ -28,7 +28,7 @@ _FLAGS = (
     repeatable(
         "--calibrate",
         "PATH",
-        "Run the float32 model on these samples first, one at a time, and keep in float32 what leaves half's "
+        "Run the float32 model on these samples first, and keep in float32 what leaves half's "
         "range on them: .npz files, directories of them, or ONNX test_data_set_* directories.",
         type=PATH,
     ),

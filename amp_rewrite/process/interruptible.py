@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -36,21 +36,31 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     Raises what `work` raises, TimeLimitError when a `TimeLimit` is reached, and ThreadError when no thread
     can be started.
     """
-    end, done = _END.get(), Future[T]()
+    return call_all([work], stop)[0]
+
+
+def call_all(works: Sequence[Callable[[], T]], stop: Callable[[], object]) -> list[T]:
+    """What each returns, in threads side by side; `stop` makes all end early.
+
+    Raises as `call`, for the first that fails.
+    """
+    end, done = _END.get(), [Future[T]() for _ in works]
     if end is not None:
         end.slice()  # so that nothing starts after the limit
+    begun: list[Future[T]] = []
     try:
-        _start(partial(copy_context().run, partial(_outcome, done, work)))
-        while not done.done():
-            wait((done,), _SLICE if end is None else end.slice())
-    except ThreadError:  # nothing was started that could stop
-        raise
+        for work, future in zip(works, done, strict=True):
+            _start(partial(copy_context().run, partial(_outcome, future, work)))
+            begun.append(future)
+        while not all(future.done() for future in done):
+            wait(done, _SLICE if end is None else end.slice())
     except BaseException:
-        stop()
-        _LEFT.append(done)
-        wait((done,), GRACE)
+        if begun:  # else nothing was started that could stop
+            stop()
+            _LEFT.extend(begun)
+            wait(begun, GRACE)
         raise
-    return done.result()
+    return [future.result() for future in done]
 
 
 _Work = Callable[[], Callable[[], None]]

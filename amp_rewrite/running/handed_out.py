@@ -14,11 +14,18 @@ import onnx
 from onnx import TensorProto, helper
 
 from amp_rewrite.model import proto_traversal
+from amp_rewrite.running import reducible_values
 from amp_rewrite.running.reducible_values import SAME_ELEMENTS, FloatTypes
 from amp_rewrite.running.sessions import Feeds
 
 MOST = 1 << 25
-"""The elements that a run hands out at most, of all values together: 128 MB."""
+"""The elements that are handed out at a time at most, of all values together: 128 MB."""
+
+ABREAST = 2
+"""The runs that are made side by side: many kernels, those that reduce most of all, use one thread each."""
+
+SMALL = 1 << 22
+"""The elements up to which each value of a model is small enough to be in memory for each of these runs."""
 
 _FOLLOWING = SAME_ELEMENTS | {"Relu"}
 """Operators of whose output nothing is handed out: what is seen of their input tells of it."""
@@ -26,11 +33,16 @@ _FOLLOWING = SAME_ELEMENTS | {"Relu"}
 
 @dataclass(frozen=True, slots=True)
 class HandedOut:
-    """The `names` of values that are handed out, of so many `elements` for inputs of these `sizes`."""
+    """The `names` of values that are handed out, of so many `elements` for inputs of these `sizes`.
+
+    So many runs have room `abreast` in memory; `largest` are the elements of the largest value.
+    """
 
     names: frozenset[str] = frozenset()
     elements: int = 0
     sizes: Mapping[str, int] | None = None
+    abreast: int = 1
+    largest: int = 0
 
     def fits(self, feeds: Feeds) -> bool:
         """Whether that is so for these inputs as well: values grow at most with the square of an input."""
@@ -39,7 +51,10 @@ class HandedOut:
         growth = max(
             (size / max(1, self.sizes.get(name, 0)) for name, size in sizes(feeds).items()), default=1
         )
-        return growth <= 1 or self.elements * growth**2 <= MOST
+        if growth <= 1:
+            return True
+        is_small = self.abreast == 1 or self.largest * growth**2 <= SMALL
+        return is_small and self.abreast * self.elements * growth**2 <= MOST
 
 
 def sizes(feeds: Feeds) -> Mapping[str, int]:
@@ -47,12 +62,16 @@ def sizes(feeds: Feeds) -> Mapping[str, int]:
     return {name: value.size for name, value in feeds.items() if isinstance(value, np.ndarray)}
 
 
-def sources(graph: onnx.GraphProto, types: FloatTypes) -> Mapping[str, str]:
-    """The values that may be handed out, each with the one that is handed out for it."""
-    inner = {name for names in types[1:] for name in names} | {entry.name for entry in graph.input}
+def sources(model: onnx.ModelProto, types: FloatTypes) -> Mapping[str, str]:
+    """The values that may be handed out, each with the one that is handed out for it.
+
+    Not what is the same in each run: within the session, it is reduced once.
+    """
+    graph, inner = model.graph, {name for names in types[1:] for name in names}
+    left = {*inner, *(entry.name for entry in graph.input), *reducible_values.folded(model)}
     found: dict[str, str] = {}
     for node in graph.node:
-        for name in (name for name in node.output if name in types[0] and name not in inner):
+        for name in (name for name in node.output if name in types[0] and name not in left):
             follows = node.domain == "" and node.op_type in _FOLLOWING and node.input
             found[name] = found.get(node.input[0], name) if follows else name
     return found
@@ -69,11 +88,13 @@ def measure(graph: onnx.GraphProto, names: Sequence[str]) -> None:
 
 def chosen(values: Mapping[str, str], elements: Mapping[str, int], feeds: Feeds) -> HandedOut:
     """The smallest of the `values` (see `sources`), of so many `elements`, which have MOST together."""
-    names, total = set[str](), 0
+    names, total, given = set[str](), 0, sizes(feeds)
+    largest = max((*elements.values(), *given.values()), default=0)
+    abreast = ABREAST if largest <= SMALL else 1
     for name, size in sorted(elements.items(), key=lambda pair: pair[1]):
-        if total + size > MOST:
+        if abreast * (total + size) > MOST:
             break
         names.add(name)
         total += size
     all_names = frozenset(name for name, source in values.items() if source in names)
-    return HandedOut(all_names, total, sizes(feeds))
+    return HandedOut(all_names, total, given, abreast, largest)

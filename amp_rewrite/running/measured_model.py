@@ -6,8 +6,9 @@ Small values are handed out and reduced by NumPy; others, and those of bodies, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,11 @@ class MeasuredModel:
         self.can_count = model.opset >= SINCE_COUNTS
 
     @property
+    def abreast(self) -> int:
+        """How many runs of the session that is open are made side by side, if they do not count."""
+        return 1 if self._device is not Device.CPU or self._libraries else self._chosen.abreast
+
+    @property
     def counts_within(self) -> bool:
         """Whether elements are counted within the runs of the session that is open."""
         return any(slot.treatment is Treatment.COUNTED for slot in self._reduced)
@@ -78,7 +84,7 @@ class MeasuredModel:
         No session is open then.
         """
         self._session, proto = None, self._model.copy()
-        values = handed_out.sources(proto.graph, self._model.types)
+        values = handed_out.sources(proto, self._model.types)
         own = [name for name, source in values.items() if name == source]
         found = dict[str, int]()
         if own:
@@ -98,7 +104,8 @@ class MeasuredModel:
         slots = reductions.add(proto, model.types, model.opset, treat, self._chosen.names)
         self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
         self.handed_out = slots[len(self._reduced) :]
-        self._session = self._opened(proto, self._optimisation(many=many))
+        abreast = self.abreast if many or not self.counts_within else 1
+        self._session = self._opened(proto, self._optimisation(many=many), abreast)
 
     def _optimisation(self, *, many: bool) -> Optimisation:
         """How far it pays to optimise: not at all for a few runs that count elements."""
@@ -106,25 +113,37 @@ class MeasuredModel:
             return Optimisation.ALL
         return Optimisation.LAYOUT_KEPT if many or not self.counts_within else Optimisation.NONE
 
-    def _opened(self, proto: onnx.ModelProto, optimisation: Optimisation) -> Any:
+    def _opened(self, proto: onnx.ModelProto, optimisation: Optimisation, abreast: int = 1) -> Any:
         return sessions.open_measuring_session(
-            proto, self._device, self._model.folder, self._libraries, optimisation
+            proto, self._device, self._model.folder, self._libraries, optimisation, abreast
         )
 
     def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Set[str] = frozenset()) -> Measurement:
         """What one run shows; the elements of inputs and of what is handed out are counted with `counts`,
         and of values that are in `counted`.
         """
-        outputs = list(sessions.run_session(self._session, feeds, where=where).values())
+        outputs = sessions.run_session(self._session, feeds, where=where)
+        return self._measured(feeds, outputs, counts=counts, counted=counted)
+
+    def run_side_by_side(self, samples: Iterable[tuple[str, Feeds]], counted: Set[str]) -> list[Measurement]:
+        """What runs on samples, which have names for errors, show; `counted` values are counted."""
+        show = partial(self._measured, counts=False, counted=counted)
+        return sessions.run_side_by_side(self._session, samples, show)
+
+    def _measured(
+        self, feeds: Feeds, outputs: Mapping[str, Any], *, counts: bool, counted: Set[str]
+    ) -> Measurement:
+        """What the outputs of a run show."""
         first = _VECTORS if self._reduced else 0
-        arrays = outputs[first:] if self.handed_out else []
+        vectors = list(outputs.values())[:first]
+        arrays = list(outputs.values())[first:] if self.handed_out else []
         lows, highs = array_extremes.ends(arrays)
         shown = array_extremes.fit(lows, highs) & (not counts)
         found = Measurement(lows=lows, highs=highs, shown=shown)
         for name, array in self._given(feeds):
             found.add([name], array_extremes.of(array, counts=counts))
         self._add_arrays(found, arrays, counts=counts, counted=counted)
-        is_broken = _add_rows(found, self._reduced, [vector.tolist() for vector in outputs[:first]])
+        is_broken = _add_rows(found, self._reduced, [vector.tolist() for vector in vectors])
         if is_broken or np.isnan(lows).any():  # ReduceMax and ReduceMin leave out elements beside a NaN
             uncounted = (slot for slot in self._reduced if slot.treatment is Treatment.REDUCED)
             found.uncounted.update(*(slot.names + slot.cut for slot in uncounted))

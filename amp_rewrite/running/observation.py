@@ -1,11 +1,11 @@
-"""Runs of the float32 model that observe the extremes of all its values, one sample at a time."""
+"""Runs of the float32 model that observe the extremes of all its values, sample by sample."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,8 @@ def observe(
     """The extremes of all float32 values of a model over all samples, those in If, Loop and Scan bodies too.
 
     The model can be of any kind that `rewrite` takes; the result is for its argument `seen`. A sample is a
-    mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one is
-    held at a time, and `inputs` their source. Values are reduced within the run, and not kept.
+    mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one or
+    two are held at a time, and `inputs` their source. Values are reduced in each run, and not kept.
     `on_sample` is called after each sample with the number of samples so far. `device` is "cuda" or "cpu"; by
     default CUDA if it works. Elements are counted in the first two samples (COUNTED), and from then on of
     values that have elements which are not finite, or beyond float16; within runs at opset 9 or later.
@@ -118,11 +118,13 @@ def _observe(
     found, count = dict[str, Extremes](), 0
     with light(model) as readable:
         runs = _Runs(MeasuredModel(readable, device, libraries))
-        for count, (where, feeds) in enumerate(samples, 1):
-            _refuse_nan(feeds, where)
-            _join(found, runs.measure(feeds, where).extremes.items())
-            if on_sample is not None:
-                on_sample(count)
+        drawn = iter(samples)
+        while group := list(itertools.islice(drawn, runs.abreast)):
+            for measurement in runs.measure(group):
+                count += 1
+                _join(found, measurement.extremes.items())
+                if on_sample is not None:
+                    on_sample(count)
         for tally in runs.tallies:
             _join(found, tally.extremes())
     return Observed(readable.fingerprint, count, found)
@@ -179,16 +181,41 @@ class _Runs:
         self._opened = 0
         self._counted: set[str] = set()
 
-    def measure(self, feeds: Feeds, where: str) -> Measurement:
-        """What the run on a sample shows; a second one, if elements must be counted after all."""
+    @property
+    def abreast(self) -> int:
+        """How many samples are to be given to `measure` next."""
+        return self._model.abreast if self._done > COUNTED else 1
+
+    def measure(self, samples: Sequence[_Named]) -> Iterator[Measurement]:
+        """What the runs on samples show, side by side; it is the same as of one after the other."""
+        for where, feeds in samples:
+            _refuse_nan(feeds, where)
+        if len(samples) == 1 or not all(self._model.fits(feeds) for _, feeds in samples):
+            yield from map(self._measure, samples)
+            return
+        counted = frozenset(self._counted)
+        for sample, found in zip(samples, self._model.run_side_by_side(samples, counted), strict=True):
+            if len(counted) == len(self._counted):
+                self._done += 1
+                yield self._settled(found, sample)
+            else:  # as the sample before showed more to count
+                yield self._measure(sample)
+
+    def _measure(self, sample: _Named) -> Measurement:
+        where, feeds = sample
         self._prepare(feeds, where)
         self._done += 1
         found = self._model.run(feeds, where, counts=self._done <= COUNTED, counted=self._counted)
+        return self._settled(found, sample)
+
+    def _settled(self, found: Measurement, sample: _Named) -> Measurement:
+        """What a run shows; a second one, if elements must be counted after all."""
         self._counted.update(name for name, seen in found.extremes.items() if seen.beyond or seen.not_finite)
         if self._model.can_count and not found.uncounted <= self._counted:
             self._counted |= found.uncounted
             self._opened += 1
             self._open(counts=self._opened >= _REOPENED)
+            where, feeds = sample
             found = self._model.run(feeds, where, counts=False, counted=self._counted)
         self.tallies[-1].add(found.lows, found.highs, found.shown)
         return found

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.running import ort_values, sessions
+from amp_rewrite.running import ort_values, session_runs, sessions
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds
 
@@ -55,11 +55,11 @@ def prepare(
     """
     types = {entry.name: entry.type for entry in session.get_inputs()}
     arrays = {n: ort_values.to_input_type(value, types[n]) for n, value in feeds.items() if n in types}
-    with sessions.run_errors(where):
+    with session_runs.run_errors(where):
         run = _prepare(session, arrays, types, device, options)
 
     def run_once() -> None:
-        with sessions.run_errors(where):
+        with session_runs.run_errors(where):
             run()
 
     return run_once

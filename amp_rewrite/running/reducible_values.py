@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.model import traversal
+from amp_rewrite.model import proto_traversal, traversal
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 
@@ -36,6 +36,24 @@ def _float(kind: ir.TypeProtocol | None) -> ir.DataType | None:
         return kind.dtype
     return None
 
+
+def folded(model: onnx.ModelProto) -> frozenset[str]:
+    """The values of the main graph that no input of a run can change, such as weights that nodes compute.
+
+    An optimised session computes them, and what they are reduced to, once, but for random numbers.
+    """
+    stored = {tensor.name for tensor in model.graph.initializer}
+    can_be_given = model.ir_version >= _SINCE_GIVEN
+    varying = {entry.name for entry in model.graph.input if can_be_given or entry.name not in stored}
+    found = set[str]()
+    for node in model.graph.node:
+        computed = node.domain or any(proto_traversal.bodies(node)) or varying.intersection(node.input)
+        (varying if computed else found).update(node.output)
+    return frozenset(found)
+
+
+_SINCE_GIVEN = 4
+"""The IR version from which on a run may be given what a model stores for an input."""
 
 SAME_ELEMENTS = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
 """Operators whose output has the elements of their first input: they are reduced once."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
-from collections.abc import Callable, Container, Generator, Mapping
+import os
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +14,11 @@ from typing import Any, TypeVar
 import onnx
 from onnx import parser
 
-from amp_rewrite.errors import MissingPackageError, ModelError, RunError
+from amp_rewrite.errors import MissingPackageError, ModelError
 from amp_rewrite.model import loading
 from amp_rewrite.process import fork_safe, interruptible
-from amp_rewrite.running import custom_ops, ort_values, repeatable, webgpu
+from amp_rewrite.running import custom_ops, repeatable, session_runs, webgpu
 from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.inputs import misfits
 
 T = TypeVar("T")
 
@@ -136,13 +136,18 @@ def open_measuring_session(
     folder: Path | None,
     libraries: Libraries,
     optimisation: Optimisation,
+    abreast: int = 1,
 ) -> Any:
     """A session that computes values in the order of the nodes, so that what a node reduces does not wait for
     the end of the run; `folder` has the files with the model's data. ModelError as above.
+
+    Where as many runs as there are processors are made `abreast`, each has one thread.
     """
     options = session_options(libraries)
     options.graph_optimization_level = getattr(onnxruntime().GraphOptimizationLevel, optimisation.value)
     options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
+    if 1 < abreast >= (os.cpu_count() or 1):
+        options.intra_op_num_threads = 1
     options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
     options.add_session_config_entry(_STOP_SPINNING, "1")  # threads that wait for a run take the CPU from us
     if folder is not None:
@@ -211,32 +216,20 @@ def run_session(
 
     Raises RunError, at `where`, if the run fails, and FeedError if that is since the feeds do not fit.
     """
-    outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
-    names = [output.name for output in outputs]
-    types = {entry.name: entry.type for entry in session.get_inputs()}
-    inputs = {name: ort_values.to_input_type(value, types.get(name, "")) for name, value in feeds.items()}
-
-    def run(options: Any) -> list[Any]:
-        with run_errors(where):
-            if ort_values.BFLOAT16 not in (*types.values(), *(output.type for output in outputs)):
-                return session.run(names, inputs, options)
-            make = onnxruntime().OrtValue
-            values = {n: ort_values.to_ort_value(make, array, types[n]) for n, array in inputs.items()}
-            results = session.run_with_ort_values(names, values, options)
-            return [ort_values.from_ort_value(value) for value in results]
-
-    try:
-        return dict(zip(names, run_interruptible(run), strict=True))
-    except RunError:
-        misfits.refuse(session, inputs, where)
-        raise
+    return run_interruptible(session_runs.prepared(session, feeds, wanted, where))
 
 
-@contextlib.contextmanager
-def run_errors(where: str | Path) -> Generator[None]:
-    """Turns what onnxruntime raises during a run into a RunError at `where`."""
-    try:
-        yield
-    except Exception as error:  # onnxruntime's errors have no common base class
-        problem = f"the run failed ({custom_ops.first_line(error)})"
-        raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
+def run_side_by_side(
+    session: Any, samples: Iterable[tuple[str, Feeds]], then: Callable[[Feeds, dict[str, Any]], T]
+) -> list[T]:
+    """What `then` makes of each sample and its outputs, in the threads of the runs; samples have names.
+
+    Raises as `run_session`.
+    """
+    options = onnxruntime().RunOptions()
+
+    def work(run: Callable[[Any], dict[str, Any]], feeds: Feeds) -> T:
+        return then(feeds, run(options))
+
+    works = [partial(work, session_runs.prepared(session, f, None, where), f) for where, f in samples]
+    return interruptible.call_all(works, partial(setattr, options, "terminate", True))
