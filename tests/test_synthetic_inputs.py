@@ -63,6 +63,20 @@ def test_open_dimensions_get_sensible_sizes(symbols, shape):
     assert made(f"g (float[{symbols}] x) => (float[{symbols}] y) {{ y = Relu (x) }}")["x"].shape == shape
 
 
+GRAPH = """
+g (float[{nodes}, 4] x, int64[2, {edges}] edge_index, float[{edges}, 3] weights) => (float[{edges}, 5] y)
+<float[4, 5] w, int64 from = {{0}}> {{
+    h = MatMul (x, w) source = Gather <axis = 0> (edge_index, from) y = Gather <axis = 0> (h, source) }}
+"""
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [("n", "e"), ("num_nodes", "num_edges"), ("batch", "s3")])
+def test_graphs_have_more_than_one_node(nodes, edges):
+    """An integer input of two rows is a list of edges: others have nodes or edges first, and no batch."""
+    text = GRAPH.format(nodes=nodes, edges=edges)
+    assert shapes(text) == {"x": (16, 4), "edge_index": (2, 16), "weights": (16, 3)}
+
+
 def test_none_is_not_a_name():
     """Exporters write it for unnamed dimensions: two of these need not have the same size."""
     proto = model("g (float[a, 4, b] x) => (float[a, 4, b] y) { y = Relu (x) }")
@@ -231,13 +245,17 @@ def test_floats_are_normal_in_their_type(dtype, numpy):
         "y = Reciprocal (x)",
         "y = Div (one, x)",
         "y = Pow (x, root)",
+        "a = Add (one, x) y = Log (a)",
+        "a = Add (x, root) y = Sqrt (a)",
         "a = Unsqueeze (x, axis) b = Cast <to = 1> (a) c = Squeeze (b, axis) y = Sqrt (c)",
         """y = If (truth) <then_branch = t () => (float[50] p) { p = Sqrt (x) },
                            else_branch = e () => (float[50] q) { q = Identity (one) }>""",
     ],
 )
 def test_roots_and_denominators_are_positive(body):
-    """Operands of roots and logarithms and divisors are positive, also behind movement and in branches."""
+    """Operands of roots and logarithms and divisors are positive, also behind movement, in branches, and
+    where a stored number is added first.
+    """
     text = f"""g (float[50] x) => (float[50] y)
         <float[50] one, float root = {{0.5}}, int64[1] axis = {{0}}, bool truth = {{1}}> {{ {body} }}"""
     array = made(text)["x"]

@@ -46,6 +46,30 @@ def test_the_default_target_gives_half_only_where_cuda_has_a_kernel(operator, ha
     assert expected or f"onnxruntime-cuda has no {half.name} kernel" in reason
 
 
+DROPPING = """<ir_version: 10, opset_import: ["": 22]>
+  g (float[4,4] x, float[4,4] w{given}) => (float[4,4] y{taken})
+  <float r = {{0.5}}, bool off = {{0}}, bool on = {{1}}> {{
+    a = MatMul (x, w) [op] b{mask} = Dropout (a, {reads}) y = MatMul (b, w) }}"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "given", "mask", "taken", "expected"),
+    [
+        ("r, off", "", "", "", True),
+        ("r", "", ", m", "", True),
+        ("r, on", "", "", "", False),
+        ("r, mode", ", bool mode", "", "", False),
+        ("r, off", "", ", m", ", bool[4,4] m", False),
+    ],
+)
+def test_a_dropout_at_inference_needs_no_kernel(reads, given, mask, taken, expected):
+    """CUDA has none for version 22; onnxruntime takes out what does not train and whose mask nobody reads."""
+    text = DROPPING.format(reads=reads, given=given, mask=mask, taken=taken)
+    found = analyze(parser.parse_model(text), Options())
+    (unit, *_) = [unit for unit in found.graph.units if unit.node.name == "op"]
+    assert found.painting.is_half(unit.index) is expected
+
+
 def test_any_target_has_every_kernel():
     """With the target `any` only the lists speak."""
     assert halves("Elu", half=BFLOAT16, target=targets.ANY)[0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from amp_rewrite.running.inputs import edge_lists, size_formulas
 from amp_rewrite.running.inputs.cache_sizes import window_size
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
@@ -103,6 +102,12 @@ def _patched(dim: OpenDim, _found: Found) -> int | None:
     return next((side for side in sides if side is not None), None)
 
 
+def _in_a_graph(dim: OpenDim, _found: Found) -> int | None:
+    """Several nodes and edges, where a batch would have one: an index must find more than itself."""
+    counts = edge_lists.counts_items(dim.input, dim.axis, dim.inputs, dim.consumers)
+    return SEQUENCE if counts else None
+
+
 _NAMED = (
     ("past cache", PAST),
     ("batch bs n b", BATCH),
@@ -130,7 +135,7 @@ _AUDIO = {"sample", "samples", "audio", "wave", "waveform", "signal"}
 def _is_derived(dim: OpenDim) -> bool:
     """Whether it follows from other sizes: a formula, or the length of past and new tokens together."""
     symbol = dim.symbol or ""
-    return _is_formula(symbol) or "total" in name_words(symbol) or _covers_past(dim)
+    return size_formulas.is_formula(symbol) or "total" in name_words(symbol) or _covers_past(dim)
 
 
 def _covers_past(dim: OpenDim) -> bool:
@@ -184,8 +189,10 @@ def _is_audio(dim: OpenDim) -> bool:
 
 def _derived(dim: OpenDim, found: Found) -> int | None:
     symbol = dim.symbol or ""
-    if _is_formula(symbol):
-        size = _evaluate(symbol, {key: size for key, size in found.items() if isinstance(key, str)})
+    if size_formulas.is_formula(symbol):
+        size = size_formulas.evaluate(
+            symbol, {key: size for key, size in found.items() if isinstance(key, str)}
+        )
         return SEQUENCE if size is None else size
     pasts = (size_of(other, 2, found, PAST) for other in dim.inputs if _grows(other, dim.consumers))
     tokens = (size_of(other, 1, found, SEQUENCE) for other in dim.inputs if _is_tokens(other))
@@ -208,39 +215,10 @@ def _is_tokens(declared: Input) -> bool:
     return bool(ids) and len(declared.dims or ()) in (2, 3)
 
 
-def _is_formula(symbol: str) -> bool:
-    """Whether a symbol is a formula of others, such as `past + seq` or `2*s0`; `batch-size` is a name."""
-    return bool(re.search(r"[+*]|//|\s[-/]\s", symbol))
-
-
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
-def _evaluate(formula: str, sizes: Mapping[str, int]) -> int | None:
-    """The value of a formula, at least 0; None if it is malformed or has a symbol without a size."""
-    try:
-        return max(0, _term(ast.parse(formula.strip(), mode="eval").body, sizes))
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
-        return None
-
-
-def _term(term: ast.expr, sizes: Mapping[str, int]) -> int:
-    if isinstance(term, ast.BinOp):
-        return _OPERATIONS[type(term.op)](_term(term.left, sizes), _term(term.right, sizes))
-    if isinstance(term, ast.Constant):
-        return int(str(term.value))
-    return sizes[ast.unparse(term)]
-
-
 RULES: tuple[Callable[[OpenDim, Found], int | None], ...] = (
     _required,
     _patched,
+    _in_a_graph,
     _named,
     _batch,
     _positional,
