@@ -56,8 +56,10 @@ def test_any_wrong_bit_of_any_block_is_found(kind, size):
 @HALVES
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3.4e38, -3.4e38])
 def test_what_is_not_finite_is_counted_in_a_block(kind, value):
-    """As infinite where the original is finite, and not where it is not; and may not become finite."""
-    old, uses = numbers(LARGE), Counter()
+    """As infinite where the original is finite, and not where it is not; and may not become finite. All
+    others are below 2 and of the same sign.
+    """
+    old, uses = np.copysign(numbers(LARGE) / np.float32(1 << 14), np.float32(value)), Counter()
     old[LARGE // 2] = value
     new = rounding.convert(old, kind)
     check = element_checks.between(1, int(kind.dtype))

@@ -1,7 +1,7 @@
 """Rounding of one block after another to half, into memory that is used again.
 
-Memory that is asked for and given back with each block costs more than the rounding, where several threads
-do so: the system takes it from the process, and clears it before it gives it again.
+Memory that threads ask for and give back with each block goes back to the system now and then, which clears
+it before it gives it again; and onnxruntime has to be told of each new place.
 """
 
 from __future__ import annotations
