@@ -62,7 +62,7 @@ class HandedOut:
 
 
 def folded(model: onnx.ModelProto, elements: Mapping[str, int]) -> frozenset[str]:
-    """Values of so many `elements` that no input changes: those which a session for many runs reduces once."""
+    """Values of so many `elements` that no input changes, which a session for many runs reduces once."""
     names = reducible_values.folded(model)
     return names if sum(elements.get(name, 0) for name in names) >= WORTH_A_SESSION else frozenset()
 
