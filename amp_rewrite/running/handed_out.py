@@ -30,7 +30,6 @@ SMALL = 1 << 22
 _FOLLOWING = SAME_ELEMENTS | {"Relu"}
 """Operators of whose output nothing is handed out: what is seen of their input tells of it."""
 
-
 WORTH_A_SESSION = 1 << 20
 """The elements, the same in each run, from which on a session that does not hand them out pays."""
 
