@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import amp_rewrite
-from amp_rewrite.running import handed_out, sessions
+from amp_rewrite.running import handed_out, reducible_values, sessions
+from amp_rewrite.running.measured_model import MeasuredModel
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -122,20 +123,29 @@ COMPUTED = """<ir_version: 3, opset_import: ["": 13]>
     y = Add (p, c) }"""
 
 
-def test_what_no_input_changes_is_not_handed_out():
-    """Weights that nodes compute of what a model stores, unless a run may give that, as from IR version 4 on.
+def test_what_no_input_changes():
+    """It is computed of what a model stores, unless a run may give that, as from IR version 4 on.
 
     A node with bodies is not computed before a run.
     """
-    types = [dict.fromkeys("vpcy", 1), {"t": 1}, {"e": 1}]
-    assert handed_out.sources(model(COMPUTED), types).keys() == {"p", "c", "y"}
+    assert reducible_values.folded(model(COMPUTED)) == {"v"}
     given = model(COMPUTED.replace("ir_version: 3", "ir_version: 4"))
-    assert handed_out.sources(given, types).keys() == {"v", "p", "c", "y"}
+    assert reducible_values.folded(given) == set()
 
 
-def test_what_no_input_changes_is_seen_in_every_sample():
-    """As often, and counted as often, as what inputs change."""
+@pytest.mark.parametrize("worth", [1, 4, 5])
+def test_what_no_input_changes_is_seen_in_every_sample(worth, monkeypatch):
+    """As often, and counted as often, as what inputs change; it is handed out in the first two runs alone."""
+    handed, run = [], MeasuredModel.run
+    monkeypatch.setattr(handed_out, "WORTH_A_SESSION", worth)
+    monkeypatch.setattr(MeasuredModel, "run", lambda *a, **k: handed.append(names(a[0])) or run(*a, **k))
     samples = [{"x": np.array([[1, 2]], np.float32)}] * 3
     seen = amp_rewrite.observe(model(COMPUTED), samples, device="cpu")
     assert (seen["v"].low, seen["v"].high, seen["v"].samples, seen["v"].counted) == (-3, 4, 3, 8)
     assert (seen["p"].samples, seen["p"].counted) == (3, 4)
+    assert ["v" in each for each in handed] == [True, True, worth > 4]
+
+
+def names(measured):
+    """The values that a session hands out."""
+    return [name for slot in measured.handed_out for name in slot.names]

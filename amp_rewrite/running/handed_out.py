@@ -30,6 +30,9 @@ SMALL = 1 << 22
 _FOLLOWING = SAME_ELEMENTS | {"Relu"}
 """Operators of whose output nothing is handed out: what is seen of their input tells of it."""
 
+WORTH_A_SESSION = 1 << 20
+"""The elements, the same in each run, from which on a session that does not hand them out pays."""
+
 
 @dataclass(frozen=True, slots=True)
 class HandedOut:
@@ -57,21 +60,23 @@ class HandedOut:
         return is_small and self.abreast * self.elements * growth**2 <= MOST
 
 
+def folded(model: onnx.ModelProto, elements: Mapping[str, int]) -> frozenset[str]:
+    """Values of so many `elements` that no input changes, which a session for many runs reduces once."""
+    names = reducible_values.folded(model)
+    return names if sum(elements.get(name, 0) for name in names) >= WORTH_A_SESSION else frozenset()
+
+
 def sizes(feeds: Feeds) -> Mapping[str, int]:
     """The number of elements of each input that is an array."""
     return {name: value.size for name, value in feeds.items() if isinstance(value, np.ndarray)}
 
 
-def sources(model: onnx.ModelProto, types: FloatTypes) -> Mapping[str, str]:
-    """The values that may be handed out, each with the one that is handed out for it.
-
-    Not what is the same in each run: within the session, it is reduced once.
-    """
-    graph, inner = model.graph, {name for names in types[1:] for name in names}
-    left = {*inner, *(entry.name for entry in graph.input), *reducible_values.folded(model)}
+def sources(graph: onnx.GraphProto, types: FloatTypes) -> Mapping[str, str]:
+    """The values that may be handed out, each with the one that is handed out for it."""
+    inner = {name for names in types[1:] for name in names} | {entry.name for entry in graph.input}
     found: dict[str, str] = {}
     for node in graph.node:
-        for name in (name for name in node.output if name in types[0] and name not in left):
+        for name in (name for name in node.output if name in types[0] and name not in inner):
             follows = node.domain == "" and node.op_type in _FOLLOWING and node.input
             found[name] = found.get(node.input[0], name) if follows else name
     return found

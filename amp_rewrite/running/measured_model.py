@@ -62,12 +62,18 @@ class MeasuredModel:
         self._reduced: Sequence[Slot] = ()
         self.handed_out: Sequence[Slot] = ()
         self._chosen = HandedOut()
+        self._folded = frozenset[str]()
         self.can_count = model.opset >= SINCE_COUNTS
 
     @property
     def abreast(self) -> int:
         """How many runs of the session that is open are made side by side, if they do not count."""
         return 1 if self._device is not Device.CPU or self._libraries else self._chosen.abreast
+
+    @property
+    def is_for_few(self) -> bool:
+        """Whether another session takes less for runs that do not count."""
+        return self.counts_within or bool(self._folded)
 
     @property
     def counts_within(self) -> bool:
@@ -84,7 +90,7 @@ class MeasuredModel:
         No session is open then.
         """
         self._session, proto = None, self._model.copy()
-        values = handed_out.sources(proto, self._model.types)
+        values = handed_out.sources(proto.graph, self._model.types)
         own = [name for name, source in values.items() if name == source]
         found = dict[str, int]()
         if own:
@@ -93,6 +99,7 @@ class MeasuredModel:
             told = sessions.run_session(session, feeds, where=where).values()
             found = dict(zip(own, map(int, told), strict=True))
         self._chosen = handed_out.chosen(values, found, feeds)
+        self._folded = self._chosen.names & handed_out.folded(self._model.proto, found)
 
     def open(self, treat: Treat, *, many: bool = False) -> None:
         """Opens a session, in place of the last one, in which values are treated so, or handed out.
@@ -101,7 +108,8 @@ class MeasuredModel:
         """
         self._session = None  # first: two of them would take twice the memory
         model, proto = self._model, self._model.copy()
-        slots = reductions.add(proto, model.types, model.opset, treat, self._chosen.names)
+        names = self._chosen.names - self._folded if many else self._chosen.names
+        slots = reductions.add(proto, model.types, model.opset, treat, names)
         self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
         self.handed_out = slots[len(self._reduced) :]
         abreast = self.abreast if many or not self.counts_within else 1

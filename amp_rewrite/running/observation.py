@@ -226,7 +226,7 @@ class _Runs:
         if not self._model.fits(feeds):
             self._model.choose(feeds, where)
             self._open(counts=counts)
-        elif self._done == COUNTED and self._model.counts_within:
+        elif self._done == COUNTED and self._model.is_for_few:
             self._open(counts=False)
 
     def _open(self, *, counts: bool) -> None:
