@@ -43,6 +43,7 @@ RULES = [
     ("y = LayerNormalization (x, scale)", (-4, 4)),
     ("n = LayerNormalization (x, scale)\n y = MatMul (n, w)", (-6.974, 6.974)),
     ("y = Clip (x)", (-2, 3)),
+    ("t = Constant <value = bool {0}> ()\n y = Dropout (x, , t)", (-2, 3)),
     ("y = Concat <axis = 0> (x, w)", (-2, 3)),
     ("axes = Constant <value_ints = [-1]> ()\n s = Softmax (x)\n y = ReduceSum (s, axes)", (0, 1)),
     ("axes = Constant <value_ints = [0]> ()\n y = ReduceSum (x, axes)", (-8, 12)),

@@ -22,7 +22,9 @@ def _identity(site: Site) -> Bound:
 
 
 def _dropout(site: Site) -> Bound:
-    return UNKNOWN if site.has(2) else site.bound(0)
+    """The identity at inference; in training what is kept grows."""
+    training = site.numbers(2) if site.has(2) else (0.0,)
+    return site.bound(0) if training is not None and not any(training) else UNKNOWN
 
 
 def _max_pool(site: Site) -> Bound:
