@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.cli import tuning_step
+from amp_rewrite.cli import outcome_lines, tuning_step
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.cli.rewrite_job import CANNOT_RUN, RewriteJob
@@ -18,7 +18,6 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.prepared_runs import TimedModel
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning import outcome_text
 
 NOTHING_CHANGED = "nothing changed"
 
@@ -28,7 +27,7 @@ def of(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
     found = Evidence(
         bench=_latencies(job, outcome.result) if timed else None,
         search=tuning_step.measured(outcome.tuned),
-        notes=tuple(outcome_text.lines(outcome.tuned, outcome.result.report, job.options.io)),
+        notes=tuple(outcome_lines.lines(outcome.tuned, outcome.result.report, job.options.io)),
     )
     verdict = job.with_blame(outcome, replace(job.comparing, per_node=True)).verification
     if isinstance(verdict, Verdict):

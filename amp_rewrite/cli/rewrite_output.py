@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands
+from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands, outcome_lines
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
@@ -27,7 +27,6 @@ from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running import half_types
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning import outcome_text
 from amp_rewrite.tuning.found import Prefer
 
 
@@ -52,7 +51,7 @@ def print_result(
     if not console.quiet:
         terminal_rewrite.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
-    terminal_rewrite.print_lines(console, outcome_text.lines(outcome.tuned, report, job.options.io))
+    terminal_rewrite.print_lines(console, outcome_lines.lines(outcome.tuned, report, job.options.io))
     if not report.changed:
         terminal_rewrite.print_lines(console, _already_half(Path(outcome.result.model)))
     if reason == NOTHING_CHANGED:

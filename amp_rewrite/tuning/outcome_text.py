@@ -1,35 +1,16 @@
-"""What a job came to beyond its report, in lines: the search for a plan, and that nothing changed."""
+"""What a search for a plan came to, as a summary line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.policy.choices import IOTypes
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.tuning.tuned import Tuned
 
 
-def lines(tuned: Tuned | None, report: Report, io: IOTypes) -> Iterator[SummaryLine]:
-    """The line of the search, where one was needed, and why nothing changed, where that is so: not even the
-    inputs and outputs, whatever `io` asks.
-    """
-    yield from search(tuned, report)
-    if not report.changed:
-        yield SummaryLine("result", f"nothing changed: {_why(tuned, report, io)}")
-
-
-def _why(tuned: Tuned | None, report: Report, io: IOTypes) -> str:
-    borders = ", so --io half has no effect on inputs and outputs" if io is IOTypes.HALF else ""
-    if tuned is not None and tuned.is_float32:
-        return f"the result is the original (see search){borders}"
-    if report.gated:
-        return f"the result is the original, as --gate asks where {report.half} does not pay{borders}"
-    return f"no node became {report.half}, and the result computes what the original does"
-
-
-def search(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
+def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
     """What was found for a result, and what it costs; nothing where no search was needed."""
     if tuned is not None:
         yield SummaryLine("search", f"{_found(tuned, report)} ({_effort(tuned)})")
