@@ -28,6 +28,10 @@ _NOUNS = {
     FormChangeKind.MERGED: "BatchNormalization",
     FormChangeKind.MAX_AND_MIN: "Clip",
     FormChangeKind.RECIPROCAL: "Reciprocal",
+    FormChangeKind.SQUARE: "square",
+    FormChangeKind.IDLE: "node",
+    FormChangeKind.DIFFERENCE: "Neg",
+    FormChangeKind.KEPT_AXES: "Unsqueeze",
     FormChangeKind.RANK: "weight",
 }
 _SUMMARIES = {
@@ -35,6 +39,10 @@ _SUMMARIES = {
     FormChangeKind.MERGED: "{count} merged into the weights before",
     FormChangeKind.MAX_AND_MIN: "{count} written as Max and Min",
     FormChangeKind.RECIPROCAL: "{count} written as Div",
+    FormChangeKind.SQUARE: "{count} written as Pow",
+    FormChangeKind.IDLE: "{count} left out that did nothing",
+    FormChangeKind.DIFFERENCE: "{count} joined with the Add behind it, to Sub",
+    FormChangeKind.KEPT_AXES: "{count} left out by keeping the axes of the reduction before",
     FormChangeKind.RANK: "{count} given the rank of the data",
 }
 _SENTENCES = {
@@ -43,5 +51,9 @@ _SENTENCES = {
     FormChangeKind.MERGED: "merged into the weights of '{change.into}', in float32",
     FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",
     FormChangeKind.RECIPROCAL: "written as a division, which runtimes fuse into the norm",
+    FormChangeKind.SQUARE: "written as a power of 2, which runtimes fuse into the norm",
+    FormChangeKind.IDLE: "left out: it gives what it is given",
+    FormChangeKind.DIFFERENCE: "part of '{change.into}', which is a Sub in place of an Add",
+    FormChangeKind.KEPT_AXES: "left out: '{change.into}' keeps the axes that it gave back",
     FormChangeKind.RANK: "its stored weight has rank {change.after} in place of {change.before}, as the data",
 }

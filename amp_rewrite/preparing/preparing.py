@@ -20,8 +20,12 @@ from amp_rewrite.preparing import (
     clip_as_max_min,
     constant_folding,
     idle_casts,
+    idle_nodes,
+    kept_axes,
     kept_nodes,
+    negated_terms,
     norm_reciprocals,
+    norm_squares,
     opset_raising,
     overridable,
     transposed_weights,
@@ -58,8 +62,8 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     kept = kept_nodes.find(model, form)
     if form.fold:
         changes += _folded(model, form, held, kept, operators)
-    if form.idioms and "Reciprocal" in operators:
-        changes += norm_reciprocals.write(model, kept)
+    if form.idioms:
+        changes += _written_otherwise(model, held, kept, operators)
     if "Clip" in operators:
         changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
@@ -81,6 +85,21 @@ def _folded(
     yield from constant_folding.fold(model, kept_nodes.pinned(model, form) | kept_nodes.scaling(model, held))
     if "BatchNormalization" in operators:
         yield from batch_norm_folding.fold(model, form.half, kept)
+
+
+def _written_otherwise(
+    model: ir.Model, held: Container[str], kept: Container[ir.Node], operators: Container[str]
+) -> Iterator[FormChange]:
+    """What spells one operator as runtimes recognise it, and what is not needed or is one with another."""
+    yield from idle_nodes.leave_out(model, kept, held)
+    if "Unsqueeze" in operators:
+        yield from kept_axes.keep(model, kept, held)
+    if "Neg" in operators:
+        yield from negated_terms.write(model, kept)
+    if "Reciprocal" in operators:
+        yield from norm_reciprocals.write(model, kept)
+    if "Sqrt" in operators:
+        yield from norm_squares.write(model, kept)
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,48 @@
+"""The rules by which a node of the original may stand as others in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from amp_rewrite.certificate import (
+    clips,
+    differences,
+    fused_convs,
+    idle_nodes,
+    kept_axes,
+    merged_norms,
+    reciprocals,
+    squares,
+)
+from amp_rewrite.certificate.numbered import Node
+from amp_rewrite.certificate.pairs import Pair, Proof
+
+Rule = Callable[[Proof, Node, int], Sequence[Pair]]
+"""What is left to prove of a node of the original and a value of the result; raises DifferentError."""
+
+
+def rule(a: Node, b: Node | None) -> Rule | None:
+    """The rule for two nodes of different operators; None where there is none."""
+    if a.operator in _WHATEVER_STANDS or b is None or a.operator[0] or b.operator[0]:
+        return _WHATEVER_STANDS.get(a.operator)
+    return _EXCHANGED.get((a.operator[1], b.operator[1]))
+
+
+_WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
+    ("", "Clip"): clips.as_max_and_min,
+    ("", "Reciprocal"): reciprocals.as_division,
+    ("", "Identity"): idle_nodes.left_out,
+    ("", "ImageScaler"): idle_nodes.unscaled,
+    ("", "BatchNormalization"): merged_norms.into_product,
+    ("com.microsoft", "FusedConv"): fused_convs.taken_apart,
+}
+"""By the operator of the original alone."""
+
+_REDUCTIONS = """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare""".split()
+_EXCHANGED: dict[tuple[str, str], Rule] = {
+    ("Mul", "Pow"): squares.as_power,
+    ("Add", "Sub"): differences.of_negative,
+    **{("Unsqueeze", name): kept_axes.of_reduction for name in _REDUCTIONS},
+}
+"""By both operators, which are ONNX's."""

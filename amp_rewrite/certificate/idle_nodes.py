@@ -1,0 +1,27 @@
+"""Licence: a node that gives what it is given is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amp_rewrite.certificate import attributes
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.numbered import Node
+from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+
+
+def left_out(proof: Proof, idle: Node, right: int) -> Sequence[Pair]:
+    """`Identity(x)` is `x`."""
+    if len(idle.inputs) != 1:
+        raise DifferentError("an Identity has several inputs")
+    proof.uses[Licence.IDLE] += 1
+    return [(idle.inputs[0], right)]
+
+
+def unscaled(proof: Proof, scaler: Node, right: int) -> Sequence[Pair]:
+    """`ImageScaler(x)` is `x` where it multiplies by 1 and adds 0."""
+    given = attributes.plain(attributes.of(scaler))
+    scale, bias = given.get("scale"), given.get("bias")
+    if (scale is not None and scale.f != 1) or (bias is not None and any(bias.floats)):
+        raise DifferentError("it scales what the result leaves as it is")
+    return left_out(proof, scaler, right)

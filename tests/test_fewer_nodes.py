@@ -1,0 +1,175 @@
+"""Nodes that do nothing, or are one with another, are left out: same values, and as many bits."""
+
+import pytest
+
+from amp_rewrite import certify, pipeline
+from amp_rewrite.explaining import form_sentences
+from amp_rewrite.policy.options import Options, Pins
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from tests import text
+
+HEADER = '<ir_version: 8, opset_import: ["" : %d]>'
+COPIED = """g (float[2,4] x) => (float[2,4] y, int64[2] z) <float[4,4] w, float[4,4] v> {
+  a = MatMul (x, w)
+  s = Softmax (a)
+  [copy] y = Identity (s)
+  z = ArgMax <axis = 1, keepdims = 0> (y)
+}"""
+SCALED = """g (float[1,1,4,4] x) => (float[1,1,4,4] y) <float[1,1,1,1] w> {
+  [scaler] s = ImageScaler <%s> (x)
+  y = Conv (s, w)
+}"""
+NEGATED = """g (float[2,4] x) => (float[2,4] y) <float[4,4] w, float one = {1.0}> {
+  a = MatMul (x, w)
+  [minus] n = Neg (a)
+  [sum] b = Add (%s)
+  y = MatMul (b, w)
+}"""
+REDUCED = """g (float[2,3,4] x) => (float[2,1,4] y) <float[4,4] w, int64[1] axes={%d}, int64[1] back={%d}> {
+  a = MatMul (x, w)
+  [mean] m = ReduceSum <keepdims = 0> (a, axes)
+  [unsqueeze] y = Unsqueeze (m, back)
+}"""
+BRANCH = """g (float[2,4] x, bool c) => (float[2,4] y) <float[4,4] w> {
+  a = MatMul (x, w)
+  [choice] y = If (c) <
+    then_branch = t () => (float[2,4] p) { e = MatMul (a, w) [copy] p = Identity (e) },
+    else_branch = f () => (float[2,4] q) { n = MatMul (a, w) [minus] k = Neg (n) q = Add (a, k) }>
+}"""
+
+
+def model(graph, opset=13):
+    """A model by the text of its graph."""
+    return text.model(f"{HEADER % opset} {graph}")
+
+
+def operators(model):
+    """The operators of a model, in bodies too, but for Casts and constants."""
+    found, waiting = [], [model.graph]
+    while waiting:
+        graph = waiting.pop()
+        found += [node.op_type for node in graph.node if node.op_type not in ("Cast", "Constant")]
+        waiting += [held.g for node in graph.node for held in node.attribute if held.HasField("g")]
+    return found
+
+
+LEFT_OUT = {
+    "an Identity at an output": (
+        model(COPIED),
+        ["MatMul", "Softmax", "ArgMax"],
+        [FormChange(FormChangeKind.IDLE, "copy")],
+    ),
+    "a negative": (
+        model(NEGATED % "n, one"),
+        ["MatMul", "Sub", "MatMul"],
+        [FormChange(FormChangeKind.DIFFERENCE, "minus", into="sum")],
+    ),
+    "a negative that is added": (
+        model(NEGATED % "x, n"),
+        ["MatMul", "Sub", "MatMul"],
+        [FormChange(FormChangeKind.DIFFERENCE, "minus", into="sum")],
+    ),
+    "an Unsqueeze of what a reduction drops": (
+        model(REDUCED % (1, 1)),
+        ["MatMul", "ReduceSum"],
+        [FormChange(FormChangeKind.KEPT_AXES, "unsqueeze", into="mean")],
+    ),
+    "in branches": (
+        model(BRANCH),
+        ["MatMul", "If", "MatMul", "Sub", "MatMul"],
+        [FormChange(FormChangeKind.IDLE, "copy"), FormChange(FormChangeKind.DIFFERENCE, "minus", into="q")],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_it_is_left_out(what):
+    """The report says so, all is proved, outputs stay as declared, and a second rewrite changes nothing."""
+    original, left, changes = LEFT_OUT[what]
+    result = pipeline.rewrite(original)
+    assert sorted(operators(result.model)) == sorted(left)
+    assert list(result.report.form_changes) == changes
+    assert all(form_sentences.of(change) for change in changes)
+    assert result.model.graph.output == original.graph.output
+    assert certify(original, result.model).proved
+    text.agree(original, result.model)
+    assert pipeline.rewrite(result.model).model == result.model
+
+
+def test_an_image_scaler_that_scales_nothing_is_left_out():
+    """onnxruntime executes it as any other; one that scales or adds stays."""
+    scalers = {"scale = 1.0, bias = [0.0]": False, "scale = 0.5, bias = [0.0]": True, "bias = [1.0]": True}
+    for attributes, stays in scalers.items():
+        original = text.model(f"{HEADER % 7} {SCALED % attributes}")
+        result = pipeline.rewrite(original, Options(check=False))
+        assert ("ImageScaler" in operators(result.model)) is stays
+        assert certify(original, result.model).proved
+
+
+KEPT = {
+    "an Identity of an input": model(
+        "g (float[2] x) => (float[2] y, float[2] z) { y = Identity (x) z = Exp (x) }"
+    ),
+    "an Identity of another output": model(COPIED.replace("y, int64[2] z)", "y, float[2,4] s, int64[2] z)")),
+    "an Identity of a constant": model(
+        COPIED.replace("Identity (s)", "Identity (v)").replace("[4,4] v", "[2,4] v")
+    ),
+    "a negative with other readers": model(NEGATED.replace("y = MatMul (b", "y = MatMul (n") % "n, one"),
+    "two negatives": model(NEGATED.replace("[sum]", "k = Neg (x) [sum]") % "n, k"),
+    "a negative of itself": model(NEGATED % "n, n"),
+    "a reduction of other axes": model(REDUCED.replace("[2,1,4] y", "[1,2,4] y") % (1, 0)),
+    "axes that count from the other end": model(REDUCED % (1, -2)),
+    "a reduction with other readers": model(REDUCED.replace("y)", "y, float[2,4] m)") % (1, 1)),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_it_stays(what):
+    """Where a value has no other name to take, others read it, or it is not the same."""
+    original = KEPT[what]
+    result = pipeline.rewrite(original, Options(level="unsafe-force-all"))
+    assert sorted(operators(result.model)) == sorted(operators(original))
+
+
+@pytest.mark.parametrize("node", ["copy", "minus", "sum", "unsqueeze", "mean", "s"])
+def test_what_the_user_decides_stays(node):
+    """Nodes that a pin names keep their form, and so does a node under whose name another would be lost."""
+    for original, *_ in LEFT_OUT.values():
+        if any(node in (held.name, *held.output) for held in original.graph.node):
+            result = pipeline.rewrite(original, Options(pins=Pins(keep_full=node)))
+            assert operators(result.model) == operators(original)
+
+
+def test_grapplers_rules_get_the_model_as_it_is():
+    """Their colours are those of TensorFlow for the nodes that were given."""
+    for original, *_ in LEFT_OUT.values():
+        result = pipeline.rewrite(original, Options(lists="tensorflow", follow=False))
+        assert operators(result.model) == operators(original)
+
+
+SPREAD = """g (float[4,4,4] x) => (float[4,4,4] z) <int64[1] axes = {1}, int64[1] other = {0}> {
+  %s
+  z = Mul (y, x)
+}"""
+DROPPED = SPREAD % "m = ReduceSum <keepdims = 0> (x, axes) y = Unsqueeze (m, axes)"
+SUBTRACTED = NEGATED.replace("[minus] n = Neg (a)", "").replace("Add", "Sub")
+UNEQUAL = {
+    "a sum for a difference": (NEGATED % "n, one", SUBTRACTED.replace("Sub", "Add") % "a, one"),
+    "a difference the other way": (NEGATED % "n, one", SUBTRACTED % "a, one"),
+    "no negative": (NEGATED % "a, one", SUBTRACTED % "one, a"),
+    "axes that are not kept": (DROPPED, SPREAD % "y = ReduceSum <keepdims = 0> (x, axes)"),
+    "other axes": (DROPPED, SPREAD % "y = ReduceSum <keepdims = 1> (x, other)"),
+    "axes that are given back elsewhere": (
+        DROPPED.replace("(m, axes)", "(m, other)"),
+        SPREAD % "y = ReduceSum <keepdims = 1> (x, axes)",
+    ),
+    "another reduction": (DROPPED, SPREAD % "y = ReduceMax <keepdims = 1, axes = [1]> (x)"),
+    "an Identity of something else": (COPIED, COPIED.replace("[copy] y = Identity (s)", "y = Softmax (x)")),
+}
+
+
+@pytest.mark.parametrize("what", UNEQUAL)
+def test_what_is_not_the_same_is_not_proved(what):
+    """The certificate tells what looks like these changes and computes something else."""
+    original, other = (text.model(f"{HEADER % 13} {each}") for each in UNEQUAL[what])
+    assert not certify(original, other).proved
