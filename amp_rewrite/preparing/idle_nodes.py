@@ -1,9 +1,9 @@
 """Leaves out nodes that give what they are given, and that a runtime executes.
 
-    y = Identity(x)                            where y is an output of a graph: onnxruntime copies x
+    y = Identity(x)                            where y is an output of a graph, and others read x or y
     y = ImageScaler <scale = 1, bias = 0> (x)  as converters from CoreML write it where nothing is scaled
 
-An Identity that makes no output goes in every runtime, and stays.
+onnxruntime removes all other Identities itself (identity_elimination.cc), and they stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def leave_out(model: ir.Model, kept: Container[ir.Node], held: Container[str]) -
         value = node.inputs[0]
         if value is not None and standing_in.may(value, node, kept, held):
             changes.append(FormChange(FormChangeKind.IDLE, pinned_as(node)))
-            standing_in.put(value, node)
+            standing_in.put(value, node, model.graph)
     return tuple(changes)
 
 
@@ -33,8 +33,15 @@ def _is_idle(node: ir.Node) -> bool:
     if node.domain or len(node.inputs) != 1 or len(node.outputs) != 1:
         return False
     if node.op_type == "Identity":
-        return node.outputs[0].is_graph_output()
+        return _is_read_beside(node)
     return node.op_type == "ImageScaler" and _scales_nothing(node)
+
+
+def _is_read_beside(identity: ir.Node) -> bool:
+    """Whether an Identity makes an output, and something else reads that, or what it is made from."""
+    value, output = identity.inputs[0], identity.outputs[0]
+    read = value is not None and len(value.consumers()) > 1
+    return output.is_graph_output() and (read or bool(output.uses()))
 
 
 def _scales_nothing(image_scaler: ir.Node) -> bool:

@@ -32,8 +32,8 @@ def keep(model: ir.Model, kept: Container[ir.Node], held: Container[str]) -> tup
         if standing_in.may(reduction.outputs[0], node, kept, held):
             name = pinned_as(node)
             reduction.attributes["keepdims"] = ir.AttrInt64("keepdims", 1)
-            reduction.outputs[0].shape = node.outputs[0].shape
-            standing_in.put(reduction.outputs[0], node)
+            reduction.outputs[0].shape = _with_axes(reduction.outputs[0].shape, _axes(node))
+            standing_in.put(reduction.outputs[0], node, model.graph)
             changes.append(FormChange(FormChangeKind.KEPT_AXES, name, into=pinned_as(reduction)))
     return tuple(changes)
 
@@ -53,6 +53,16 @@ def _reduction(node: ir.Node) -> ir.Node | None:
         return None
     axes = _axes(node)
     return reduction if axes and sorted(axes) == sorted(_axes(reduction)) else None
+
+
+def _with_axes(shape: ir.Shape | None, axes: tuple[int, ...]) -> ir.Shape | None:
+    """A shape with axes of size 1 at these places of what it becomes."""
+    if shape is None:
+        return None
+    dims, rank = [*shape], len(shape) + len(axes)
+    for axis in sorted(axis % rank for axis in axes):
+        dims.insert(axis, 1)
+    return ir.Shape(dims)
 
 
 def _axes(node: ir.Node) -> tuple[int, ...]:

@@ -62,8 +62,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     kept = kept_nodes.find(model, form)
     if form.fold:
         changes += _folded(model, form, held, kept, operators)
-    if form.idioms:
-        changes += _written_otherwise(model, held, kept, operators)
+    changes += _written_otherwise(model, form, kept, operators)
     if "Clip" in operators:
         changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
@@ -72,6 +71,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
     value_shapes.infer(model, types)
+    changes += _left_out(model, form, kept, held)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 
@@ -88,18 +88,26 @@ def _folded(
 
 
 def _written_otherwise(
-    model: ir.Model, held: Container[str], kept: Container[ir.Node], operators: Container[str]
+    model: ir.Model, form: Form, kept: Container[ir.Node], operators: Container[str]
 ) -> Iterator[FormChange]:
-    """What spells one operator as runtimes recognise it, and what is not needed or is one with another."""
-    yield from idle_nodes.leave_out(model, kept, held)
-    if "Unsqueeze" in operators:
-        yield from kept_axes.keep(model, kept, held)
+    """What spells one operator as runtimes recognise it, or in fewer nodes."""
+    if not form.idioms:
+        return
     if "Neg" in operators:
         yield from negated_terms.write(model, kept)
     if "Reciprocal" in operators:
         yield from norm_reciprocals.write(model, kept)
     if "Sqrt" in operators:
         yield from norm_squares.write(model, kept)
+
+
+def _left_out(
+    model: ir.Model, form: Form, kept: Container[ir.Node], held: Container[str]
+) -> Iterator[FormChange]:
+    """What does nothing, or nothing but give back what the node before drops; last, as shapes are known."""
+    if form.idioms:
+        yield from idle_nodes.leave_out(model, kept, held)
+        yield from kept_axes.keep(model, kept, held)
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:

@@ -23,15 +23,18 @@ def may(value: ir.Value | None, node: ir.Node, kept: Container[ir.Node], held: C
     return not value.is_graph_output() and not is_held and _times(output, graph) == 1
 
 
-def put(value: ir.Value, node: ir.Node) -> None:
-    """Has a value stand in for the only output of a node, and removes the node."""
+def put(value: ir.Value, node: ir.Node, root: ir.Graph) -> None:
+    """Has a value stand in for the only output of a node, and removes the node. Outputs of the model, which
+    is `root`, keep the shape that they declare; of others, what is known of the value is as exact.
+    """
     output, graph = node.outputs[0], node.graph
     assert graph is not None, "every node of a model is in a graph"
     name, leaves = output.name, output.is_graph_output()
     output.replace_all_uses_with(value, replace_graph_outputs=True)
     graph.remove(node, safe=True)
     if leaves:
-        value.name, value.type, value.shape = name, output.type, output.shape
+        value.name, value.type = name, output.type or value.type
+        value.shape = output.shape if graph is root else value.shape or output.shape
         value.doc_string = output.doc_string
         value.metadata_props.update(output.metadata_props)
         value.meta.update(output.meta)
