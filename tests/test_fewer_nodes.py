@@ -147,7 +147,7 @@ def test_it_stays(what):
     ],
 )
 def test_what_the_user_decides_stays(what, pin, operator):
-    """Nodes that a pin names keep their form, and so does a node in whose place another would lose its name."""
+    """Nodes that a pin names keep their form, and so does one in whose place another would lose its name."""
     original, *_ = LEFT_OUT[what]
     result = pipeline.rewrite(original, Options(pins=Pins(keep_full=pin)))
     assert operator in operators(result.model)
