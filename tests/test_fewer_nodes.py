@@ -1,10 +1,12 @@
 """Nodes that do nothing, or are one with another, are left out: same values, and as many bits."""
 
+import onnx_ir as ir
 import pytest
 
 from amp_rewrite import certify, pipeline
 from amp_rewrite.explaining import form_sentences
 from amp_rewrite.policy.options import Options, Pins
+from amp_rewrite.preparing import idle_nodes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from tests import text
 
@@ -151,6 +153,14 @@ def test_what_the_user_decides_stays(what, pin, operator):
     original, *_ = LEFT_OUT[what]
     result = pipeline.rewrite(original, Options(pins=Pins(keep_full=pin)))
     assert operator in operators(result.model)
+
+
+@pytest.mark.parametrize("name", ["s", "y"])
+def test_what_is_held_by_name_stays(name):
+    """What runs showed of a value, or what a train step needs of it, is found by its name."""
+    held = ir.from_proto(model(COPIED))
+    assert not idle_nodes.leave_out(held, (), {name})
+    assert len(idle_nodes.leave_out(held, (), {"z"})) == 1
 
 
 def test_grapplers_rules_get_the_model_as_it_is():

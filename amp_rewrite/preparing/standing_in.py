@@ -19,7 +19,7 @@ def may(value: ir.Value | None, node: ir.Node, kept: Container[ir.Node], held: C
     maker, graph = value.producer(), node.graph
     if maker is None or maker.op_type == "Constant" or maker in kept or maker.graph is not graph:
         return False
-    is_held = value.name in held or output.name in held
+    is_held = any(each.name is not None and each.name in held for each in (value, output))
     return not value.is_graph_output() and not is_held and _times(output, graph) == 1
 
 
