@@ -41,6 +41,20 @@ def written(tmp_path):
     return path
 
 
+SQUARED = """g (float[2,4] x) => (float[2,4] y) <float[4,4] w, float[4] s, float e = {1e-6}> {
+    a = MatMul (x, w) q = Mul (a, a) m = ReduceMean <axes = [-1]> (q) p = Add (m, e) r = Sqrt (p)
+    n = Div (a, r) z = Mul (n, s) y = MatMul (z, w) }"""
+
+
+def test_the_square_of_a_norm_is_fused_where_it_is_a_power(place, written):
+    """Of a product of data with themselves onnxruntime makes no norm; of what we write, it does."""
+    original = text.model(SQUARED)
+    before = place(written(original), None).operators
+    after = place(written(rewrite(original).model), None).operators
+    assert "SimplifiedLayerNormalization" not in before
+    assert after == {"Cast": 2, "MatMul": 2, "SimplifiedLayerNormalization": 1}
+
+
 def test_the_demo_loads_and_is_half(place, written):
     """Its result has no more nodes on the CPU, copies or inserted Casts than itself."""
     model = demo.network()

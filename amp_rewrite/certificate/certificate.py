@@ -19,9 +19,11 @@ class Licence(enum.Enum):
     nodes of a function stand in place of its call. FUSED_CONV: a FusedConv is its parts. OPSET: an operator
     is of another version, which means the same. FOLDED: a value that depends on stored values alone is
     stored. MERGED: a BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is a
-    Max and a Min. RECIPROCAL: a Reciprocal is a division. RANK: a stored factor of a matrix product has more
-    axes, of size 1. LOSS_SCALE: a value is multiplied by a loss scale, or by its reciprocal, and no output
-    depends on the scale. SKIPPED: an output is the old state where gradients are not finite.
+    Max and a Min. RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2.
+    IDLE: a node that gives what it is given is left out. RANK: a stored factor
+    of a matrix product has more axes, of size 1. LOSS_SCALE: a value is multiplied by a loss scale, or by its
+    reciprocal, and no output depends on the scale. SKIPPED: an output is the old state where gradients are
+    not finite.
     """
 
     CLAMPED = "clamped"
@@ -37,6 +39,8 @@ class Licence(enum.Enum):
     MERGED = "merged"
     MAX_AND_MIN = "max and min"
     RECIPROCAL = "reciprocal"
+    SQUARE = "square"
+    IDLE = "idle"
     RANK = "rank"
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"

@@ -17,7 +17,7 @@ Pair = tuple[int, int]
 """A value of the original and one of the result that are to be equal."""
 
 
-_BROADCAST, _AS_NUMPY = frozenset(("Add", "Div", "Max", "Min")), 7
+_BROADCAST, _AS_NUMPY = frozenset(("Add", "Div", "Max", "Min", "Pow")), 7
 
 
 class DifferentError(Exception):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 from amp_rewrite.certificate import (
     attributes,
     cast_likes,
-    clips,
-    fused_convs,
-    merged_norms,
-    reciprocals,
+    exchanges,
     stored_values,
     unknown_casts,
     value_kinds,
@@ -24,16 +21,6 @@ from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
 from amp_rewrite.certificate.small_values import SmallValues
 from amp_rewrite.certificate.value_kinds import FLOAT
-
-_Rule = Callable[[Proof, Node, int], Sequence[Pair]]
-
-_LICENSED: dict[tuple[str, str], _Rule] = {
-    ("", "Clip"): clips.as_max_and_min,
-    ("", "Reciprocal"): reciprocals.as_division,
-    ("", "BatchNormalization"): merged_norms.into_product,
-    ("com.microsoft", "FusedConv"): fused_convs.taken_apart,
-}
-"""How a node of the original may stand as others in the result: what is left to prove."""
 
 _ONE_TO_ONE = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
@@ -105,8 +92,8 @@ class Proving(Proof):
             self._push([(left, second.inputs[0])], output)
         elif second is not None and second.operator == cast_likes.CAST_LIKE:
             self._push(unknown_casts.followed(self, left, second), output)
-        elif first is not None and first.operator in _LICENSED:
-            self._push(_LICENSED[first.operator](self, first, right), output)
+        elif first is not None and (rule := exchanges.rule(first, second)) is not None:
+            self._push(rule(self, first, right), output)
         else:
             raise DifferentError("the two are not the same")
 

@@ -28,6 +28,8 @@ _NOUNS = {
     FormChangeKind.MERGED: "BatchNormalization",
     FormChangeKind.MAX_AND_MIN: "Clip",
     FormChangeKind.RECIPROCAL: "Reciprocal",
+    FormChangeKind.SQUARE: "square",
+    FormChangeKind.IDLE: "node",
     FormChangeKind.RANK: "weight",
 }
 _SUMMARIES = {
@@ -35,6 +37,8 @@ _SUMMARIES = {
     FormChangeKind.MERGED: "{count} merged into the weights before",
     FormChangeKind.MAX_AND_MIN: "{count} written as Max and Min",
     FormChangeKind.RECIPROCAL: "{count} written as Div",
+    FormChangeKind.SQUARE: "{count} written as Pow",
+    FormChangeKind.IDLE: "{count} left out that did nothing",
     FormChangeKind.RANK: "{count} given the rank of the data",
 }
 _SENTENCES = {
@@ -43,5 +47,7 @@ _SENTENCES = {
     FormChangeKind.MERGED: "merged into the weights of '{change.into}', in float32",
     FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",
     FormChangeKind.RECIPROCAL: "written as a division, which runtimes fuse into the norm",
+    FormChangeKind.SQUARE: "written as a power of 2, which runtimes fuse into the norm",
+    FormChangeKind.IDLE: "left out: it gives what it is given",
     FormChangeKind.RANK: "its stored weight has rank {change.after} in place of {change.before}, as the data",
 }

@@ -13,12 +13,12 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from amp_rewrite.model import graph_edits
-from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from amp_rewrite.preparing.norm_roots import is_plain, maker, mean_of
 
 _BROADCASTS = 7
 """From this opset on the operands of a Div are broadcast."""
@@ -35,37 +35,12 @@ def write(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
 
 def _is_of_norm(node: ir.Node) -> bool:
     """Whether a node inverts the root of a mean of float32, for one multiplication."""
-    if node.op_type != "Reciprocal" or node.domain:
+    if not is_plain(node, "Reciprocal"):
         return False
     readers = node.outputs[0].uses()
-    scales = len(readers) == 1 and all(_is(reader, "Mul") for reader, _ in readers)
-    root = _maker(node, "Sqrt")
-    shifted = _maker(root, "Add") if scales and root is not None else None
-    return (
-        shifted is not None and any(map(_is_mean, shifted.inputs)) and any(map(_is_epsilon, shifted.inputs))
-    )
-
-
-def _is(node: ir.Node, operator: str) -> bool:
-    return node.op_type == operator and not node.domain
-
-
-def _maker(node: ir.Node, operator: str) -> ir.Node | None:
-    """The node that makes the first input of a node, if it is this operator."""
-    value = node.inputs[0] if node.inputs else None
-    found = value.producer() if value is not None else None
-    return found if found is not None and _is(found, operator) else None
-
-
-def _is_mean(value: ir.Value | None) -> bool:
-    node = value.producer() if value is not None else None
-    return node is not None and _is(node, "ReduceMean")
-
-
-def _is_epsilon(value: ir.Value | None) -> bool:
-    """It also tells the type: both operands of an Add have one."""
-    tensor = stored_as(value)
-    return tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == 1
+    scales = len(readers) == 1 and all(is_plain(reader, "Mul") for reader, _ in readers)
+    root = maker(node.inputs[0], "Sqrt") if scales else None
+    return root is not None and mean_of(root) is not None
 
 
 def _divide(node: ir.Node, names: UniqueNames) -> FormChange:

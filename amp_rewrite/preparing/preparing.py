@@ -19,8 +19,10 @@ from amp_rewrite.preparing import (
     batch_norm_folding,
     clip_as_max_min,
     constant_folding,
+    idle_nodes,
     kept_nodes,
     norm_reciprocals,
+    norm_squares,
     opset_raising,
     plain_casts,
     transposed_weights,
@@ -57,8 +59,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     kept = kept_nodes.find(model, form)
     if form.fold:
         changes += _folded(model, form, held, kept, operators)
-    if form.idioms and "Reciprocal" in operators:
-        changes += norm_reciprocals.write(model, kept)
+    changes += _spelled(model, form, kept, operators)
     if "Clip" in operators:
         changes += clip_as_max_min.rewrite(model, form)
     types = shape_inference.types(model)
@@ -67,6 +68,8 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
     value_shapes.infer(model, types)
+    if form.idioms and "Identity" in operators:  # last, as shapes are known
+        changes += idle_nodes.leave_out(model, kept, held)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 
@@ -80,6 +83,16 @@ def _folded(
     yield from constant_folding.fold(model, kept_nodes.pinned(model, form) | kept_nodes.scaling(model, held))
     if "BatchNormalization" in operators:
         yield from batch_norm_folding.fold(model, form.half, kept)
+
+
+def _spelled(
+    model: ir.Model, form: Form, kept: Container[ir.Node], operators: Container[str]
+) -> Iterator[FormChange]:
+    """Writes norms as runtimes recognise them."""
+    if form.idioms and "Reciprocal" in operators:
+        yield from norm_reciprocals.write(model, kept)
+    if form.idioms and "Sqrt" in operators:
+        yield from norm_squares.write(model, kept)
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
