@@ -20,10 +20,9 @@ class Licence(enum.Enum):
     is of another version, which means the same. FOLDED: a value that depends on stored values alone is
     stored. MERGED: a BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is a
     Max and a Min. RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2.
-    IDLE: a node that gives what it is given is left out. RANK: a stored factor
-    of a matrix product has more axes, of size 1. LOSS_SCALE: a value is multiplied by a loss scale, or by its
-    reciprocal, and no output depends on the scale. SKIPPED: an output is the old state where gradients are
-    not finite.
+    RANK: a stored factor of a matrix product has more axes, of size 1. LOSS_SCALE: a value is multiplied by a
+    loss scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output is the old state
+    where gradients are not finite.
     """
 
     CLAMPED = "clamped"
@@ -40,7 +39,6 @@ class Licence(enum.Enum):
     MAX_AND_MIN = "max and min"
     RECIPROCAL = "reciprocal"
     SQUARE = "square"
-    IDLE = "idle"
     RANK = "rank"
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"

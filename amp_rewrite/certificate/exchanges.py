@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from amp_rewrite.certificate import (
     clips,
     fused_convs,
-    idle_nodes,
     merged_norms,
     reciprocals,
     squares,
@@ -29,7 +28,6 @@ def rule(a: Node, b: Node | None) -> Rule | None:
 _WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
     ("", "Clip"): clips.as_max_and_min,
     ("", "Reciprocal"): reciprocals.as_division,
-    ("", "Identity"): idle_nodes.left_out,
     ("", "BatchNormalization"): merged_norms.into_product,
     ("com.microsoft", "FusedConv"): fused_convs.taken_apart,
 }

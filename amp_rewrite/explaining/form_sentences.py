@@ -29,7 +29,6 @@ _NOUNS = {
     FormChangeKind.MAX_AND_MIN: "Clip",
     FormChangeKind.RECIPROCAL: "Reciprocal",
     FormChangeKind.SQUARE: "square",
-    FormChangeKind.IDLE: "node",
     FormChangeKind.RANK: "weight",
 }
 _SUMMARIES = {
@@ -38,7 +37,6 @@ _SUMMARIES = {
     FormChangeKind.MAX_AND_MIN: "{count} written as Max and Min",
     FormChangeKind.RECIPROCAL: "{count} written as Div",
     FormChangeKind.SQUARE: "{count} written as Pow",
-    FormChangeKind.IDLE: "{count} left out that did nothing",
     FormChangeKind.RANK: "{count} given the rank of the data",
 }
 _SENTENCES = {
@@ -48,6 +46,5 @@ _SENTENCES = {
     FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",
     FormChangeKind.RECIPROCAL: "written as a division, which runtimes fuse into the norm",
     FormChangeKind.SQUARE: "written as a power of 2, which runtimes fuse into the norm",
-    FormChangeKind.IDLE: "left out: it gives what it is given",
     FormChangeKind.RANK: "its stored weight has rank {change.after} in place of {change.before}, as the data",
 }

@@ -12,8 +12,7 @@ class FormChangeKind(enum.Enum):
     OPSET_RAISED: the opset, from `before` to `after`. FOLDED: a node that depends on stored values alone was
     computed. MERGED: a BatchNormalization went into the weights of `into`. MAX_AND_MIN: a Clip is written so.
     RECIPROCAL: a Reciprocal is written as a division. SQUARE: a product of a value with itself is written as
-    its power of 2. IDLE: a node that gives what it is given is left out. RANK: a stored weight
-    took the rank of the data, from `before` to `after`.
+    its power of 2. RANK: a stored weight took the rank of the data, from `before` to `after`.
     """
 
     OPSET_RAISED = "opset raised"
@@ -22,7 +21,6 @@ class FormChangeKind(enum.Enum):
     MAX_AND_MIN = "max and min"
     RECIPROCAL = "reciprocal"
     SQUARE = "square"
-    IDLE = "idle"
     RANK = "rank"
 
 

@@ -19,7 +19,6 @@ from amp_rewrite.preparing import (
     batch_norm_folding,
     clip_as_max_min,
     constant_folding,
-    idle_nodes,
     kept_nodes,
     norm_reciprocals,
     norm_squares,
@@ -68,8 +67,6 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
     value_shapes.infer(model, types)
-    if form.idioms and "Identity" in operators:  # last, as shapes are known
-        changes += idle_nodes.leave_out(model, kept, held)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 
