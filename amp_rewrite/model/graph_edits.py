@@ -21,6 +21,16 @@ def replace(node: ir.Node, parts: Sequence[ir.Node], value: ir.Value) -> None:
     ir.convenience.replace_nodes_and_values(graph_of(node), node, [node], parts, node.outputs[:1], [value])
 
 
+def replace_by(node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], before: ir.Node) -> None:
+    """Puts a node of an operator of ONNX's in the place of a node, `before` in front of it; the names of the
+    node and of its output, and what is known of that, stay.
+    """
+    made, old = ir.Node("", operator, inputs, name=node.name), node.outputs[0]
+    value = made.outputs[0]
+    value.name, value.type, value.shape = old.name, old.type, old.shape
+    replace(node, [before, made], value)
+
+
 def register(value: ir.Value, graph: ir.Graph, *, listed: bool) -> None:
     """Makes a value with a tensor an initializer; where such are `listed`, an input of the graph as well."""
     graph.register_initializer(value)

@@ -44,10 +44,7 @@ def _is_of_norm(node: ir.Node) -> bool:
 
 
 def _divide(node: ir.Node, names: UniqueNames) -> FormChange:
-    change, value = FormChange(FormChangeKind.RECIPROCAL, pinned_as(node)), node.outputs[0]
-    one = names.constant(value, "one", ir.tensor(1.0, ir.DataType.FLOAT))
-    division = ir.Node("", "Div", [one.outputs[0], node.inputs[0]], name=node.name)
-    quotient = division.outputs[0]
-    quotient.name, quotient.type, quotient.shape = value.name, value.type, value.shape
-    graph_edits.replace(node, [one, division], quotient)
+    change = FormChange(FormChangeKind.RECIPROCAL, pinned_as(node))
+    one = names.constant(node.outputs[0], "one", ir.tensor(1.0, ir.DataType.FLOAT))
+    graph_edits.replace_by(node, "Div", [one.outputs[0], node.inputs[0]], one)
     return change

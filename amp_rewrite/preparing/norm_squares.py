@@ -67,10 +67,7 @@ def _multiplied(value: ir.Value) -> ir.Node | None:
 
 
 def _raise(node: ir.Node, names: UniqueNames) -> FormChange:
-    change, value = FormChange(FormChangeKind.SQUARE, pinned_as(node)), node.outputs[0]
-    two = names.constant(value, "two", ir.tensor(2.0, ir.DataType.FLOAT))
-    power = ir.Node("", "Pow", [node.inputs[0], two.outputs[0]], name=node.name)
-    square = power.outputs[0]
-    square.name, square.type, square.shape = value.name, value.type, value.shape
-    graph_edits.replace(node, [two, power], square)
+    change = FormChange(FormChangeKind.SQUARE, pinned_as(node))
+    two = names.constant(node.outputs[0], "two", ir.tensor(2.0, ir.DataType.FLOAT))
+    graph_edits.replace_by(node, "Pow", [node.inputs[0], two.outputs[0]], two)
     return change
