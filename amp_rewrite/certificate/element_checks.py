@@ -21,6 +21,9 @@ Array = NDArray[Any]
 Check = Callable[[Array, Array, Counter[Licence]], int | None]
 """The position of the first element that is wrong in a block; None where none is. Counts what was used."""
 
+Rounding = Callable[[Array], Array | None]
+"""A block rounded, which stands until the next is; None where more than one result would be right."""
+
 HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by their number in ONNX."""
 
@@ -34,6 +37,11 @@ def between(before: int, after: int) -> Check | None:
     if before in HALVES and after == FLOAT:
         return _widened
     return None
+
+
+def only_result(before: int, after: int) -> Rounding:
+    """Rounds blocks of float32 elements whose values are all finite in half: no other bits would be right."""
+    return _FiniteBlocks(HALVES[after]) if before == FLOAT and after in HALVES else lambda _: None
 
 
 def _first(wrong: Array) -> int | None:
@@ -125,16 +133,28 @@ def _is_finite(new: Array, half: Half) -> bool:
     return bool(given.view(np.int16).max() < infinity and given.max() < infinity | _SIGN)
 
 
+class _FiniteBlocks(threading.local):
+    """A `Rounding` in memory that each thread uses again."""
+
+    def __init__(self, half: Half) -> None:
+        self._half, self._round = half, BlockRounding(half)
+
+    def __call__(self, old: Array) -> Array | None:
+        new = self._round(old)
+        return new if _is_finite(new, self._half) else None
+
+
 class _RoundedBlocks(threading.local):
     """`rounded` for one block after another, in memory that each thread uses again."""
 
     def __init__(self, half: Half) -> None:
-        self._half, self._round = half, BlockRounding(half)
+        self._half, self._only_result = half, _FiniteBlocks(half)
         self._same = np.empty(0, bool)
 
     def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
         """As a `Check`."""
-        if _is_finite(new, self._half) and self._equal(self._round(old).view(np.uint16), new.view(np.uint16)):
+        wanted = self._only_result(old)
+        if wanted is not None and self._equal(wanted.view(np.uint16), new.view(np.uint16)):
             return None
         return _first_not_rounded(old, new, uses, self._half)
 

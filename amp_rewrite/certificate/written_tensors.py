@@ -1,11 +1,11 @@
-"""Large tensors that are checked while they are written to files: their proof need not read them again."""
+"""Large tensors that are proved while they are written to files: their proof need not read them again."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -49,20 +49,31 @@ class WrittenTensors:
         self._found: dict[_Start, _Written] = {}
         self._files: dict[tuple[int, int], FileIdentity] = {}
         self._check = functools.cache(element_checks.between)  # whose memory serves each tensor of a thread
+        self._only_result = functools.cache(element_checks.only_result)
 
     def write(
-        self, file: BinaryIO, data_type: int, source: Extent, blocks: Iterable[tuple[Array, Array]]
+        self,
+        file: BinaryIO,
+        data_type: int,
+        source: Extent,
+        blocks: Iterable[Array],
+        convert: Callable[[Array], Array],
     ) -> None:
-        """Writes a tensor of a type to a file, from pairs of a block of `source` and what it became.
+        """Writes a tensor of a type to a file, from blocks of `source`: as the proof itself rounds a block
+        where no other bits would be right, else as `convert` makes it, which is checked.
 
         What is wrong with a block is found where the tensor is compared: it is only not noted here. Raises
         OSError.
         """
         check = self._check(source.data_type, data_type)
+        only_result = self._only_result(source.data_type, data_type)
         start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
-        for before, after in blocks:
-            right = right and check is not None and check(before, after, uses) is None
-            file.write(after.view(np.uint8).data)
+        for before in blocks:
+            after = only_result(before)
+            if after is None:
+                after = convert(before)
+                right = right and check is not None and check(before, after, uses) is None
+            file.write(after.astype(after.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)
             size += after.size
         if right and size == source.size and Licence.RESTORED not in uses:  # which holds of a whole tensor
             found = os.fstat(file.fileno())

@@ -150,13 +150,13 @@ class ConvertedTensor(ir.LazyTensor):
 
     def tofile(self, file: Any) -> None:
         """Writes the tensor's bytes to a binary file."""
-        little, source = self.dtype.numpy().newbyteorder("<"), read(self._source, block=_WRITTEN)
-        blocks = ((block, self._convert(block).astype(little, copy=False)) for block in source)
+        source = read(self._source, block=_WRITTEN)
         if self.written is not None and isinstance(self._source, ir.ExternalTensor):
-            self.written.write(file, self.dtype, _extent(self._source), blocks)
+            self.written.write(file, self.dtype, _extent(self._source), source, self._convert)
             return
-        for _, converted in blocks:
-            file.write(converted.view(np.uint8))
+        little = self.dtype.numpy().newbyteorder("<")
+        for block in source:
+            file.write(self._convert(block).astype(little, copy=False).view(np.uint8))
 
 
 def _extent(tensor: ir.ExternalTensor) -> Extent:
