@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import FORK_BESIDE_THREADS
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -16,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 def test_a_fork_waits_for_imports(module):
     """The child of a fork in the midst of another thread's first rewrite can rewrite as well."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKS, module],
+        [sys.executable, "-W", FORK_BESIDE_THREADS, "-c", FORKS, module],
         capture_output=True,
         text=True,
         timeout=100,

@@ -12,6 +12,7 @@ import pytest
 from amp_rewrite import rewrite
 from amp_rewrite.onnx_types import worker, worker_process
 from tests import text
+from tests.commands import FORK_BESIDE_THREADS
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 VALID = onnx.parser.parse_model(
@@ -146,8 +147,7 @@ def test_with_another_program_as_interpreter_this_process_calls(program, own, tm
 def test_a_fork_while_another_thread_waits():
     """The child starts a worker of its own, and does not inherit a locked lock."""
     code = FORKS.format(root=str(Path(__file__).parents[1]), valid=VALID)
-    warned = "ignore:This process:DeprecationWarning"  # of threads, by Python 3.12 and newer
-    command = [sys.executable, "-W", warned, "-c", code]
+    command = [sys.executable, "-W", FORK_BESIDE_THREADS, "-c", code]
     done = subprocess.run(command, capture_output=True, timeout=60, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "in the child: ''\nin the parent: ''\n", "")
 
