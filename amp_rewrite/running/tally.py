@@ -35,4 +35,5 @@ class Tally:
             if runs:
                 yield from ((name, Extremes(low, high, runs)) for name in slot.names)
                 for follower in slot.followers:
-                    yield follower.name, Extremes(*follower.ends(low, high), runs)
+                    least, most = follower.ends(low, high)
+                    yield follower.name, Extremes(least, most, runs)
