@@ -65,16 +65,16 @@ def test_samples_side_by_side_show_what_they_show_one_by_one(position, most, mon
 
 
 def test_runs_are_side_by_side_where_values_are_small(monkeypatch):
-    """On the CPU, and twice as many elements are then handed out at a time."""
+    """On the CPU, from the first sample on, and twice as many elements are then handed out at a time."""
     asked, run = [], sessions.run_side_by_side
     monkeypatch.setattr(sessions, "run_side_by_side", lambda *given: asked.append(given[1]) or run(*given))
     samples = [feeds(seed=seed) for seed in range(8)]
     amp_rewrite.observe(model(CHAIN), samples, device="cpu")
     names = [[where for where, _ in each] for each in asked]
-    assert names == [["samples[3]", "samples[4]"], ["samples[5]", "samples[6]"]]
+    assert names == [[f"samples[{at}]", f"samples[{at + 1}]"] for at in (0, 2, 4, 6)]
     monkeypatch.setattr(handed_out, "SMALL", 7)
     amp_rewrite.observe(model(CHAIN), samples, device="cpu")
-    assert len(asked) == 2
+    assert len(asked) == 4
     values = {"a": "a", "b": "b"}
     monkeypatch.setattr(handed_out, "MOST", 10)
     assert handed_out.chosen(values, {"a": 5, "b": 6}, {}).names == {"a"}
@@ -101,6 +101,9 @@ def test_the_smallest_values_are_handed_out():
     chosen = handed_out.chosen(values, {"a": 5, "c": handed_out.MOST - 5, "d": handed_out.MOST}, feeds())
     assert chosen.names == {"a", "b", "c"}
     assert chosen.elements == handed_out.MOST
+    assert chosen.for_many == {"a", "b"}  # as d is reduced within the run, where c is in the cache
+    chosen = handed_out.chosen(values, {"a": 5, "c": handed_out.FEW + 1}, feeds())
+    assert chosen.for_many == {"a", "b", "c"}  # as nothing is
 
 
 def test_nan_that_is_handed_out_tells_of_what_is_reduced_within(monkeypatch):
@@ -136,9 +139,10 @@ def test_what_no_input_changes():
 @pytest.mark.parametrize("worth", [1, 4, 5])
 def test_what_no_input_changes_is_seen_in_every_sample(worth, monkeypatch):
     """As often, and counted as often, as what inputs change; it is handed out in the first two runs alone."""
-    handed, run = [], MeasuredModel.run
+    handed, show = [], MeasuredModel._measured
     monkeypatch.setattr(handed_out, "WORTH_A_SESSION", worth)
-    monkeypatch.setattr(MeasuredModel, "run", lambda *a, **k: handed.append(names(a[0])) or run(*a, **k))
+    note = {"_measured": lambda *a, **k: handed.append(names(a[0])) or show(*a, **k)}
+    monkeypatch.setattr(MeasuredModel, "_measured", note["_measured"])
     samples = [{"x": np.array([[1, 2]], np.float32)}] * 3
     seen = amp_rewrite.observe(model(COMPUTED), samples, device="cpu")
     assert (seen["v"].low, seen["v"].high, seen["v"].samples, seen["v"].counted) == (-3, 4, 3, 8)

@@ -15,13 +15,14 @@ import numpy as np
 import onnx
 
 from amp_rewrite.analysis.observed import Extremes
-from amp_rewrite.running import array_extremes, handed_out, metrics, reductions, sessions
+from amp_rewrite.running import array_extremes, followers, handed_out, metrics, reductions, sessions
 from amp_rewrite.running.array_extremes import Floats
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.handed_out import HandedOut
 from amp_rewrite.running.light_model import LightModel
-from amp_rewrite.running.reductions import Slot, Treat, Treatment
+from amp_rewrite.running.reductions import Treat
 from amp_rewrite.running.sessions import Device, Feeds, Optimisation
+from amp_rewrite.running.slots import Slot, Treatment
 from amp_rewrite.running.value_reductions import SINCE_COUNTS
 
 
@@ -66,8 +67,13 @@ class MeasuredModel:
         self.can_count = model.opset >= SINCE_COUNTS
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a session for what is chosen."""
+        return self._session is not None
+
+    @property
     def abreast(self) -> int:
-        """How many runs of the session that is open are made side by side, if they do not count."""
+        """How many runs are made side by side."""
         return 1 if self._device is not Device.CPU or self._libraries else self._chosen.abreast
 
     @property
@@ -101,19 +107,19 @@ class MeasuredModel:
         self._chosen = handed_out.chosen(values, found, feeds)
         self._folded = self._chosen.names & handed_out.folded(self._model.proto, found)
 
-    def open(self, treat: Treat, *, many: bool = False) -> None:
+    def open(self, treat: Treat, *, many: bool = False, alone: bool = False) -> None:
         """Opens a session, in place of the last one, in which values are treated so, or handed out.
 
-        For `many` runs it is optimised, and where little was added to it.
+        For `many` runs it is optimised, and where little was added to it. Each run has all threads if it is
+        made `alone`.
         """
         self._session = None  # first: two of them would take twice the memory
         model, proto = self._model, self._model.copy()
-        names = self._chosen.names - self._folded if many else self._chosen.names
+        names = self._chosen.for_many - self._folded if many else self._chosen.names
         slots = reductions.add(proto, model.types, model.opset, treat, names)
         self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
         self.handed_out = slots[len(self._reduced) :]
-        abreast = self.abreast if many or not self.counts_within else 1
-        self._session = self._opened(proto, self._optimisation(many=many), abreast)
+        self._session = self._opened(proto, self._optimisation(many=many), 1 if alone else self.abreast)
 
     def _optimisation(self, *, many: bool) -> Optimisation:
         """How far it pays to optimise: not at all for a few runs that count elements."""
@@ -133,9 +139,11 @@ class MeasuredModel:
         outputs = sessions.run_session(self._session, feeds, where=where)
         return self._measured(feeds, outputs, counts=counts, counted=counted)
 
-    def run_side_by_side(self, samples: Iterable[tuple[str, Feeds]], counted: Set[str]) -> list[Measurement]:
-        """What runs on samples, which have names for errors, show; `counted` values are counted."""
-        show = partial(self._measured, counts=False, counted=counted)
+    def run_side_by_side(
+        self, samples: Iterable[tuple[str, Feeds]], *, counts: bool, counted: Set[str]
+    ) -> list[Measurement]:
+        """As `run`, of samples that have names for errors."""
+        show = partial(self._measured, counts=counts, counted=counted)
         return sessions.run_side_by_side(self._session, samples, show)
 
     def _measured(
@@ -154,7 +162,7 @@ class MeasuredModel:
         is_broken = _add_rows(found, self._reduced, [vector.tolist() for vector in vectors])
         if is_broken or np.isnan(lows).any():  # ReduceMax and ReduceMin leave out elements beside a NaN
             uncounted = (slot for slot in self._reduced if slot.treatment is Treatment.REDUCED)
-            found.uncounted.update(*(slot.names + slot.cut for slot in uncounted))
+            found.uncounted.update(*(slot.all_names for slot in uncounted))
         return found
 
     def _add_arrays(
@@ -162,13 +170,13 @@ class MeasuredModel:
     ) -> None:
         """Adds what is to be counted of what was handed out, or has elements that float16 does not hold."""
         for at, slot in enumerate(self.handed_out if counted else ()):
-            if slot.names[0] in counted or any(name in counted for name in slot.cut):
+            if not counted.isdisjoint((slot.names[0], *followers.names(slot.followers))):
                 found.shown[at] = False
         for at in np.flatnonzero(~found.shown).tolist():
             slot, given = self.handed_out[at], (arrays[at], float(found.lows[at]), float(found.highs[at]))
             own = counts or slot.names[0] in counted
             found.add(slot.names, array_extremes.between(*given, counts=own))
-            for name in slot.cut:
+            for name in followers.names(slot.followers):
                 found.add([name], array_extremes.cut(*given, counts=counts or name in counted))
 
     def _given(self, feeds: Feeds) -> Iterator[tuple[str, Any]]:
@@ -195,11 +203,14 @@ def _add_rows(found: Measurement, slots: Sequence[Slot], vectors: Sequence[Seque
 
 
 def _add_reduced(found: Measurement, slot: Slot, low: float, high: float) -> None:
-    if not (low > high or array_extremes.fit(low, high)):
-        found.uncounted.update(slot.names, slot.cut)
+    if low > high:  # it is empty, and what is added to it may be
+        found.uncounted.update(follower.name for follower in slot.followers if follower.padded)
+    elif not array_extremes.fit(low, high):
+        found.uncounted.update(slot.all_names)
     if -math.inf < low <= high < math.inf:
         found.add(slot.names, Extremes(low, high))
-        found.add(slot.cut, Extremes(max(low, 0.0), max(high, 0.0)))
+        for follower in slot.followers:
+            found.add([follower.name], Extremes(*follower.ends(low, high)))
 
 
 def _rows(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 
 from amp_rewrite.analysis.observed import NOTHING, Extremes
@@ -22,26 +20,17 @@ from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.running import metrics, run_arguments
+from amp_rewrite.running import run_arguments
+from amp_rewrite.running.calibration_runs import CalibrationRuns, Named
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.light_model import light
-from amp_rewrite.running.measured_model import MeasuredModel, Measurement
-from amp_rewrite.running.reductions import Treatment
+from amp_rewrite.running.measured_model import MeasuredModel
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Feeds, Runnable
-from amp_rewrite.running.tally import Tally
-
-COUNTED = 2
-"""The samples in which the elements of all values are counted, which takes longer than to find extremes;
-later on only those of values that have elements which are not finite, or beyond float16.
-"""
+from amp_rewrite.running.sessions import Device, Runnable
 
 PART = 8
 """The samples that one task of an executor has."""
-
-_REOPENED = 4
-"""How often a session is opened again for further values to count; then the elements of all are counted."""
 
 
 def observe(
@@ -92,10 +81,6 @@ def observe(
         return _finite(_in_parts(runnable, named, where, libraries, on_sample, executor))
 
 
-_Named = tuple[str, Feeds]
-"""The name of a sample in errors, and the sample."""
-
-
 def _finite(found: Observed) -> Observed:
     """What was seen, without values that were never finite; FeedError where nothing is left."""
     if not found.samples:
@@ -109,7 +94,7 @@ def _finite(found: Observed) -> Observed:
 
 def _observe(
     model: Runnable,
-    samples: Iterable[_Named],
+    samples: Iterable[Named],
     device: Device,
     libraries: Libraries,
     on_sample: Callable[[int], object] | None = None,
@@ -117,9 +102,9 @@ def _observe(
     """The extremes of all values in all samples, those that were never finite too."""
     found, count = dict[str, Extremes](), 0
     with light(model) as readable:
-        runs = _Runs(MeasuredModel(readable, device, libraries))
-        drawn = iter(samples)
-        while group := list(itertools.islice(drawn, runs.abreast)):
+        runs = CalibrationRuns(MeasuredModel(readable, device, libraries))
+        left = iter(samples)
+        while group := runs.drawn(left):
             for measurement in runs.measure(group):
                 count += 1
                 _join(found, measurement.extremes.items())
@@ -137,7 +122,7 @@ def _join(found: dict[str, Extremes], further: Iterable[tuple[str, Extremes]]) -
 
 def _in_parts(
     model: Runnable,
-    samples: Iterator[_Named],
+    samples: Iterator[Named],
     device: Device,
     libraries: Libraries,
     on_sample: Callable[[int], object] | None,
@@ -166,83 +151,3 @@ def _as_file(model: Runnable) -> Generator[Path]:
         path = Path(folder) / "model.onnx"
         writing.save(loading.load(model), path, ExternalData())
         yield path
-
-
-class _Runs:
-    """The runs of a model, whose session is opened again when values are to be treated otherwise.
-
-    What they show is in the measurements, and in a tally for each session.
-    """
-
-    def __init__(self, model: MeasuredModel) -> None:
-        self._model = model
-        self.tallies: list[Tally] = []
-        self._done = 0
-        self._opened = 0
-        self._counted: set[str] = set()
-
-    @property
-    def abreast(self) -> int:
-        """How many samples are to be given to `measure` next."""
-        return self._model.abreast if self._done > COUNTED else 1
-
-    def measure(self, samples: Sequence[_Named]) -> Iterator[Measurement]:
-        """What the runs on samples show, side by side; it is the same as of one after the other."""
-        for where, feeds in samples:
-            _refuse_nan(feeds, where)
-        if len(samples) == 1 or not all(self._model.fits(feeds) for _, feeds in samples):
-            yield from map(self._measure, samples)
-            return
-        counted = frozenset(self._counted)
-        for sample, found in zip(samples, self._model.run_side_by_side(samples, counted), strict=True):
-            if len(counted) == len(self._counted):
-                self._done += 1
-                yield self._settled(found, sample)
-            else:  # as the sample before showed more to count
-                yield self._measure(sample)
-
-    def _measure(self, sample: _Named) -> Measurement:
-        where, feeds = sample
-        self._prepare(feeds, where)
-        self._done += 1
-        found = self._model.run(feeds, where, counts=self._done <= COUNTED, counted=self._counted)
-        return self._settled(found, sample)
-
-    def _settled(self, found: Measurement, sample: _Named) -> Measurement:
-        """What a run shows; a second one, if elements must be counted after all."""
-        self._counted.update(name for name, seen in found.extremes.items() if seen.beyond or seen.not_finite)
-        if self._model.can_count and not found.uncounted <= self._counted:
-            self._counted |= found.uncounted
-            self._opened += 1
-            self._open(counts=self._opened >= _REOPENED)
-            where, feeds = sample
-            found = self._model.run(feeds, where, counts=False, counted=self._counted)
-        self.tallies[-1].add(found.lows, found.highs, found.shown)
-        return found
-
-    def _prepare(self, feeds: Feeds, where: str) -> None:
-        """Opens a session for the next sample, unless the one that is open will do."""
-        counts = self._done < COUNTED
-        if not self._model.fits(feeds):
-            self._model.choose(feeds, where)
-            self._open(counts=counts)
-        elif self._done == COUNTED and self._model.is_for_few:
-            self._open(counts=False)
-
-    def _open(self, *, counts: bool) -> None:
-        """Opens a session in which elements are counted: of all values, or of those that leave float16."""
-        can_count = self._model.can_count
-
-        def treat(name: str) -> Treatment:
-            return Treatment.COUNTED if can_count and (counts or name in self._counted) else Treatment.REDUCED
-
-        self._model.open(treat, many=not counts)
-        self.tallies.append(Tally(self._model.handed_out))
-
-
-def _refuse_nan(feeds: Feeds, where: str) -> None:
-    for name, value in feeds.items():
-        parts: list[Any] = value if isinstance(value, list) else [value]
-        arrays = (part for part in parts if isinstance(part, np.ndarray) and metrics.is_float(part))
-        if any(np.isnan(array).any() for array in arrays):
-            raise FeedError(f"input '{name}' holds NaN", where=where, remedy="leave this sample out")

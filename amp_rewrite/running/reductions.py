@@ -7,7 +7,6 @@ output. The numbers of bodies are handed out of them (`carried_reductions`).
 
 from __future__ import annotations
 
-import enum
 import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from amp_rewrite.model import proto_traversal
-from amp_rewrite.running import carried_reductions, reducible_values
+from amp_rewrite.running import carried_reductions, followers, nan_free, reducible_values
 from amp_rewrite.running.carried_reductions import Vectors
-from amp_rewrite.running.reducible_values import SAME_ELEMENTS, FloatTypes
+from amp_rewrite.running.followers import Follower
+from amp_rewrite.running.reducible_values import FloatTypes
+from amp_rewrite.running.slots import Slot, Treatment
 from amp_rewrite.running.value_reductions import Builder, Numbers
 
 _HAND_OUT = {
@@ -28,31 +29,6 @@ _HAND_OUT = {
 }
 _SINCE_STATES = 9
 """The opset from which on a Scan has no batch axis."""
-
-
-class Treatment(enum.Enum):
-    """Which numbers a value gives.
-
-    REDUCED: its extremes, and where it is needed a sum, to know whether there is a NaN. COUNTED: the extremes
-    of its finite elements, and counts. HANDED_OUT: none, the value is an output.
-    """
-
-    REDUCED = "reduced"
-    COUNTED = "counted"
-    HANDED_OUT = "handed out"
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Values with the same elements, how they are treated, and the number of their sums.
-
-    `cut` are values with the same elements, but 0 for those below: outputs of Relu, whose extremes follow.
-    """
-
-    names: list[str]
-    treatment: Treatment
-    sums: int = 0
-    cut: list[str] = field(default_factory=list[str])
 
 
 Treat = Callable[[str], Treatment]
@@ -85,7 +61,7 @@ class _Found:
     inner: list[Slot] = field(default_factory=list[Slot])
     outputs: list[str] = field(default_factory=list[str])
     handed_out: list[Slot] = field(default_factory=list[Slot])
-    by_name: dict[str, Slot] = field(default_factory=dict[str, Slot])
+    by_name: dict[str, tuple[Slot, Follower]] = field(default_factory=dict[str, tuple[Slot, Follower]])
 
 
 class _Reducer:
@@ -101,6 +77,7 @@ class _Reducer:
         self._types = iter(types)
         self._opset = opset
         self._asked, self._handed_out = treat, handed_out
+        self._stored = followers.stored(proto.graph)
         self._builder = Builder(proto_traversal.unused_prefix(proto.graph, "amp_rewrite_reduced"), opset)
 
     def run(self) -> Sequence[Slot]:
@@ -123,40 +100,55 @@ class _Reducer:
     def _reduce(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> _Found:
         """Adds the nodes that reduce the values of a graph, each behind the node that makes it."""
         found, nodes = _Found(), list[onnx.NodeProto]()
-        passing = reducible_values.passing_nan_on(graph, types)
+        unsummed = self._unsummed(graph, types)
         for entry in graph.input:
-            self._value(entry.name, types, passing, found, nodes)
+            self._value(entry.name, types, unsummed, found, nodes)
         for node in graph.node:
             self._bodies(node, found, nodes)
             nodes.append(node)
             if not self._follows(node, types, found):
                 for name in node.output:
-                    self._value(name, types, passing, found, nodes)
+                    self._value(name, types, unsummed, found, nodes)
         del graph.node[:]
         graph.node.extend(nodes)
         return found
 
+    def _unsummed(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> Container[str]:
+        """The values of a graph of which others tell whether they have a NaN."""
+
+        def is_known(name: str) -> bool:
+            return types.get(name) == TensorProto.FLOAT and self._treat(name) is Treatment.REDUCED
+
+        free = nan_free.values(graph, is_known, self._stored)
+        return free | reducible_values.passing_nan_on(graph, types.keys() - free)
+
     def _follows(self, node: onnx.NodeProto, types: Mapping[str, int], found: _Found) -> bool:
         """Whether what is known of its input tells all of the output of a node; then it is told so."""
-        slot = found.by_name.get(node.input[0]) if node.input and node.domain == "" else None
-        if slot is None:
+        known = found.by_name.get(node.input[0]) if node.input and node.domain == "" else None
+        if known is None:
             return False
-        output = node.output[0]
-        if node.op_type in SAME_ELEMENTS:
-            slot.names.append(output)
-            found.by_name[output] = slot
-            return True
-        follows = node.op_type == "Relu" and output in types
-        if not follows or slot.treatment is Treatment.COUNTED or self._treat(output) is not slot.treatment:
+        slot, follower = known[0], followers.of(node, known[1], self._opset, self._stored)
+        if follower is None or not (follower.is_same or self._is_told(follower, slot, types)):
             return False
-        slot.cut.append(output)
+        found.by_name[follower.name] = slot, follower
+        if follower.is_same:
+            slot.names.append(follower.name)
+        else:
+            slot.followers.append(follower)
         return True
+
+    def _is_told(self, follower: Follower, slot: Slot, types: Container[str]) -> bool:
+        """Whether extremes are all that is asked of it; how many zeros a Pad adds is not known of arrays."""
+        if follower.name not in types or self._treat(follower.name) is not slot.treatment:
+            return False
+        reduced, counted = slot.treatment is Treatment.REDUCED, slot.treatment is Treatment.COUNTED
+        return reduced if follower.padded else not counted
 
     def _value(
         self,
         name: str,
         types: Mapping[str, int],
-        passing: Container[str],
+        unsummed: Container[str],
         found: _Found,
         nodes: list[onnx.NodeProto],
     ) -> None:
@@ -170,11 +162,11 @@ class _Reducer:
             found.handed_out.append(slot)
         else:
             is_counted = treatment is Treatment.COUNTED
-            numbers = self._numbers(nodes, value, counted=is_counted, summed=name not in passing)
+            numbers = self._numbers(nodes, value, counted=is_counted, summed=name not in unsummed)
             slot = Slot([name], treatment, len(numbers.sums))
             found.numbers.append(numbers)
             found.slots.append(slot)
-        found.by_name[name] = slot
+        found.by_name[name] = slot, Follower(name)
 
     def _numbers(self, nodes: list[onnx.NodeProto], value: str, *, counted: bool, summed: bool) -> Numbers:
         if counted:

@@ -11,7 +11,7 @@ import numpy as np
 
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.running.array_extremes import Floats
-from amp_rewrite.running.reductions import Slot
+from amp_rewrite.running.slots import Slot
 
 
 class Tally:
@@ -34,5 +34,6 @@ class Tally:
         for slot, low, high, runs in zip(self._slots, *columns, strict=True):
             if runs:
                 yield from ((name, Extremes(low, high, runs)) for name in slot.names)
-                cut = Extremes(max(low, 0.0), max(high, 0.0), runs)
-                yield from ((name, cut) for name in slot.cut)
+                for follower in slot.followers:
+                    least, most = follower.ends(low, high)
+                    yield follower.name, Extremes(least, most, runs)

@@ -1,0 +1,38 @@
+"""What is known of values with the same elements after a run: how they are treated, and what follows."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from amp_rewrite.running.followers import Follower
+
+
+class Treatment(enum.Enum):
+    """Which numbers a value gives.
+
+    REDUCED: its extremes, and where it is needed a sum, to know whether there is a NaN. COUNTED: the extremes
+    of its finite elements, and counts. HANDED_OUT: none, the value is an output.
+    """
+
+    REDUCED = "reduced"
+    COUNTED = "counted"
+    HANDED_OUT = "handed out"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Values with the same elements, how they are treated, and the number of their sums.
+
+    `followers` are other values, whose extremes follow.
+    """
+
+    names: list[str]
+    treatment: Treatment
+    sums: int = 0
+    followers: list[Follower] = field(default_factory=list[Follower])
+
+    @property
+    def all_names(self) -> list[str]:
+        """Those of the followers too."""
+        return [*self.names, *(follower.name for follower in self.followers)]
