@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -220,6 +220,12 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMOR
     graphs = tuple(proto_traversal.graphs(proto.graph))
     decoded = utf8_names.decode(proto, graphs)
     preserved = preserved_fields.take_out(proto, graphs)
+    if preserved.ambiguous:
+        raise ModelError(
+            f"stores '{preserved.ambiguous[0]}' twice, with different values",
+            where=where,
+            remedy="remove the one that does not count, of which runtimes do not agree",
+        )
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps other errors in several classes of its own
@@ -227,20 +233,10 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMOR
             f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
     topology.sort_nodes(model, where, preserved.sparse_names)
-    warnings = ((_DECODED,) if decoded else ()) + _duplicates(preserved.duplicates)
-    return Loaded(model, size, preserved=preserved, warnings=warnings)
+    return Loaded(model, size, preserved=preserved, warnings=(_DECODED,) if decoded else ())
 
 
 _DECODED = "names that are not UTF-8 were read as Latin-1"
-
-
-def _duplicates(names: Sequence[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    more = f" (and {len(names) - 1:,} others are not unique)" if len(names) > 1 else ""
-    return (
-        f"several initializers are called '{names[0]}'{more}: the last of them counts, as in onnxruntime",
-    )
 
 
 def root_cause(error: BaseException) -> str:

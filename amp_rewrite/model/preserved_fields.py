@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import Message
 from onnx import helper
 
 from amp_rewrite.model import proto_traversal
@@ -21,7 +21,8 @@ class PreservedFields:
     `types` are the declared types, by value name, that contain a map or an invalid element type; `sparse`
     the attributes with sparse tensors, by the placeholder in their place; `sparse_initializers` those of each
     graph that has any, whose metadata holds the index; `training` the training information. `declared` names
-    the values that have a value_info, and `duplicates` the initializers that share their name with another.
+    the values that have a value_info, and `ambiguous` the initializers that are there twice, with different
+    values.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
@@ -29,7 +30,7 @@ class PreservedFields:
     sparse_initializers: list[onnx.GraphProto] = field(default_factory=list[onnx.GraphProto])
     training: list[onnx.TrainingInfoProto] = field(default_factory=list[onnx.TrainingInfoProto])
     declared: set[str] = field(default_factory=set[str])
-    duplicates: list[str] = field(default_factory=list[str])
+    ambiguous: list[str] = field(default_factory=list[str])
 
     @property
     def sparse_names(self) -> frozenset[str]:
@@ -42,15 +43,16 @@ def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Pre
     """Takes out of a model, which has these graphs, what onnx-ir would reject or drop.
 
     Where the model contradicts itself, one reading is left, that of runtimes: the last import of a domain,
-    the last initializer of a name, the value of an attribute outside a function rather than its reference,
-    and the data in a tensor rather than elsewhere.
+    the value of an attribute outside a function rather than its reference, and the data in a tensor rather
+    than elsewhere. Of the initializers of one name no runtime's reading is known: onnxruntime 1.32 takes the
+    last of them if it is small, and the first of large ones.
     """
     preserved = PreservedFields()
     _remove_duplicate_imports(proto)
     preserved.training.extend(proto.training_info)
     del proto.training_info[:]
     for graph in (*graphs, *proto_traversal.in_functions(proto)):
-        preserved.duplicates.extend(_remove_duplicate_initializers(graph))
+        preserved.ambiguous.extend(_remove_duplicate_initializers(graph))
         _take_sparse_initializers(graph, preserved)
     for graph in graphs:
         preserved.types.update(_take_types(graph))
@@ -85,21 +87,23 @@ def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
 
 
 def _remove_duplicate_initializers(graph: onnx.GraphProto) -> list[str]:
-    """Leaves the last initializer of each name, and returns the names that there were several of.
-
-    onnxruntime reads the sparse initializers after the dense ones.
-    """
+    """Leaves one initializer of each name, and returns the names of those that differ."""
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-    dense = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in sparse}
-    if len(sparse) + len(dense) == len(graph.sparse_initializer) + len(graph.initializer):
+    dense = {tensor.name: tensor for tensor in graph.initializer}
+    both = sparse.keys() & dense.keys()
+    if len(sparse) + len(dense) == len(graph.sparse_initializer) + len(graph.initializer) and not both:
         return []
-    names = Counter([tensor.name for tensor in graph.initializer])
-    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    differing = [t.name for t in graph.initializer if _differs(t, dense[t.name])]
+    differing += [t.values.name for t in graph.sparse_initializer if _differs(t, sparse[t.values.name])]
     kept = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
     graph.ClearField("initializer")
     graph.ClearField("sparse_initializer")
     graph.MergeFrom(kept)
-    return [name for name, count in names.items() if count > 1]
+    return [*differing, *sorted(both)]
+
+
+def _differs(one: Message, other: Message) -> bool:
+    return one is not other and one.SerializeToString() != other.SerializeToString()
 
 
 def restore(preserved: PreservedFields, proto: onnx.ModelProto) -> None:
