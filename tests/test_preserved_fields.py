@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite import certify, rewrite
+from amp_rewrite import rewrite
 from amp_rewrite.errors import ModelError
 from amp_rewrite.policy.options import IOTypes, Level, Options
 from tests import text
@@ -71,43 +71,6 @@ def test_the_last_of_several_imports_counts():
     assert [o.version for o in made.opset_import if o.domain in ("", "ai.onnx")] == [17]
 
 
-def sparse_initializer(name):
-    """A sparse 4 x 4 with two numbers."""
-    values = numpy_helper.from_array(np.array([0.5, 0.25], np.float32), name)
-    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 6])), [4, 4])
-
-
-def with_another_weight(tensor):
-    """A model whose weight is there a second time."""
-    made = text.model(
-        "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul (x, x)  y = MatMul (h, w) }"
-    )
-    store = made.graph.sparse_initializer if hasattr(tensor, "indices") else made.graph.initializer
-    store.append(tensor)
-    return made
-
-
-OTHER = numpy_helper.from_array(np.full((4, 4), 2, np.float32), "w")
-
-
-@pytest.mark.parametrize("another", [OTHER, sparse_initializer("w")], ids=["dense", "sparse"])
-def test_a_weight_that_is_there_twice_with_other_values_is_refused(another):
-    """onnxruntime 1.32 takes the last of small ones, and the first of large ones: none is the right one."""
-    for call in (lambda made: rewrite(made, UNCHECKED), lambda made: certify(made, made)):
-        with pytest.raises(ModelError, match="stores 'w' twice, with different values"):
-            call(with_another_weight(another))
-
-
-def test_a_weight_that_is_there_twice_is_left_once():
-    """With the same values, whichever counts."""
-    made = with_another_weight(OTHER)
-    made.graph.initializer[0].CopyFrom(OTHER)
-    result = rewrite(made, UNCHECKED)
-    assert (result.report.nodes.half, len(result.model.graph.initializer)) == (2, 1)
-    assert result.report.certificate.proved
-    text.agree(made, result.model)
-
-
 def test_data_that_is_there_twice():
     """Of two fields with data, the one for the element type counts."""
 
@@ -145,6 +108,12 @@ def test_sparse_constants_stay(keep_functions):
     nodes = [*made.graph.node, *(node for function in made.functions for node in function.node)]
     found = [a.sparse_tensor for node in nodes for a in node.attribute if a.name == "sparse_value"]
     assert found == [sparse, sparse]
+
+
+def sparse_initializer(name):
+    """A sparse 4 x 4 with two numbers."""
+    values = numpy_helper.from_array(np.array([0.5, 0.25], np.float32), name)
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 6])), [4, 4])
 
 
 BRANCHES = """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {

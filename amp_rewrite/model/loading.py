@@ -16,8 +16,15 @@ from google.protobuf.message import DecodeError
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity, SourceFile
+from amp_rewrite.model import (
+    contradictions,
+    foreign_formats,
+    preserved_fields,
+    proto_traversal,
+    topology,
+    utf8_names,
+)
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import foreign_formats, preserved_fields, proto_traversal, topology, utf8_names
 from amp_rewrite.model.preserved_fields import PreservedFields
 from amp_rewrite.process import fork_safe
 
@@ -219,13 +226,8 @@ def _of_a_data_file(where: str | Path) -> str:
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMORY) -> Loaded:
     graphs = tuple(proto_traversal.graphs(proto.graph))
     decoded = utf8_names.decode(proto, graphs)
+    contradictions.refuse(proto, graphs, where)
     preserved = preserved_fields.take_out(proto, graphs)
-    if preserved.ambiguous:
-        raise ModelError(
-            f"stores '{preserved.ambiguous[0]}' twice, with different values",
-            where=where,
-            remedy="remove the one that does not count, of which runtimes do not agree",
-        )
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx-ir wraps other errors in several classes of its own

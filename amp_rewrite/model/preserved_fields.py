@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import Message
 from onnx import helper
 
 from amp_rewrite.model import proto_traversal
@@ -21,8 +20,7 @@ class PreservedFields:
     `types` are the declared types, by value name, that contain a map or an invalid element type; `sparse`
     the attributes with sparse tensors, by the placeholder in their place; `sparse_initializers` those of each
     graph that has any, whose metadata holds the index; `training` the training information. `declared` names
-    the values that have a value_info, and `ambiguous` the initializers that are there twice, with different
-    values.
+    the values that have a value_info.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
@@ -30,7 +28,6 @@ class PreservedFields:
     sparse_initializers: list[onnx.GraphProto] = field(default_factory=list[onnx.GraphProto])
     training: list[onnx.TrainingInfoProto] = field(default_factory=list[onnx.TrainingInfoProto])
     declared: set[str] = field(default_factory=set[str])
-    ambiguous: list[str] = field(default_factory=list[str])
 
     @property
     def sparse_names(self) -> frozenset[str]:
@@ -44,15 +41,14 @@ def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Pre
 
     Where the model contradicts itself, one reading is left, that of runtimes: the last import of a domain,
     the value of an attribute outside a function rather than its reference, and the data in a tensor rather
-    than elsewhere. Of the initializers of one name no runtime's reading is known: onnxruntime 1.32 takes the
-    last of them if it is small, and the first of large ones.
+    than elsewhere.
     """
     preserved = PreservedFields()
     _remove_duplicate_imports(proto)
     preserved.training.extend(proto.training_info)
     del proto.training_info[:]
     for graph in (*graphs, *proto_traversal.in_functions(proto)):
-        preserved.ambiguous.extend(_remove_duplicate_initializers(graph))
+        _remove_duplicate_initializers(graph)
         _take_sparse_initializers(graph, preserved)
     for graph in graphs:
         preserved.types.update(_take_types(graph))
@@ -86,24 +82,15 @@ def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
         proto.opset_import.extend(kept)
 
 
-def _remove_duplicate_initializers(graph: onnx.GraphProto) -> list[str]:
-    """Leaves one initializer of each name, and returns the names of those that differ."""
+def _remove_duplicate_initializers(graph: onnx.GraphProto) -> None:
+    """Leaves one of the initializers of a name, which are the same (model.contradictions)."""
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     dense = {tensor.name: tensor for tensor in graph.initializer}
-    both = sparse.keys() & dense.keys()
-    if len(sparse) + len(dense) == len(graph.sparse_initializer) + len(graph.initializer) and not both:
-        return []
-    differing = [t.name for t in graph.initializer if _differs(t, dense[t.name])]
-    differing += [t.values.name for t in graph.sparse_initializer if _differs(t, sparse[t.values.name])]
-    kept = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
-    graph.ClearField("initializer")
-    graph.ClearField("sparse_initializer")
-    graph.MergeFrom(kept)
-    return [*differing, *sorted(both)]
-
-
-def _differs(one: Message, other: Message) -> bool:
-    return one is not other and one.SerializeToString() != other.SerializeToString()
+    if len(sparse) + len(dense) < len(graph.sparse_initializer) + len(graph.initializer):
+        kept = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
+        graph.ClearField("initializer")
+        graph.ClearField("sparse_initializer")
+        graph.MergeFrom(kept)
 
 
 def restore(preserved: PreservedFields, proto: onnx.ModelProto) -> None:
