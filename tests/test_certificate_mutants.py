@@ -9,9 +9,13 @@ import pytest
 
 from amp_rewrite import Options, certify, rewrite
 from amp_rewrite.errors import ModelError
-from tests import certificate_mutants, certificate_mutants_of_values
+from tests import certificate_mutants, certificate_mutants_of_ports, certificate_mutants_of_values
 
-KINDS = (*certificate_mutants.KINDS, *certificate_mutants_of_values.KINDS)
+KINDS = (
+    *certificate_mutants.KINDS,
+    *certificate_mutants_of_values.KINDS,
+    *certificate_mutants_of_ports.KINDS,
+)
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 HELD = """

@@ -156,3 +156,21 @@ def test_a_range_of_images_that_would_fail_is_no_riddle(ok, said):
     (note,) = verdict_text.notes(replace(verdict, not_judged=(NotJudged("0..1", 0.1, None, ok),)))
     assert said in note
     assert ("--data" in note) is not ok
+
+
+CHAOTIC = """g (float[1,4,8,8] x) => (float[1,4,6,6] y) <float[4,4,3,3] w, float[4] s, float[4] b, float[4] m,
+    float[4] v, float k = {1e7}> {
+    c = Conv (x, w) n = BatchNormalization (c, s, b, m, v) f = Mul (n, k) y = Sin (f) }"""
+
+
+def test_no_bound_is_offered_that_nobody_would_want(tmp_path):
+    """Where float32 itself is far off, other inputs are asked for, and not a bound above a tenth."""
+    draw = np.random.default_rng(0)
+    weights = {name: draw.uniform(0.5, 1, 4).astype(np.float32) for name in "sbmv"}
+    onnx.save(text.model(CHAOTIC, weights), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", x=draw.normal(size=(1, 4, 8, 8)).astype(np.float32))
+    done = run(tmp_path / "m.onnx", "--data", tmp_path / "in.npz", "-o", tmp_path / "r.onnx")
+    assert done.exit_code == 1, done.output
+    assert "float32 itself differs by" in done.output
+    assert "--data OTHER.npz" in done.output
+    assert "--tolerance" not in done.output

@@ -71,30 +71,6 @@ def test_the_last_of_several_imports_counts():
     assert [o.version for o in made.opset_import if o.domain in ("", "ai.onnx")] == [17]
 
 
-@pytest.mark.parametrize("last", ["dense", "sparse"])
-def test_the_last_of_several_initializers_of_one_name_counts(last):
-    """As in onnxruntime, which reads sparse initializers after the others; a warning names them."""
-
-    def change(proto):
-        if last == "dense":
-            proto.graph.initializer.append(numpy_helper.from_array(np.full((4, 4), 2, np.float32), "w"))
-        else:
-            proto.graph.sparse_initializer.append(sparse_initializer("w"))
-
-    before = text.model(
-        "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul (x, x)  y = MatMul (h, w) }"
-    )
-    change(before)
-    result = rewrite(before, UNCHECKED)
-    assert result.report.nodes.half
-    held = result.model.graph
-    assert len(held.initializer) + len(held.sparse_initializer) == 1
-    assert text.complaints(result) == (
-        "several initializers are called 'w': the last of them counts, as in onnxruntime",
-    )
-    text.agree(before, result.model)
-
-
 def test_data_that_is_there_twice():
     """Of two fields with data, the one for the element type counts."""
 

@@ -23,6 +23,7 @@ from amp_rewrite.analysis import (
     refused,
     runtime_bugs,
     unit_building,
+    variances,
 )
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.held import Held
@@ -107,6 +108,7 @@ def _findings(
         angles.check(graph, found.fits),
         differences.check(graph, found.fits),
         distances.check(graph),
+        variances.check(graph),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
         faint_outputs.check(graph, faint, options),

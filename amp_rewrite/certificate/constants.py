@@ -19,6 +19,8 @@ def stored(proto: Any, scope: Scope) -> Any:
     """The tensor, dense or sparse, that the one attribute of a Constant gives; ModelError where there is not
     one, or its name says another type than it has: one runtime goes by the name, another by the type.
     """
+    if len(proto.output) > 1 or len(proto.input):
+        raise ModelError("has a Constant with inputs, or with several outputs", remedy=EXPORT_AGAIN)
     if scope.bound is None and len(proto.attribute) == 1:  # as most are, and this is quick
         (attribute,) = proto.attribute
         if attribute.name == "value" and attribute.type == AttributeProto.TENSOR:

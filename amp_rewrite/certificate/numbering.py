@@ -150,7 +150,7 @@ class _Numbering:
         made.kinds[first : first + count] = known
         if None in known:
             self._unknown(node)
-        if operator == CAST and count == 1 and made.kinds[first] == FLOAT and made.kinds[inputs[0]] == FLOAT:
+        if operator == CAST and count == 1 and kinds == (FLOAT,) and made.kinds[first] == FLOAT:
             made.roots[first] = inputs[0]
 
     def _unknown(self, node: Node) -> None:

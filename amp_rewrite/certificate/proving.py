@@ -99,7 +99,7 @@ class Proving(Proof):
 
     def _is_float_cast(self, node: Node) -> bool:
         """Whether a node casts to a float what is a float by the original alone."""
-        if node.operator != ("", "Cast") or node.count != 1:
+        if node.operator != ("", "Cast") or node.count != 1 or len(node.inputs) != 1:
             return False
         said = attributes.of(node).get("to")
         is_cast = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT

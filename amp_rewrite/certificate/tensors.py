@@ -53,9 +53,18 @@ def dims(tensor: TensorProto) -> tuple[int, ...]:
 
 
 def initial(graph: GraphProto) -> Mapping[str, Any]:
-    """What a graph stores, dense or sparse, by name; the last of a name counts."""
-    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-    return {tensor.name: tensor for tensor in graph.initializer} | sparse
+    """What a graph stores, dense or sparse, by name; ModelError for two of one name that are not the same, of
+    which onnxruntime 1.32 takes the first where they are large, and else the last.
+    """
+    found: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
+    found |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    if len(found) < len(graph.initializer) + len(graph.sparse_initializer):
+        named = [(tensor.name, tensor) for tensor in graph.initializer]
+        named += [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
+        for name, tensor in named:
+            if tensor.SerializeToString() != found[name].SerializeToString():
+                raise ModelError(f"stores '{name}' twice, with different values", remedy=EXPORT_AGAIN)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass
 from amp_rewrite.model import traversal
 from amp_rewrite.model.loading import root_cause
 from amp_rewrite.model.unique_names import Numbering, UniqueNames
-from amp_rewrite.onnx_types import element_types, inlined_size, schema
+from amp_rewrite.onnx_types import element_types, inlined_size, schema, version_changes
 
 
 def inline(model: ir.Model) -> str | None:
@@ -124,7 +124,7 @@ def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
 def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
     """Prepares functions and calls for inlining.
 
-    A function gets the model's opset versions, if the operators it uses are the same in both. Omitted outputs
+    A function gets the model's opset versions, if what it uses means the same in both. Omitted outputs
     of a call get names: the nodes of the body define them, and may use them. The types that a function
     declares inside are removed: they need not hold for this call.
     """
@@ -147,7 +147,18 @@ def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
 def _unify_imports(function: ir.Function, model: ir.Model) -> None:
     for domain, version in function.opset_imports.items():
         ours = model.opset_imports.get(domain, version)
-        used = {node.op_type for node in function.all_nodes() if node.domain == domain}
-        pairs = ([schema.find(domain, operator, v) for v in (version, ours)] for operator in used)
-        if all(one is not None and other is not None and one.since == other.since for one, other in pairs):
+        used = [
+            node for node in function.all_nodes() if schema.canonical(node.domain) == schema.canonical(domain)
+        ]
+        if all(_means_the_same(node, *sorted((version, ours))) for node in used):
             function.opset_imports[domain] = ours
+
+
+def _means_the_same(node: ir.Node, old: int, new: int) -> bool:
+    """Whether a node, whose types are those of a call and not known, means the same at two versions."""
+    one, other = (schema.find(node.domain, node.op_type, version) for version in (old, new))
+    if one is None or other is None:
+        return False
+    return one.since == other.since or (
+        not schema.canonical(node.domain) and version_changes.same(node, old, new, {}, lambda _: None)
+    )

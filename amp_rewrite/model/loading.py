@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,8 +16,15 @@ from google.protobuf.message import DecodeError
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity, SourceFile
+from amp_rewrite.model import (
+    contradictions,
+    foreign_formats,
+    preserved_fields,
+    proto_traversal,
+    topology,
+    utf8_names,
+)
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import foreign_formats, preserved_fields, proto_traversal, topology, utf8_names
 from amp_rewrite.model.preserved_fields import PreservedFields
 from amp_rewrite.process import fork_safe
 
@@ -219,6 +226,7 @@ def _of_a_data_file(where: str | Path) -> str:
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMORY) -> Loaded:
     graphs = tuple(proto_traversal.graphs(proto.graph))
     decoded = utf8_names.decode(proto, graphs)
+    contradictions.refuse(proto, graphs, where)
     preserved = preserved_fields.take_out(proto, graphs)
     try:
         model = ir.from_proto(proto)
@@ -227,20 +235,10 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMOR
             f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
     topology.sort_nodes(model, where, preserved.sparse_names)
-    warnings = ((_DECODED,) if decoded else ()) + _duplicates(preserved.duplicates)
-    return Loaded(model, size, preserved=preserved, warnings=warnings)
+    return Loaded(model, size, preserved=preserved, warnings=(_DECODED,) if decoded else ())
 
 
 _DECODED = "names that are not UTF-8 were read as Latin-1"
-
-
-def _duplicates(names: Sequence[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    more = f" (and {len(names) - 1:,} others are not unique)" if len(names) > 1 else ""
-    return (
-        f"several initializers are called '{names[0]}'{more}: the last of them counts, as in onnxruntime",
-    )
 
 
 def root_cause(error: BaseException) -> str:

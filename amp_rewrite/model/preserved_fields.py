@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -21,7 +20,7 @@ class PreservedFields:
     `types` are the declared types, by value name, that contain a map or an invalid element type; `sparse`
     the attributes with sparse tensors, by the placeholder in their place; `sparse_initializers` those of each
     graph that has any, whose metadata holds the index; `training` the training information. `declared` names
-    the values that have a value_info, and `duplicates` the initializers that share their name with another.
+    the values that have a value_info.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
@@ -29,7 +28,6 @@ class PreservedFields:
     sparse_initializers: list[onnx.GraphProto] = field(default_factory=list[onnx.GraphProto])
     training: list[onnx.TrainingInfoProto] = field(default_factory=list[onnx.TrainingInfoProto])
     declared: set[str] = field(default_factory=set[str])
-    duplicates: list[str] = field(default_factory=list[str])
 
     @property
     def sparse_names(self) -> frozenset[str]:
@@ -42,15 +40,15 @@ def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Pre
     """Takes out of a model, which has these graphs, what onnx-ir would reject or drop.
 
     Where the model contradicts itself, one reading is left, that of runtimes: the last import of a domain,
-    the last initializer of a name, the value of an attribute outside a function rather than its reference,
-    and the data in a tensor rather than elsewhere.
+    the value of an attribute outside a function rather than its reference, and the data in a tensor rather
+    than elsewhere.
     """
     preserved = PreservedFields()
     _remove_duplicate_imports(proto)
     preserved.training.extend(proto.training_info)
     del proto.training_info[:]
     for graph in (*graphs, *proto_traversal.in_functions(proto)):
-        preserved.duplicates.extend(_remove_duplicate_initializers(graph))
+        _remove_duplicate_initializers(graph)
         _take_sparse_initializers(graph, preserved)
     for graph in graphs:
         preserved.types.update(_take_types(graph))
@@ -84,22 +82,15 @@ def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
         proto.opset_import.extend(kept)
 
 
-def _remove_duplicate_initializers(graph: onnx.GraphProto) -> list[str]:
-    """Leaves the last initializer of each name, and returns the names that there were several of.
-
-    onnxruntime reads the sparse initializers after the dense ones.
-    """
+def _remove_duplicate_initializers(graph: onnx.GraphProto) -> None:
+    """Leaves one of the initializers of a name, which are the same (model.contradictions)."""
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-    dense = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in sparse}
-    if len(sparse) + len(dense) == len(graph.sparse_initializer) + len(graph.initializer):
-        return []
-    names = Counter([tensor.name for tensor in graph.initializer])
-    names.update(tensor.values.name for tensor in graph.sparse_initializer)
-    kept = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
-    graph.ClearField("initializer")
-    graph.ClearField("sparse_initializer")
-    graph.MergeFrom(kept)
-    return [name for name, count in names.items() if count > 1]
+    dense = {tensor.name: tensor for tensor in graph.initializer}
+    if len(sparse) + len(dense) < len(graph.sparse_initializer) + len(graph.initializer):
+        kept = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
+        graph.ClearField("initializer")
+        graph.ClearField("sparse_initializer")
+        graph.MergeFrom(kept)
 
 
 def restore(preserved: PreservedFields, proto: onnx.ModelProto) -> None:

@@ -97,6 +97,7 @@ class Reason(enum.Enum):
     TO_ANGLE = "to an angle"
     DIFFERENCE = "difference"
     DISTANCE = "distance"
+    VARIANCE = "variance"
     TAKEN_FROM_1 = "taken from 1"
     QUANTISED_REGION = "quantised region"
     OBSERVED_OVERFLOW = "observed overflow"
