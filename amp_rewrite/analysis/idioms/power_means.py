@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import centring, patterns
+from amp_rewrite.analysis.idioms import centring, patterns, self_products
 
 
 def squared(reduction: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...], float] | None:
-    """What is squared and reduced, the node that squares it, and the degree of the outcome."""
+    """What is squared and reduced, the nodes that square it, and the degree of the outcome."""
+    product = self_products.of(reduction)
+    if product is not None:
+        return product.data, product.nodes, 2.0
     value = reduction.inputs[0]
-    if value is None:
+    if value is None or reduction.op_type in _PRODUCTS:
         return None
     if reduction.op_type in _DEGREES:
         return value, (), _DEGREES[reduction.op_type]
@@ -25,6 +28,7 @@ def squared(reduction: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...], float] |
     return (base, (node,), 2.0) if node is not None and base is not None else None
 
 
+_PRODUCTS = ("Einsum", "MatMul")
 _DEGREES = {"ReduceSumSquare": 2.0, "ReduceL2": 1.0}
 
 
@@ -122,7 +126,7 @@ def _to_the_power(node: ir.Node, value: ir.Value, degree: float) -> float | None
 
 _STEPS: Mapping[str, _Step] = {
     **dict.fromkeys(("Add", "Clip", "Max", "Sum"), _bounded),
-    **dict.fromkeys(("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"), _moved),
+    **dict.fromkeys(("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"), _moved),
     "Div": _divided,
     "Mul": _scaled,
     "Pow": _to_the_power,
