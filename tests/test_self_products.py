@@ -18,6 +18,10 @@ WAYS = {
     "a stored diagonal": """t = Transpose <perm = [0, 2, 1]> (h) p = MatMul (h, t) d = Mul (identity, p)
         e = ReduceSum <keepdims = 0> (d, last) f = Slice (e, zero, most, zero) r = Unsqueeze (f, last)""",
 }
+WAYS |= {
+    "a product with ones": "d = Mul (h, h) r = MatMul (d, ones)",
+    "a matrix that averages": "d = Pow (h, two) r = MatMul (d, averages)",
+}
 OTHERS = {
     "of different data": 'd = Einsum <equation = "btd,btd->bt"> (h, x) r = Unsqueeze (d, last)',
     "of all pairs of rows": """d = Einsum <equation = "bid,bjd->bij"> (h, h)
@@ -26,6 +30,7 @@ OTHERS = {
     "of rows by columns of others": """a = Unsqueeze (h, beside) b = Unsqueeze (x, last) d = MatMul (a, b)
         r = Squeeze (d, last)""",
     "of matrices": "t = Transpose <perm = [0, 2, 1]> (h) p = MatMul (h, t) r = MatMul (p, h)",
+    "of squares by any weights": "d = Mul (h, h) r = MatMul (d, w2)",
     "under another mask": """t = Transpose <perm = [0, 2, 1]> (h) p = MatMul (h, t) d = Mul (p, mask)
         r = ReduceMax <axes = [-1]> (d)""",
 }
@@ -38,6 +43,8 @@ WEIGHTS = {
     "gain": DATA.random(16).astype(np.float32) + 0.5,
     "identity": np.eye(5, dtype=np.float32),
     "mask": np.ones((5, 5), np.float32) - np.eye(5, dtype=np.float32),
+    "ones": np.ones((16, 1), np.float32),
+    "averages": np.kron(np.eye(2), np.full((8, 8), 1 / 8)).astype(np.float32),
     "square": np.zeros((5, 5), np.float32),
 }
 
@@ -46,7 +53,8 @@ def network(way, behind):
     """A layer, the sum of squares of what it gives, and what reads that."""
     return text.model(
         f"""g (float[2,5,16] x) => (float[2,5,16] y) <float[16,16] w1, float[16,16] w2, float[16] gain,
-        float[5,5] identity, float[5,5] mask, float[5,5] square, float n = {{16}}, float eps = {{1e-5}},
+        float[5,5] identity, float[5,5] mask, float[5,5] square,
+        float[16,1] ones, float[16,16] averages, float two = {{2}}, float n = {{16}}, float eps = {{1e-5}},
         int64[1] last = {{-1}}, int64[1] beside = {{-2}}, int64[1] zero = {{0}}, int64[1] most = {{99}},
         int64[3] one_each = {{2, 5, 1}}, int64[4] rows = {{2, 5, 1, 16}},
         int64[4] columns = {{2, 5, 16, 1}}> {{
@@ -112,3 +120,10 @@ def test_it_counts_as_the_operator_that_it_spells():
     found = pipeline.analyze(network(WAYS["Einsum"], LOG))
     spelled = {found.graph.units[unit].node.op_type: s.operator for unit, s in found.graph.spelled.items()}
     assert spelled == {"Einsum": ("", "ReduceSumSquare")}
+
+
+@pytest.mark.parametrize("way", ["Einsum by letters", "rows by columns", "a product with ones"])
+def test_a_sum_that_is_proven_to_fit_is_half(way):
+    """What bounds know of a ReduceSum they know of these: squares of what a Sigmoid gives are at most 16."""
+    body = f"u = Sigmoid (h) {WAYS[way].replace('(h', '(u').replace(' h)', ' u)')}"
+    assert {"u", "d", "r"} <= halves(network(body, "y = Mul (r, u)"))

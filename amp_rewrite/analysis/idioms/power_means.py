@@ -24,23 +24,12 @@ def squared(reduction: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...], float] |
     if reduction.op_type in _DEGREES:
         return value, (), _DEGREES[reduction.op_type]
     node = value.producer()
-    base = square_of(node) if node is not None else None
+    base = patterns.square_of(node) if node is not None else None
     return (base, (node,), 2.0) if node is not None and base is not None else None
 
 
 _PRODUCTS = ("Einsum", "MatMul")
 _DEGREES = {"ReduceSumSquare": 2.0, "ReduceL2": 1.0}
-
-
-def square_of(node: ir.Node) -> ir.Value | None:
-    """What a node squares; None for a node that does not."""
-    if len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
-        return None
-    first, second = node.inputs[0], node.inputs[1]
-    if patterns.is_default(node, "Pow"):
-        return first if patterns.scalar(second) == 2 else None
-    same = patterns.is_default(node, "Mul") and patterns.origin(first) is patterns.origin(second)
-    return first if same else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +74,7 @@ def _squared_mean(node: ir.Node, value: ir.Value, data: ir.Value) -> tuple[ir.No
     if node.op_type != "Sub" or len(node.inputs) != 2 or node.inputs[0] is not value:
         return ()
     square = node.inputs[1].producer() if node.inputs[1] is not None else None
-    mean = centring.mean_of(square_of(square)) if square is not None else None
+    mean = centring.mean_of(patterns.square_of(square)) if square is not None else None
     own = mean is not None and centring.shared_data(mean.inputs[0], data) is not None
     return (mean, square) if own and mean is not None and square is not None else ()
 

@@ -3,6 +3,7 @@
     Einsum("...d,...d->...", x, x)                        every axis that is left is in both
     MatMul(Unsqueeze(x, -2), Unsqueeze(x, -1))            a row by itself as a column
     ReduceSum(MatMul(x, Transpose(x)) * identity)         a diagonal, as exporters write it
+    MatMul(x * x, ones)                                   or a matrix of zeros and one number, which averages
 
 Products of matrices are half; these overflow above 255, and sooner the more terms they have.
 """
@@ -55,7 +56,7 @@ def of(node: ir.Node) -> SelfProduct | None:
     if patterns.is_default(node, "Einsum"):
         return _contracted(node)
     if patterns.is_default(node, "MatMul"):
-        return _multiplied(node) if _is_row_by_column(node) else None
+        return _multiplied(node) if _is_row_by_column(node) else _averaged(node)
     return _diagonal(node) if patterns.is_default(node, "ReduceSum") else None
 
 
@@ -71,6 +72,26 @@ def _contracted(einsum: ir.Node) -> SelfProduct | None:
         first == second and set(result) < set(first) and len(set(result)) == len(result.replace("...", "."))
     )
     return SelfProduct(einsum.inputs[0], ()) if is_sum else None
+
+
+def _averaged(product: ir.Node) -> SelfProduct | None:
+    """Squares are multiplied by a matrix that adds them up, all with one weight."""
+    value, matrix = product.inputs
+    square = value.producer() if value is not None else None
+    data = patterns.square_of(square) if square is not None else None
+    return (
+        SelfProduct(data, (square,)) if data is not None and square is not None and _adds_up(matrix) else None
+    )
+
+
+def _adds_up(matrix: ir.Value | None) -> bool:
+    """Whether a value is a stored matrix, or a vector, of one positive number and zeros."""
+    tensor = stored_as(matrix)
+    if tensor is None or not 0 < len(tensor.shape) <= 2 or max(tensor.shape.numpy()) > _LARGEST:
+        return False
+    numbers = tensor.numpy()
+    weight = numbers.max(initial=0)
+    return bool(weight > 0 and np.all((numbers == weight) | (numbers == 0)))
 
 
 def _multiplied(product: ir.Node) -> SelfProduct | None:
