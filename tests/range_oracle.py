@@ -17,6 +17,7 @@ from onnx import numpy_helper
 
 LARGEST, SMALLEST, INTEGERS = 65504, 2.0**-24, 2048
 NORMAL = 2.0**-14
+FAINT, SCALE = 64 * SMALLEST, 64
 MOVERS = ("Concat", "Identity", "Max", "Min", "Where")
 HUGE = (*MOVERS, "Add", "Neg", "Sub")
 MASK = (*HUGE, "Div", "Mul", "Sum")
@@ -88,6 +89,7 @@ class _Look:
         yield from self.scaled()
         yield from self.guarded()
         yield from self.quotients()
+        yield from self.grown()
 
     def paths(self, carries: Callable[[Use], bool]) -> Iterator[Path]:
         """Every path from a reader on, whose units carry on what they read, but for the last, which may."""
@@ -166,6 +168,32 @@ class _Look:
             if self._dividend(path[-1]) / least > LARGEST:
                 yield from (use.output for use in path)
                 yield from (use.output for use in self.uses(path[-1].output))
+
+    def grown(self) -> Iterator[str]:
+        """Of a factor with few steps, the paths to where what it makes is multiplied up."""
+        most = float(abs(self.array).max())
+        if 0 < most < FAINT and not (self.array.astype(np.float16) == self.array).all():
+            yield from self._grown(self.name, most, ())
+
+    def _grown(self, name: str, size: float, before: Path) -> Iterator[str]:
+        for use in self.uses(name):
+            path, made = (*before, use), self._made(use, size)
+            if made is not None and made >= NORMAL:
+                yield from (one.output for one in path)
+            elif made is not None:
+                yield from self._grown(use.output, made, path)
+
+    def _made(self, use: Use, size: float) -> float | None:
+        others = [self.stored.get(read) for port, read in enumerate(use.node.input) if port != use.port]
+        if use.operator in ("Abs", "Identity", "Neg", "Relu"):
+            return size
+        if use.operator in ("Add", "Sub", "Sum"):
+            return size if all(one is not None and abs(one).max() < FAINT for one in others) else None
+        if use.operator != "Mul" and (use.operator, use.port) != ("Div", 0):
+            return None
+        factor = float(abs(others[0]).max()) if others[0] is not None else 1.0
+        by = factor if use.operator == "Mul" else 1 / (factor or 1.0)
+        return size * (by if by >= SCALE else 1.0)
 
     def _dividend(self, use: Use) -> float:
         if use.operator == "Reciprocal":

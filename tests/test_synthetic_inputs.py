@@ -262,6 +262,59 @@ def test_roots_and_denominators_are_positive(body):
     assert 0.1 <= array.min() < array.max() <= 1
 
 
+def dense(body):
+    """The synthetic adjacency matrix for what a model does with it."""
+    header = '<ir_version: 8, opset_import: ["": 17]> g (float[9, 9] A) => (float y)'
+    stored = """<float root = {-0.5}, float inverse = {-1}, int64[1] last = {1},
+        float[9, 1] ones = {1, 1, 1, 1, 1, 1, 1, 1, 1}, float[9, 1] signs = {1, 1, 1, -1, 1, 1, 1, 1, 1}>"""
+    return next(feeds(parse_model(f"{header} {stored} {{ {body} }}"), Data()))["A"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "d = ReduceSum (A, last) y = Pow (d, root)",
+        "d = ReduceSum (A, last) y = Pow (d, inverse)",
+        "l = EyeLike (A) s = Add (A, l) d = ReduceSum (s, last) e = Unsqueeze (d, last) y = Pow (e, root)",
+        "t = Transpose (A) s = Add (A, t) d = ReduceSum (s, last) e = Sqrt (d) y = Reciprocal (e)",
+        "d = MatMul (A, ones) e = Add (d, ones) y = Log (e)",
+        'd = Einsum <equation = "ij->i"> (A) y = Pow (d, root)',
+        "d = ReduceMean <axes = [1]> (A) y = Sqrt (d)",
+        "d = ReduceSum (A, last) y = Reciprocal (d)",
+        "d = ReduceSum (A, last) y = Div (A, d)",
+    ],
+)
+def test_sums_below_roots_are_of_positive_numbers(body):
+    """The degrees of a dense adjacency matrix, with and without loops, however they are added up."""
+    array = dense(body)
+    assert 0.1 <= array.min() < array.max() <= 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = Mul (A, A) d = ReduceSum (s, last) y = Sqrt (d)",
+        "d = ReduceMean <axes = [1]> (A) y = Sub (A, d)",
+        "d = MatMul (A, signs) e = Add (d, ones) y = Log (e)",
+        "d = ReduceSum (A, last) e = Abs (d) y = Log (e)",
+        "s = Add (A, ones) y = Reciprocal (s)",
+    ],
+)
+def test_other_sums_are_of_any_numbers(body):
+    """What is squared first, taken away, weighted by other signs, or never reduced before a division."""
+    assert dense(body).min() < 0
+
+
+def test_a_network_of_a_dense_graph_is_finite():
+    """Its symmetric normalisation takes roots of degrees."""
+    network = model("""g (float[8, 8] A, float[8, 4] x) => (float[8, 4] y)
+        <float root = {-0.5}, int64[1] last = {-1}> {
+        l = EyeLike (A) s = Add (A, l) d = ReduceSum <keepdims = 0> (s, last) r = Pow (d, root)
+        left = Unsqueeze (r, last) m = Mul (left, s) n = Mul (m, r) h = MatMul (n, x) y = Relu (h) }""")
+    ran = RUNTIME.run(network.SerializeToString(), dict(next(feeds(network, Data()))))
+    assert np.isfinite(ran.values["y"]).all()
+
+
 @pytest.mark.parametrize(("operator", "low", "high"), [("Acos", -1, 1), ("Acosh", 1, 9), ("Atanh", -1, 1)])
 def test_operands_are_in_the_domain_of_their_function(operator, low, high):
     """Inverse trigonometric functions give no NaN."""

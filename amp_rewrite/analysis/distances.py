@@ -21,7 +21,7 @@ _PRODUCTS = ("Einsum", "Gemm", "MatMul")
 _MOVE = ("Cast", "Expand", "Identity", "Neg", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _SCALE = ("Div", "Mul")
 _ADD = ("Add", "Sub", "Sum")
-_SQUARES = ("ReduceSum", "ReduceSumSquare")
+_SQUARES = ("Einsum", "MatMul", "ReduceSum", "ReduceSumSquare")
 _DEPTH = 6
 """The most nodes that move or scale a vector before it is multiplied or squared."""
 _MOST = 32

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns, power_means
+from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
@@ -95,7 +95,7 @@ def _multiplied(node: ir.Node | None) -> tuple[ir.Value, ...]:
     """The two values that a node multiplies, one of them twice for a square; none of any other node."""
     if node is None:
         return ()
-    base = power_means.square_of(node)
+    base = patterns.square_of(node)
     if base is not None:
         return (base, base)
     return patterns.operands(node) if patterns.is_default(node, "Mul") else ()

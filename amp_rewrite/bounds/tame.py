@@ -11,8 +11,10 @@ from amp_rewrite.analysis import varying
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.from_inputs import read_by
 from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.idioms.idiom import Part, Spelled
+from amp_rewrite.analysis.idioms.self_products import SUM_OF_SQUARES
 from amp_rewrite.analysis.observed import HEADROOM
-from amp_rewrite.analysis.operators import MOVERS, effective_op
+from amp_rewrite.analysis.operators import MOVERS, PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.numerics.half import Half
@@ -24,13 +26,22 @@ _DEGREES = (1.0, 4.0)
 
 
 def candidates(facts: Facts) -> Iterator[int]:
-    """The units of these operators that stand for themselves, and that nothing found holds in float32."""
+    """The units of these operators that stand for themselves, or for a sum of squares, and that nothing found
+    holds in float32.
+    """
     for operator in _LIMITS:
         for unit in facts.graph.by_operator.get(operator, ()):
-            if unit not in facts.graph.spelled and unit not in facts.findings:
+            if unit not in facts.findings and _is_free(facts.graph.spelled.get(unit), operator):
                 node = facts.graph.units[unit].node
                 if not node.domain and (operator != "Mul" or _is_square(node)):
                     yield unit
+
+
+def _is_free(spelled: Spelled | None, operator: str) -> bool:
+    """Whether a list denies a unit for what it computes itself; products only as sums of squares."""
+    if spelled is None:
+        return operator not in PRODUCTS
+    return spelled.part is Part.OUTER and spelled.operator == SUM_OF_SQUARES
 
 
 def _is_square(node: ir.Node) -> bool:
@@ -89,4 +100,11 @@ def _total(node: ir.Node, half: Half, _changing: _Changing) -> tuple[ir.Value | 
     return node.outputs[0], half.largest / HEADROOM
 
 
-_LIMITS: Mapping[str, _Limit] = {"Exp": _exponent, "Mul": _base, "Pow": _base, "ReduceSum": _total}
+_LIMITS: Mapping[str, _Limit] = {
+    "Einsum": _total,
+    "Exp": _exponent,
+    "MatMul": _total,
+    "Mul": _base,
+    "Pow": _base,
+    "ReduceSum": _total,
+}

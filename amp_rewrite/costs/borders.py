@@ -70,7 +70,7 @@ class _Finder:
     def border(self, value: ir.Value) -> Border:
         producer = self._graph.producer.get(value)
         uses = self._graph.uses.get(value, ())
-        readers = dict.fromkeys([self._inside.get(unit, unit) for unit, _ in uses])
+        readers = dict.fromkeys([unit for unit, _ in uses if unit not in self._inside])
         made = Made.HALF if self._half_io and value in self._entering else Made.FULL
         if producer in self._casts and self._reads_half(producer):
             producer, made = None, Made.HALF

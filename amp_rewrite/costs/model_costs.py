@@ -7,7 +7,7 @@ their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -49,8 +49,8 @@ class ModelCosts:
     """The kernels of a model on a device, for one half type.
 
     `vary` are the values that are computed in every run, `runs` says how often each graph runs, and `inside`
-    which unit's colour counts for others (fused_idioms). `large` is the scale at which the model counts as
-    large: the small sizes of a demonstration do not decide.
+    which units a kernel absorbs with the Casts beside them (fused_idioms). `large` is the scale at which the
+    model counts as large: the small sizes of a demonstration do not decide.
     """
 
     device: Device
@@ -61,7 +61,7 @@ class ModelCosts:
     fusions: tuple[Fusion, ...]
     runs: dict[ir.Graph, int]
     entries: dict[ir.Value, ir.Graph]
-    inside: Mapping[int, int]
+    inside: frozenset[int]
     large: Scale
 
     def at(self, larger: float) -> ModelCosts:

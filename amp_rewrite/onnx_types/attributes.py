@@ -24,6 +24,11 @@ def integers(node: ir.Node, name: str) -> Sequence[int]:
     return _said(node, name, ir.AttributeType.INTS, ())
 
 
+def number(node: ir.Node, name: str, default: float) -> float:
+    """An attribute that is a number."""
+    return _said(node, name, ir.AttributeType.FLOAT, default)
+
+
 def numbers(node: ir.Node, name: str) -> Sequence[float]:
     """An attribute that is a list of numbers; empty without one."""
     return _said(node, name, ir.AttributeType.FLOATS, ())

@@ -90,6 +90,7 @@ class Reason(enum.Enum):
     VANISHING_DIVISOR = "vanishing divisor"
     RECIPROCAL_OVERFLOW = "reciprocal overflow"
     INEXACT_FACTOR = "inexact factor"
+    FAINT_FACTOR = "faint factor"
     ABSORPTION = "absorption"
     FROM_INTEGER = "from an integer"
     TO_INTEGER = "to an integer"

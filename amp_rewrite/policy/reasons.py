@@ -84,6 +84,10 @@ _WORDS: Mapping[Reason, str] = {
     Reason.VANISHING_DIVISOR: "{number:.3g} in {value} becomes 0 in {half}, and is divided by",
     Reason.RECIPROCAL_OVERFLOW: "{number:.6g} / {limit:.3g}, which {value} admits, is beyond {half}",
     Reason.INEXACT_FACTOR: "{number:.3g} in {value} becomes {limit:.3g} in {half}",
+    Reason.FAINT_FACTOR: (
+        "{value} has numbers up to {number:.2g}, where {half} has steps of {limit:.2g}, and what they make "
+        "is multiplied up"
+    ),
     Reason.ABSORPTION: (
         "{number:.6g} in {value} absorbs what it is added to: {half} has steps of {limit:g} there"
     ),

@@ -102,9 +102,9 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
 
 
 def _plain_output(output: Output) -> dict[str, Any]:
-    """The cells of an output; `ok` is None for one with nothing to compare."""
-    ok = not output.broken if output.broken or output.is_compared else None
-    return {"cells": verdict_text.cells(output), "ok": ok}
+    """The cells of an output; `ok` is None for one with nothing to compare, or that float32 does not tell."""
+    is_judged = output.broken or (output.is_compared and not output.is_undecided)
+    return {"cells": verdict_text.cells(output), "ok": not output.broken if is_judged else None}
 
 
 def _plain_error(box_error: BoxError) -> dict[str, Any]:

@@ -89,6 +89,8 @@ def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False,
 def _style(output: Output) -> str:
     if output.broken:
         return "red"
+    if output.is_undecided:
+        return "yellow"
     return "green" if output.is_compared else ""
 
 

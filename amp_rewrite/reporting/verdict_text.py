@@ -53,7 +53,7 @@ def cells(output: Output) -> tuple[str, ...]:
         return (output.name, *[""] * (len(COLUMNS) - 2), "not compared")
     agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
     numbers = (output.error, output.floor, output.noise, m.relative_l2, m.max_abs)
-    judged = "FAIL" if output.broken else "PASS"
+    judged = "inconclusive" if output.is_undecided else "FAIL" if output.broken else "PASS"
     return (output.name, *map(_number, numbers), f"{m.cosine:.6f}", agreement, judged)
 
 
@@ -85,7 +85,8 @@ _SHOWN_SAMPLES = 10
 def _passes_as_faint(output: Output) -> bool:
     """Whether an output is off by more than the default bound, if it were not held against SMALLEST."""
     is_off = output.metrics.relative_l2 > (Tolerances().error or 0.0)
-    return is_off and 0 < output.metrics.scale < SMALLEST and not output.broken and output.error is not None
+    passes = not (output.broken or output.is_undecided) and output.error is not None
+    return is_off and passes and 0 < output.metrics.scale < SMALLEST
 
 
 def _faint(output: Output) -> str:
@@ -159,3 +160,5 @@ def hints(verdict: Verdict) -> Iterator[str]:
     doubtful = verdict.is_far or (verdict.unproven and not verdict.changing)
     if verdict.inputs.is_synthetic and doubtful:
         yield "--data FILE.npz   # these inputs were synthetic: compare on real ones"
+    elif any(output.is_undecided for output in verdict.outputs):
+        yield "--data FILE.npz   # other inputs: on these, float32 itself is not exact enough to tell"

@@ -9,12 +9,13 @@ from typing import Any
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import changing, comparison, halved_ports, own_metrics, tolerances
+from amp_rewrite.running import changing, comparison, halved_ports, own_metrics, tolerances, undecided
 from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
 from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.noise import Float32Noise
 from amp_rewrite.running.own_metrics import Metric
 from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.undecided import Undecided
 from amp_rewrite.running.verdict import NotJudged, Output, Verdict
 
 
@@ -32,6 +33,10 @@ class Pair:
     metrics: tuple[Metric, ...]
     noise: Float32Noise
     began: float
+
+    def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
+        """The outputs of comparisons, with the bounds that they violate."""
+        return tuple(_outputs(compared, self.bounds))
 
 
 QUICK = 5.0
@@ -52,14 +57,16 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A verdict without noise, the runs on the first sample, whether they were quick, and the runs on the
-    first sample that is too far off alone; None where none is.
+    """A verdict without noise, the runs on the first sample, whether they were quick, the runs on the first
+    sample that is too far off alone (None where none is), and the outputs that float32 does not tell, with
+    the reason.
     """
 
     verdict: Verdict
     first: Runs
     is_quick: bool
     far: Runs | None
+    undecided: Mapping[str, str]
 
 
 def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
@@ -67,27 +74,27 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     kept: list[Runs] = []
     is_quick = False
     far: Runs | None = None
+    doubt = Undecided(pair.noise, pair.judge)
     for at, sample in enumerate(trial.samples):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
         compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
         is_quick = is_quick if kept else time.perf_counter() - pair.began < QUICK
         if pair.metrics or not kept:  # all outputs of all samples for metrics of the user's alone
             kept.append(runs)
-        far = runs if far is None and _is_far(compared[-1:], pair.bounds) else far
+        outputs = pair.judge(compared[-1:])
+        if any(output.broken for output in outputs):
+            far = far or runs
+            doubt.look(runs, outputs)
     if not kept:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     judged = replace(
         blank,
-        outputs=tuple(_outputs(compared, pair.bounds)),
+        outputs=pair.judge(compared),
         samples=len(compared),
         unproven=comparison.unproven(compared),
         metrics=own_metrics.measure(pair.metrics, kept),
     )
-    return _Judged(judged, kept[0], is_quick, far)
-
-
-def _is_far(compared: Sequence[SampleComparison], bounds: Tolerances) -> bool:
-    return any(output.broken for output in _outputs(compared, bounds))
+    return _Judged(judged, kept[0], is_quick, far, doubt.why)
 
 
 def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
@@ -123,23 +130,23 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
     found = pair.noise.measure(judged.first.feeds, judged.first.original)
     outputs = (_noisy(output, found, pair.bounds) for output in judged.verdict.outputs)
     verdict = replace(judged.verdict, outputs=tuple(outputs))
-    return verdict if judged.far is None else _explained(verdict, judged.far, pair)
+    return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
 
 
-def _explained(verdict: Verdict, far: Runs, pair: Pair) -> Verdict:
-    """A verdict that fails on a sample, without the outputs that change by themselves, or with the inputs and
-    outputs that half cannot hold.
+def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
+    """A verdict that fails on a sample, without the outputs that change by themselves or that float32 does
+    not tell, or with the inputs and outputs that half cannot hold.
     """
 
-    def judge(compared: Sequence[SampleComparison]) -> Sequence[Output]:
-        return tuple(_outputs(compared, pair.bounds))
-
     def is_far(runs: Runs) -> bool:
-        return _is_far([comparison.compare(runs, "")], pair.bounds)
+        return any(output.broken for output in pair.judge([comparison.compare(runs, "")]))
 
-    names = changing.outputs(pair.before, far, judge)
+    names = changing.outputs(pair.before, far, pair.judge)
     if names:
         return changing.without(verdict, names)
+    verdict = undecided.without(verdict, judged.undecided)
+    if not verdict.is_far:
+        return verdict
     found = halved_ports.misfits(pair.before, pair.after, far, pair.half, is_far)
     return replace(verdict, misfits=found)
 

@@ -25,7 +25,8 @@ class Output:
     of it rounding this output alone makes, in relation to its scale however faint; infinite where half
     cannot hold a value of it. `noise` is float32's own error: of the original without onnxruntime's
     optimisation, on the first sample. None for what does not apply or was not measured. `by_sample` is the
-    relative L2 error of each sample, None where a sample does not have this output.
+    relative L2 error of each sample, None where a sample does not have this output. `is_undecided` holds
+    where it is too far off, and float32 itself about as far: then no bound counts as violated.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Output:
     floor: float | None = None
     noise: float | None = None
     by_sample: tuple[float | None, ...] = ()
+    is_undecided: bool = False
 
     @property
     def is_compared(self) -> bool:
@@ -89,7 +91,8 @@ class Verdict:
     - in no output at all: they are empty, or the original computes nothing finite;
     - in a non-empty output, if all samples with values for it have non-finite inputs;
     - in a sample with non-finite inputs, if the same outputs are comparable in other samples;
-    - in an output that another run of the original alone has too far from the first.
+    - in an output that another run of the original alone has too far from the first;
+    - in an output that is too far off, while float32 itself, optimised differently, is about as far off.
 
     Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may
     have no detections, and non-finite inputs are valid if the original computes finite outputs from them.

@@ -14,6 +14,7 @@ from amp_rewrite.analysis.idioms import (
     logarithms,
     normalisation,
     patterns,
+    self_products,
     shares,
     softmax,
 )
@@ -35,6 +36,7 @@ RECOGNISED: tuple[Recognise, ...] = (
     exponential_gates.find,
     softmax.find,
     logarithms.find,
+    self_products.find,
 )
 
 

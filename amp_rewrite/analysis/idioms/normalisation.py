@@ -27,7 +27,15 @@ from amp_rewrite.policy.entries import Operator
 CENTRED: Operator = ("", "LayerNormalization")
 MEAN: Operator = ("", "RMSNormalization")
 SUM: Operator = ("", "LpNormalization")
-_REDUCTIONS = {"ReduceMean": MEAN, "ReduceSum": SUM, "ReduceSumSquare": SUM, "ReduceL2": SUM}
+_REDUCTIONS = {
+    "ReduceMean": MEAN,
+    "ReduceSum": SUM,
+    "ReduceSumSquare": SUM,
+    "ReduceL2": SUM,
+    "Einsum": MEAN,
+    "MatMul": MEAN,
+}
+"""What makes the power mean or sum: a product of data with themselves is one that is scaled behind it."""
 _ONE_TYPE = 17
 """From this opset on LayerNormalization has one type for data and weights (onnxruntime fuses to it)."""
 

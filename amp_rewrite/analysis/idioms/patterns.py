@@ -83,6 +83,17 @@ def scalar(value: ir.Value | None) -> float | None:
     return float(numbers(tensor).reshape(-1)[0]) if is_number else None
 
 
+def square_of(node: ir.Node) -> ir.Value | None:
+    """What a node squares; None for a node that does not."""
+    if len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
+        return None
+    first, second = node.inputs[0], node.inputs[1]
+    if is_default(node, "Pow"):
+        return first if scalar(second) == 2 else None
+    same = is_default(node, "Mul") and origin(first) is origin(second)
+    return first if same else None
+
+
 def is_of_sizes(value: ir.Value | None, depth: int = 2 * _DEPTH) -> bool:
     """Whether a value is a number that the model stores, or computes of sizes alone."""
     if scalar(value) is not None:

@@ -10,33 +10,26 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import centring, patterns
+from amp_rewrite.analysis.idioms import centring, patterns, self_products
 
 
 def squared(reduction: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...], float] | None:
-    """What is squared and reduced, the node that squares it, and the degree of the outcome."""
+    """What is squared and reduced, the nodes that square it, and the degree of the outcome."""
+    product = self_products.of(reduction)
+    if product is not None:
+        return product.data, product.nodes, 2.0
     value = reduction.inputs[0]
-    if value is None:
+    if value is None or reduction.op_type in _PRODUCTS:
         return None
     if reduction.op_type in _DEGREES:
         return value, (), _DEGREES[reduction.op_type]
     node = value.producer()
-    base = square_of(node) if node is not None else None
+    base = patterns.square_of(node) if node is not None else None
     return (base, (node,), 2.0) if node is not None and base is not None else None
 
 
+_PRODUCTS = ("Einsum", "MatMul")
 _DEGREES = {"ReduceSumSquare": 2.0, "ReduceL2": 1.0}
-
-
-def square_of(node: ir.Node) -> ir.Value | None:
-    """What a node squares; None for a node that does not."""
-    if len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
-        return None
-    first, second = node.inputs[0], node.inputs[1]
-    if patterns.is_default(node, "Pow"):
-        return first if patterns.scalar(second) == 2 else None
-    same = patterns.is_default(node, "Mul") and patterns.origin(first) is patterns.origin(second)
-    return first if same else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ def _squared_mean(node: ir.Node, value: ir.Value, data: ir.Value) -> tuple[ir.No
     if node.op_type != "Sub" or len(node.inputs) != 2 or node.inputs[0] is not value:
         return ()
     square = node.inputs[1].producer() if node.inputs[1] is not None else None
-    mean = centring.mean_of(square_of(square)) if square is not None else None
+    mean = centring.mean_of(patterns.square_of(square)) if square is not None else None
     own = mean is not None and centring.shared_data(mean.inputs[0], data) is not None
     return (mean, square) if own and mean is not None and square is not None else ()
 
@@ -122,7 +115,7 @@ def _to_the_power(node: ir.Node, value: ir.Value, degree: float) -> float | None
 
 _STEPS: Mapping[str, _Step] = {
     **dict.fromkeys(("Add", "Clip", "Max", "Sum"), _bounded),
-    **dict.fromkeys(("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"), _moved),
+    **dict.fromkeys(("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"), _moved),
     "Div": _divided,
     "Mul": _scaled,
     "Pow": _to_the_power,

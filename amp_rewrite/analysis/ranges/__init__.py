@@ -14,6 +14,7 @@ from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.ranges import (
     absorption,
     epsilons,
+    faint_factor,
     inexact_factor,
     masks,
     overflow,
@@ -27,7 +28,7 @@ from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.policy.evidence import Evidence
 
-_RULES = (absorption.find, epsilons.find, inexact_factor.find, reciprocal_overflow.find)
+_RULES = (absorption.find, epsilons.find, inexact_factor.find, faint_factor.find, reciprocal_overflow.find)
 """The rules besides overflow, by precedence: the first that finds something for a unit counts."""
 
 
@@ -67,7 +68,7 @@ def fill_of(node: ir.Node) -> NDArray[np.float32]:
 def _context(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Context:
     dividends = {value: magnitude(fits[value]) for value in _dividends(graph, fits)}
     largest = max(1.0, *dividends.values()) if dividends else 1.0
-    return Context(graph, half, frozenset(graph.root.outputs), dividends, largest)
+    return Context(graph, half, fits, frozenset(graph.root.outputs), dividends, largest)
 
 
 def _dividends(graph: UnitGraph, stored: Mapping[ir.Value, Fit]) -> Iterator[ir.Value]:

@@ -36,12 +36,14 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The `graph`, the `half` type, the outputs of the model (`leaving`), and the largest magnitude of each
-    stored value that is a dividend, and of all of them and 1 (the dividend of a Reciprocal).
+    """The `graph`, the `half` type, how the stored values fit into it, the outputs of the model (`leaving`),
+    and the largest magnitude of each stored value that is a dividend, and of all of them and 1 (the dividend
+    of a Reciprocal).
     """
 
     graph: UnitGraph
     half: Half
+    fits: Mapping[ir.Value, Fit]
     leaving: frozenset[ir.Value]
     dividends: Mapping[ir.Value, float]
     largest_dividend: float

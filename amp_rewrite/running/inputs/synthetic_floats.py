@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs import said_ranges
-from amp_rewrite.running.inputs.consumers import NodeInput
+from amp_rewrite.running.inputs import positive_sums, said_ranges
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule, node_inputs
 
 
@@ -47,12 +45,11 @@ def _in_domain(spec: InputSpec) -> Array | None:
     for inputs, (low, high) in _DOMAINS:
         if spec.reaches(inputs):
             return spec.uniform(low, high)
-    narrow = any(_is_root(use) or _is_shifted(spec, use) for use in spec.uses)
+    narrow = any(positive_sums.needs_positive(spec.consumers, use) for use in spec.uses)
     return spec.uniform(*_POSITIVE) if narrow else None
 
 
 _POSITIVE = (0.1, 1.0)
-_POSITIVE_ALONE = node_inputs("Sqrt Log", 0)
 _DOMAINS = (
     (node_inputs("Acosh", 0), (1.1, 2.0)),
     (
@@ -67,22 +64,6 @@ _DOMAINS = (
     ),
 )
 """Node inputs with a restricted domain, and bounds within it: ratios, variances, denominators."""
-
-
-def _is_root(use: NodeInput) -> bool:
-    """Whether it is the base of a power whose exponent is unknown or not an integer."""
-    if use.key != ("Pow", 0):
-        return False
-    exponent = stored_as(use.input_at(1))
-    return exponent is None or bool(np.any(exponent.numpy() % 1))
-
-
-def _is_shifted(spec: InputSpec, use: NodeInput) -> bool:
-    """Whether a stored number is added before a root or a logarithm: log1p, or an epsilon."""
-    if use.operator != "Add" or stored_as(use.input_at(1 - use.index)) is None:
-        return False
-    behind = spec.consumers.of(use.node.outputs[0])
-    return any(after.key in _POSITIVE_ALONE or _is_root(after) for after in behind)
 
 
 def _image(spec: InputSpec) -> Array | None:
