@@ -6,7 +6,7 @@ what costs is to have it in memory, where plain runs have it only until it is re
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,11 +30,6 @@ SMALL = 1 << 22
 _FOLLOWING = SAME_ELEMENTS | {"Relu"}
 """Operators of whose output nothing is handed out: what is seen of their input tells of it."""
 
-FEW = 1 << 14
-"""The elements up to which a value is handed out by the session for many runs, where that reduces others:
-within a run, while it is in the cache of a core, a larger value takes less.
-"""
-
 WORTH_A_SESSION = 1 << 20
 """The elements, the same in each run, from which on a session that does not hand them out pays."""
 
@@ -43,12 +38,10 @@ WORTH_A_SESSION = 1 << 20
 class HandedOut:
     """The `names` of values that are handed out, of so many `elements` for inputs of these `sizes`.
 
-    Those in `for_many` are handed out by the session for many runs. So many runs have room `abreast` in
-    memory; `largest` are the elements of the largest value.
+    So many runs have room `abreast` in memory; `largest` are the elements of the largest value.
     """
 
     names: frozenset[str] = frozenset()
-    for_many: frozenset[str] = frozenset()
     elements: int = 0
     sizes: Mapping[str, int] | None = None
     abreast: int = 1
@@ -108,10 +101,5 @@ def chosen(values: Mapping[str, str], elements: Mapping[str, int], feeds: Feeds)
             break
         names.add(name)
         total += size
-    few = names if len(names) == len(elements) else {name for name in names if elements[name] <= FEW}
-    return HandedOut(_led_by(names, values), _led_by(few, values), total, given, abreast, largest)
-
-
-def _led_by(names: Container[str], values: Mapping[str, str]) -> frozenset[str]:
-    """The `values` for which one of these is handed out."""
-    return frozenset(name for name, source in values.items() if source in names)
+    all_names = frozenset(name for name, source in values.items() if source in names)
+    return HandedOut(all_names, total, given, abreast, largest)

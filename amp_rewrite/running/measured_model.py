@@ -115,7 +115,7 @@ class MeasuredModel:
         """
         self._session = None  # first: two of them would take twice the memory
         model, proto = self._model, self._model.copy()
-        names = self._chosen.for_many - self._folded if many else self._chosen.names
+        names = self._chosen.names - self._folded if many else self._chosen.names
         slots = reductions.add(proto, model.types, model.opset, treat, names)
         self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
         self.handed_out = slots[len(self._reduced) :]
