@@ -172,5 +172,5 @@ def test_no_bound_is_offered_that_nobody_would_want(tmp_path):
     done = run(tmp_path / "m.onnx", "--data", tmp_path / "in.npz", "-o", tmp_path / "r.onnx")
     assert done.exit_code == 1, done.output
     assert "float32 itself differs by" in done.output
-    assert "--data OTHER.npz" in done.output
+    assert "--data FILE.npz   # other inputs" in done.output
     assert "--tolerance" not in done.output

@@ -28,8 +28,7 @@ def hints(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
     yield from given
     is_said = any(tried.ok for tried in verdict.tried) or any(hint.startswith(_KEEP_IO) for hint in given)
     if verdict.is_far and not is_said:
-        further = _further(job, outcome, verdict)
-        yield from () if further == _OTHER_DATA and verdict.inputs.is_synthetic else (further,)
+        yield _further(job, outcome, verdict)
 
 
 def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator[str]:
@@ -68,17 +67,12 @@ def _why(verdict: Verdict) -> str:
 def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:
     if job.in_place:
         return "the original, and -o FILE in place of --in-place   # which has replaced it by what failed"
-    if outcome.tuned is not None and outcome.tuned.is_below_noise:
-        is_wide = verdict.error > _WIDEST
-        return _OTHER_DATA if is_wide else f"{_bounded(verdict.error)}   # this result is within that"
+    if outcome.tuned is not None and outcome.tuned.is_below_noise and verdict.error <= _WIDEST:
+        return f"{_bounded(verdict.error)}   # this result is within that"
     if outcome.tuned is not None and not outcome.tuned.sites:
         return f"{_bounded(verdict.error)}   # only inputs and outputs are half; this result is within that"
     again = next_commands.tune(job.model, job.output, *_keeping(verdict), "--budget", _longer(job))
     return f"{again}   # {_note(job, outcome)}"
-
-
-_OTHER_DATA = "--data OTHER.npz   # on these inputs float32 itself is as far off: they prove little"
-"""For values so close that the order of additions decides between them: the fault is not that of half."""
 
 
 def _keeping(verdict: Verdict) -> Iterator[str]:
