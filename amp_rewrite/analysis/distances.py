@@ -19,7 +19,6 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _PRODUCTS = ("Einsum", "Gemm", "MatMul")
 _MOVE = ("Cast", "Expand", "Identity", "Neg", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-_SCALE = ("Div", "Mul")
 _ADD = ("Add", "Sub", "Sum")
 _SQUARES = ("Einsum", "MatMul", "ReduceSum", "ReduceSumSquare")
 _DEPTH = 6
@@ -107,13 +106,4 @@ def _vector(value: ir.Value) -> ir.Value:
 
 def _scaled(node: ir.Node) -> ir.Value | None:
     """What a node moves, or multiplies by a number; None for any other node."""
-    if patterns.is_default(node, *_MOVE):
-        return node.inputs[0]
-    if not patterns.is_default(node, *_SCALE):
-        return None
-    computed = [value for value in patterns.operands(node) if patterns.scalar(value) is None]
-    return (
-        computed[0]
-        if len(computed) == 1 and (node.op_type == "Mul" or computed[0] is node.inputs[0])
-        else None
-    )
+    return patterns.moved_or_scaled(node, _MOVE, lambda value: patterns.scalar(value) is not None)

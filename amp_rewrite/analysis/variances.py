@@ -21,7 +21,6 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _AVERAGES = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum", "ReduceSumSquare")
 _MOVES = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_SCALES = ("Div", "Mul")
 _DEPTH = 6
 """The most nodes that move or scale a value on its way, and the most that multiply what is averaged."""
 
@@ -72,23 +71,12 @@ def _scaled(value: ir.Value | None) -> tuple[ir.Node | None, tuple[ir.Node, ...]
     """The node that makes a value but for moving and scaling it, and the nodes that do that."""
     nodes: list[ir.Node] = []
     while (node := value.producer() if value is not None else None) is not None and len(nodes) < _DEPTH:
-        before = _before(node)
+        before = patterns.moved_or_scaled(node, _MOVES, patterns.is_of_sizes)
         if before is None:
             return node, tuple(nodes)
         nodes.append(node)
         value = before
     return None, ()
-
-
-def _before(node: ir.Node) -> ir.Value | None:
-    """What a node moves, or scales by a number or a count; None for any other node."""
-    if patterns.is_default(node, *_MOVES):
-        return node.inputs[0]
-    if not patterns.is_default(node, *_SCALES):
-        return None
-    computed = [value for value in patterns.operands(node) if not patterns.is_of_sizes(value)]
-    is_scaled = len(computed) == 1 and (node.op_type == "Mul" or computed[0] is node.inputs[0])
-    return computed[0] if is_scaled else None
 
 
 def _multiplied(node: ir.Node | None) -> tuple[ir.Value, ...]:

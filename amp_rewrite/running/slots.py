@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from amp_rewrite.running import followers
 from amp_rewrite.running.followers import Follower
 
 
@@ -35,4 +36,4 @@ class Slot:
     @property
     def all_names(self) -> list[str]:
         """Those of the followers too."""
-        return [*self.names, *(follower.name for follower in self.followers)]
+        return [*self.names, *followers.names(self.followers)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import numbers, stored_as
@@ -9,6 +11,7 @@ from amp_rewrite.model.constants import numbers, stored_as
 _PASSED = ("Cast", "Identity")
 _MADE = frozenset(("Add", "Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _COUNT = frozenset("Add Cast Div Gather Identity Max Mul ReduceProd Slice Squeeze Sub Unsqueeze".split())
+_SCALES = ("Div", "Mul")
 _DEPTH = 4
 
 
@@ -92,6 +95,21 @@ def square_of(node: ir.Node) -> ir.Value | None:
         return first if scalar(second) == 2 else None
     same = is_default(node, "Mul") and origin(first) is origin(second)
     return first if same else None
+
+
+def moved_or_scaled(
+    node: ir.Node, moves: tuple[str, ...], is_number: Callable[[ir.Value], bool]
+) -> ir.Value | None:
+    """What a node moves, by one of the operators `moves`, or multiplies or divides by a number; None for any
+    other node.
+    """
+    if is_default(node, *moves):
+        return node.inputs[0]
+    if not is_default(node, *_SCALES):
+        return None
+    computed = [value for value in operands(node) if not is_number(value)]
+    is_scaled = len(computed) == 1 and (node.op_type == "Mul" or computed[0] is node.inputs[0])
+    return computed[0] if is_scaled else None
 
 
 def is_of_sizes(value: ir.Value | None, depth: int = 2 * _DEPTH) -> bool:
