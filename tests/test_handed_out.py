@@ -33,14 +33,15 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("samples", SAMPLES.values(), ids=SAMPLES)
-@pytest.mark.parametrize("most", [0, 20])
-def test_it_does_not_matter_where_values_are_reduced(most, samples, monkeypatch):
+@pytest.mark.parametrize(("most", "worth"), [(0, 0), (20, 0), (20, 8)])
+def test_it_does_not_matter_where_values_are_reduced(most, worth, samples, monkeypatch):
     """Outside of the run, within it, or some here and some there: the same extremes of the same runs.
 
     Elements are counted of the same values; with NaN within the run, of all others as well from then on.
     """
     outside = amp_rewrite.observe(model(CHAIN), samples, device="cpu")
     monkeypatch.setattr(handed_out, "MOST", most)
+    monkeypatch.setattr(handed_out, "WORTH_A_NODE", worth)
     within = amp_rewrite.observe(model(CHAIN), samples, device="cpu")
     assert outside.keys() == within.keys()
     for name, seen in within.items():
@@ -49,15 +50,16 @@ def test_it_does_not_matter_where_values_are_reduced(most, samples, monkeypatch)
         assert outside[name] == replace(seen, **ends, counted=outside[name].counted), name
 
 
-@pytest.mark.parametrize("most", [0, 20])
+@pytest.mark.parametrize(("most", "worth"), [(0, 0), (20, 0), (20, 8)])
 @pytest.mark.parametrize("position", range(7))
-def test_samples_side_by_side_show_what_they_show_one_by_one(position, most, monkeypatch):
+def test_samples_side_by_side_show_what_they_show_one_by_one(position, most, worth, monkeypatch):
     """Wherever one leaves float16, is infinite, or is larger, and elements are counted from there on."""
     odd = (feeds(mask=-1e9), feeds(mask=-np.inf), feeds(rows=5), feeds(rows=5, mask=-1e9))
     samples = [[feeds(seed=seed) for seed in range(7)] for _ in odd]
     for each, sample in zip(samples, odd, strict=True):
         each[position] = sample
     monkeypatch.setattr(handed_out, "MOST", most)
+    monkeypatch.setattr(handed_out, "WORTH_A_NODE", worth)
     beside = [amp_rewrite.observe(model(CHAIN), each, device="cpu") for each in samples]
     monkeypatch.setattr(handed_out, "ABREAST", 1)
     monkeypatch.setattr(handed_out, "MOST", most // 2)
@@ -101,6 +103,34 @@ def test_the_smallest_values_are_handed_out():
     chosen = handed_out.chosen(values, {"a": 5, "c": handed_out.MOST - 5, "d": handed_out.MOST}, feeds())
     assert chosen.names == {"a", "b", "c"}
     assert chosen.elements == handed_out.MOST
+
+
+def test_bulky_values():
+    """What is worth a node is bulky, with what follows from it, if other values are reduced within runs.
+
+    Those that no input changes are, and do not count: onnxruntime does it before the first run.
+    """
+    values = {"a": "a", "b": "b", "c": "b", "w": "w", "large": "large"}
+    worth, most = handed_out.WORTH_A_NODE, handed_out.MOST
+    elements = {"a": worth, "b": worth + 1, "w": 2 * worth, "large": most}
+    assert handed_out.chosen(values, elements, {}, frozenset({"w"})).bulky == {"b", "c"}
+    assert handed_out.chosen(values, elements, {}, frozenset({"w", "large"})).bulky == set()
+    del elements["large"]
+    assert handed_out.chosen(values, elements, {}).bulky == set()
+
+
+@pytest.mark.parametrize("mask", [0.0, -1e9])
+def test_many_runs_reduce_what_is_bulky_unless_its_elements_are_counted(mask, monkeypatch):
+    """It is handed out in the first two runs, and later on if it left float16 in these."""
+    handed, show = [], MeasuredModel._measured
+    monkeypatch.setattr(handed_out, "MOST", 40)
+    monkeypatch.setattr(handed_out, "WORTH_A_NODE", 7)
+    note = {"_measured": lambda *a, **k: handed.append(names(a[0])) or show(*a, **k)}
+    monkeypatch.setattr(MeasuredModel, "_measured", note["_measured"])
+    samples = [feeds(seed=seed, mask=mask) for seed in range(4)]
+    seen = amp_rewrite.observe(model(CHAIN), samples, device="cpu")
+    assert ["a" in each for each in handed] == [True, True, mask != 0, mask != 0]
+    assert (seen["a"].samples, seen["a"].beyond) == (4, 4 * (mask != 0))
 
 
 def test_nan_that_is_handed_out_tells_of_what_is_reduced_within(monkeypatch):

@@ -27,6 +27,9 @@ ABREAST = 2
 SMALL = 1 << 22
 """The elements up to which each value of a model is small enough to be in memory for each of these runs."""
 
+WORTH_A_NODE = 1 << 15
+"""The elements of a value up to which nodes that reduce it cost more in each run than memory that is new."""
+
 _FOLLOWING = SAME_ELEMENTS | {"Relu"}
 """Operators of whose output nothing is handed out: what is seen of their input tells of it."""
 
@@ -38,10 +41,14 @@ WORTH_A_SESSION = 1 << 20
 class HandedOut:
     """The `names` of values that are handed out, of so many `elements` for inputs of these `sizes`.
 
-    So many runs have room `abreast` in memory; `largest` are the elements of the largest value.
+    A session for many runs reduces those of them that are `constants` (see `folded`) within the run, and
+    those that are `bulky` unless it counts their elements. So many runs have room `abreast` in memory;
+    `largest` are the elements of the largest value.
     """
 
     names: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
+    bulky: frozenset[str] = frozenset()
     elements: int = 0
     sizes: Mapping[str, int] | None = None
     abreast: int = 1
@@ -91,8 +98,17 @@ def measure(graph: onnx.GraphProto, names: Sequence[str]) -> None:
         graph.output.append(helper.make_tensor_value_info(f"{prefix}{at}", TensorProto.INT64, []))
 
 
-def chosen(values: Mapping[str, str], elements: Mapping[str, int], feeds: Feeds) -> HandedOut:
-    """The smallest of the `values` (see `sources`), of so many `elements`, which have MOST together."""
+def chosen(
+    values: Mapping[str, str],
+    elements: Mapping[str, int],
+    feeds: Feeds,
+    constants: frozenset[str] = frozenset(),
+) -> HandedOut:
+    """The smallest of the `values` (see `sources`), of so many `elements`, which have MOST together.
+
+    None of them is bulky if they are all but `constants`: onnxruntime optimises more where nothing is reduced
+    within the run.
+    """
     names, total, given = set[str](), 0, sizes(feeds)
     largest = max((*elements.values(), *given.values()), default=0)
     abreast = ABREAST if largest <= SMALL else 1
@@ -101,5 +117,9 @@ def chosen(values: Mapping[str, str], elements: Mapping[str, int], feeds: Feeds)
             break
         names.add(name)
         total += size
-    all_names = frozenset(name for name, source in values.items() if source in names)
-    return HandedOut(all_names, total, given, abreast, largest)
+    is_all = elements.keys() <= names | constants
+    bulky = {name for name in names - constants if elements[name] > WORTH_A_NODE and not is_all}
+    all_names, all_bulky = (
+        frozenset(name for name, source in values.items() if source in found) for found in (names, bulky)
+    )
+    return HandedOut(all_names, all_names & constants, all_bulky, total, given, abreast, largest)

@@ -63,7 +63,6 @@ class MeasuredModel:
         self._reduced: Sequence[Slot] = ()
         self.handed_out: Sequence[Slot] = ()
         self._chosen = HandedOut()
-        self._folded = frozenset[str]()
         self.can_count = model.opset >= SINCE_COUNTS
 
     @property
@@ -79,7 +78,7 @@ class MeasuredModel:
     @property
     def is_for_few(self) -> bool:
         """Whether another session takes less for runs that do not count."""
-        return self.counts_within or bool(self._folded)
+        return self.counts_within or bool(self._chosen.constants)
 
     @property
     def counts_within(self) -> bool:
@@ -104,8 +103,8 @@ class MeasuredModel:
             session = self._opened(proto, Optimisation.NONE)
             told = sessions.run_session(session, feeds, where=where).values()
             found = dict(zip(own, map(int, told), strict=True))
-        self._chosen = handed_out.chosen(values, found, feeds)
-        self._folded = self._chosen.names & handed_out.folded(self._model.proto, found)
+        constants = handed_out.folded(self._model.proto, found)
+        self._chosen = handed_out.chosen(values, found, feeds, constants)
 
     def open(self, treat: Treat, *, many: bool = False, alone: bool = False) -> None:
         """Opens a session, in place of the last one, in which values are treated so, or handed out.
@@ -115,11 +114,17 @@ class MeasuredModel:
         """
         self._session = None  # first: two of them would take twice the memory
         model, proto = self._model, self._model.copy()
-        names = self._chosen.names - self._folded if many else self._chosen.names
+        names = self._handed_out_to_many(treat) if many else self._chosen.names
         slots = reductions.add(proto, model.types, model.opset, treat, names)
         self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
         self.handed_out = slots[len(self._reduced) :]
         self._session = self._opened(proto, self._optimisation(many=many), 1 if alone else self.abreast)
+
+    def _handed_out_to_many(self, treat: Treat) -> frozenset[str]:
+        """What a session for many runs hands out: where elements are counted, NumPy is quicker."""
+        chosen = self._chosen
+        reduced = {name for name in chosen.bulky if treat(name) is not Treatment.COUNTED}
+        return chosen.names - chosen.constants - reduced
 
     def _optimisation(self, *, many: bool) -> Optimisation:
         """How far it pays to optimise: not at all for a few runs that count elements."""
