@@ -144,6 +144,48 @@ def test_nan_that_is_handed_out_tells_of_what_is_reduced_within(monkeypatch):
     assert (seen.low, seen.high, seen.not_finite, seen.counted) == (0, 63, 1, 64 * 3)
 
 
+def test_what_leaves_float16_in_the_first_runs_is_seen_in_all(monkeypatch):
+    """NaN or too large within one or both of the first two: counted in all; others in these two."""
+    monkeypatch.setattr(handed_out, "MOST", 0)
+    proto = model("""g (float[N] x, float[N] m, float[N] k) => (float[N] y, float[N] z, float[N] w)
+        { y = Add (x, m) z = Neg (k) w = Sin (k) }""")
+    samples = [{name: np.arange(64, dtype=np.float32) for name in "xmk"} for _ in range(3)]
+    samples[0]["x"][7], samples[0]["m"][7] = np.inf, -np.inf
+    samples[0]["k"][9] = samples[1]["k"][9] = 1e6
+    seen = amp_rewrite.observe(proto, samples, device="cpu")
+    y, z, w = seen["y"], seen["z"], seen["w"]
+    assert (y.low, y.high, y.samples, y.counted, y.not_finite) == (0, 126, 3, 3 * 64, 1)
+    assert (z.low, z.high, z.samples, z.counted, z.beyond) == (-1e6, 0, 3, 3 * 64, 2)
+    assert (w.samples, w.counted) == (3, 2 * 64)
+
+
+def test_values_without_elements_are_no_samples(monkeypatch):
+    """Of a value that is empty in one of the first runs, nothing is seen there."""
+    monkeypatch.setattr(handed_out, "MOST", 0)
+    proto = model("g (float[N] x) => (float[N] y) { y = Neg (x) }")
+    samples = [{"x": np.arange(size, dtype=np.float32)} for size in (3, 0)]
+    seen = amp_rewrite.observe(proto, samples, device="cpu")["y"]
+    assert (seen.low, seen.high, seen.samples, seen.counted) == (-2, 0, 1, 3)
+
+
+def test_sessions_are_opened_again_for_further_values_to_count(monkeypatch):
+    """Four times; then all values are counted, whatever float16 holds of them."""
+    opened, open_session = [], MeasuredModel.open
+    opening = {"open": lambda *a, **k: opened.append(k["many"]) or open_session(*a, **k)}
+    monkeypatch.setattr(MeasuredModel, "open", opening["open"])
+    monkeypatch.setattr(handed_out, "MOST", 0)
+    names = "abcdefgh"
+    body = " ".join(f"{name} = Add (x, m{name})" for name in names)
+    given, made = (", ".join(f"float[2] {kind}{name}" for name in names) for kind in ("m", ""))
+    samples = [{f"m{name}": np.zeros(2, np.float32) for name in names} for _ in range(2 + len(names))]
+    for at, name in enumerate(names, start=2):
+        samples[at][f"m{name}"][:] = 1e6
+    proto = model(f"g (float[2] x, {given}) => ({made}) {{ {body} }}")
+    seen = amp_rewrite.observe(proto, [{"x": np.ones(2, np.float32), **s} for s in samples], device="cpu")
+    assert opened == [False, *[True] * 5]
+    assert {seen[name].beyond for name in names} == {2}
+
+
 COMPUTED = """<ir_version: 3, opset_import: ["": 13]>
     g (float[N,2] x, float[2,2] w, bool yes) => (float[N,2] y)
     <float[2,2] w = {1, -2, 3, -4}, bool yes = {1}> {

@@ -21,7 +21,7 @@ later on only those of values that have elements which are not finite, or beyond
 """
 
 _REOPENED = 4
-"""How often a session is opened again for further values to count; then the elements of all are counted."""
+"""How often a session is opened again for further values to count; then those of all are separated."""
 
 Named = tuple[str, Feeds]
 """The name of a sample in errors, and the sample."""
@@ -39,7 +39,7 @@ class CalibrationRuns:
         self._done = 0
         self._reopened = 0
         self._counted: set[str] = set()
-        self._alone = False
+        self._alone = self._counts = False
 
     def drawn(self, samples: Iterator[Named]) -> Sequence[Named]:
         """The next samples, as many as are run side by side: the first of them tells how large values are."""
@@ -54,57 +54,58 @@ class CalibrationRuns:
     def measure(self, samples: Sequence[Named]) -> Iterator[Measurement]:
         """What the runs on samples show, side by side; it is the same as of one after the other."""
         self._alone = len(samples) == 1
-        if self._alone or not all(self._model.fits(feeds) for _, feeds in samples):
-            yield from map(self._measure, samples)
-            return
-        self._prepare()
-        counts, counted = self._done < COUNTED, frozenset(self._counted)
-        shown = self._model.run_side_by_side(samples, counts=counts, counted=counted)
-        for sample, found in zip(samples, shown, strict=True):
-            if counts or len(counted) == len(self._counted):
-                self._done += 1
-                yield self._settled(found, sample)
-            else:  # as the sample before showed more to count
-                yield self._measure(sample)
+        while samples:
+            shown = list(self._known(self._run(samples)))
+            yield from shown
+            samples = samples[len(shown) :]
 
-    def _measure(self, sample: Named) -> Measurement:
-        where, feeds = sample
+    def _run(self, samples: Sequence[Named]) -> Sequence[Measurement]:
+        """What one run of each sample shows; of the first alone, where they do not all fit side by side."""
+        where, feeds = samples[0]
+        is_alone = len(samples) == 1 or not all(self._model.fits(each) for _, each in samples)
         self._choose(feeds, where)
         self._prepare()
-        self._done += 1
-        found = self._model.run(feeds, where, counts=self._done <= COUNTED, counted=self._counted)
-        return self._settled(found, sample)
-
-    def _settled(self, found: Measurement, sample: Named) -> Measurement:
-        """What a run shows; a further one, if elements must be counted after all: it may show more."""
-        self._counted.update(name for name, seen in found.extremes.items() if seen.beyond or seen.not_finite)
-        while self._model.can_count and not found.uncounted <= self._counted:
-            self._counted |= found.uncounted
-            self._reopened += 1
-            self._open(counts=self._reopened >= _REOPENED)
-            where, feeds = sample
-            found = self._model.run(feeds, where, counts=False, counted=self._counted)
-        self.tallies[-1].add(found.lows, found.highs, found.shown)
-        return found
+        counts, counted = self._done < COUNTED, frozenset(self._counted)
+        if is_alone:
+            return [self._model.run(feeds, where, counts=counts, counted=counted)]
+        return self._model.run_side_by_side(samples, counts=counts, counted=counted)
 
     def _choose(self, feeds: Feeds, where: str) -> None:
         """Chooses what is handed out, if what is chosen would be too large for a sample."""
         if not self._model.fits(feeds):
             self._model.choose(feeds, where)
 
+    def _known(self, shown: Sequence[Measurement]) -> Iterator[Measurement]:
+        """Those up to one that shows more values to count, for which a session is opened."""
+        counts, known = self._done < COUNTED, len(self._counted)
+        for found in shown:
+            if self._model.can_count and not found.uncounted <= self._counted:
+                self._counted |= found.uncounted
+                self._reopened += 1
+                self._open(counts=counts)
+                return
+            if len(self._counted) > known and not counts:
+                return  # as the one before showed more to count
+            self._done += 1
+            self._counted |= {name for name, seen in found.extremes.items() if seen.beyond or seen.not_finite}
+            self.tallies[-1].add(found.lows, found.highs, found.shown)
+            yield found
+
     def _prepare(self) -> None:
-        """Opens a session for the next sample, unless the one that is open will do."""
-        if not self._model.is_open:
-            self._open(counts=self._done < COUNTED)
-        elif self._done == COUNTED and self._model.is_for_few:
-            self._open(counts=False)
+        """Opens a session for the next samples, unless the one that is open will do."""
+        counts = self._done < COUNTED
+        if not self._model.is_open or (self._counts and not counts and self._model.is_for_few):
+            self._open(counts=counts)
 
     def _open(self, *, counts: bool) -> None:
         """Opens a session in which elements are counted: of all values, or of those that leave float16."""
-        can_count = self._model.can_count
+        all_leave = self._reopened >= _REOPENED
+        self._counts = counts
 
         def treat(name: str) -> Treatment:
-            return Treatment.COUNTED if can_count and (counts or name in self._counted) else Treatment.REDUCED
+            if self._model.can_count and (all_leave or name in self._counted):
+                return Treatment.SEPARATED
+            return Treatment.COUNTED if self._model.can_count and counts else Treatment.REDUCED
 
         self._model.open(treat, many=not counts, alone=self._alone)
         self.tallies.append(Tally(self._model.handed_out))

@@ -83,7 +83,7 @@ class MeasuredModel:
     @property
     def counts_within(self) -> bool:
         """Whether elements are counted within the runs of the session that is open."""
-        return any(slot.treatment is Treatment.COUNTED for slot in self._reduced)
+        return any(slot.treatment is not Treatment.REDUCED for slot in self._reduced)
 
     def fits(self, feeds: Feeds) -> bool:
         """Whether what was chosen to be handed out is small enough for these inputs too."""
@@ -123,7 +123,7 @@ class MeasuredModel:
     def _handed_out_to_many(self, treat: Treat) -> frozenset[str]:
         """What a session for many runs hands out: where elements are counted, NumPy is quicker."""
         chosen = self._chosen
-        reduced = {name for name in chosen.bulky if treat(name) is not Treatment.COUNTED}
+        reduced = {name for name in chosen.bulky if treat(name) is Treatment.REDUCED}
         return chosen.names - chosen.constants - reduced
 
     def _optimisation(self, *, many: bool) -> Optimisation:
@@ -199,12 +199,23 @@ def _add_rows(found: Measurement, slots: Sequence[Slot], vectors: Sequence[Seque
     """Adds what was reduced within a run; returns whether a sum is NaN."""
     is_broken = False
     for slot, low, high, sums in _rows(slots, vectors):
-        if slot.treatment is Treatment.COUNTED:
-            found.add(slot.names, _counted(low, high, *sums[:-1]))
+        if slot.treatment is Treatment.SEPARATED:
+            found.add(slot.names, _separated(low, high, *sums[:-1]))
+        elif slot.treatment is Treatment.COUNTED:
+            _add_counted(found, slot, low, high, *sums)
         else:
             _add_reduced(found, slot, low, high)
         is_broken |= any(map(math.isnan, sums))
     return is_broken
+
+
+def _add_counted(
+    found: Measurement, slot: Slot, low: float, high: float, size: float, flushed: float, total: float
+) -> None:
+    if size and (math.isnan(total) or not array_extremes.fit(low, high)):
+        found.uncounted.update(slot.names)
+    elif size:
+        found.add(slot.names, Extremes(low, high, counted=int(max(size, flushed)), flushed=int(flushed)))
 
 
 def _add_reduced(found: Measurement, slot: Slot, low: float, high: float) -> None:
@@ -231,8 +242,8 @@ def _rows(
         at += slot.sums
 
 
-def _counted(low: float, high: float, *counts: float) -> Extremes:
-    size, lost, flushed, large = map(int, counts)
+def _separated(low: float, high: float, *counts: float) -> Extremes:
+    size, flushed, lost, large = map(int, counts)
     return Extremes(
         low,
         high,

@@ -141,8 +141,8 @@ class _Reducer:
         """Whether extremes are all that is asked of it; how many zeros a Pad adds is not known of arrays."""
         if follower.name not in types or self._treat(follower.name) is not slot.treatment:
             return False
-        reduced, counted = slot.treatment is Treatment.REDUCED, slot.treatment is Treatment.COUNTED
-        return reduced if follower.padded else not counted
+        is_reduced, is_handed_out = (slot.treatment is t for t in (Treatment.REDUCED, Treatment.HANDED_OUT))
+        return is_reduced or (is_handed_out and not follower.padded)
 
     def _value(
         self,
@@ -161,15 +161,18 @@ class _Reducer:
             found.outputs.append(value)
             found.handed_out.append(slot)
         else:
-            is_counted = treatment is Treatment.COUNTED
-            numbers = self._numbers(nodes, value, counted=is_counted, summed=name not in unsummed)
+            numbers = self._numbers(nodes, value, treatment, summed=name not in unsummed)
             slot = Slot([name], treatment, len(numbers.sums))
             found.numbers.append(numbers)
             found.slots.append(slot)
         found.by_name[name] = slot, Follower(name)
 
-    def _numbers(self, nodes: list[onnx.NodeProto], value: str, *, counted: bool, summed: bool) -> Numbers:
-        if counted:
+    def _numbers(
+        self, nodes: list[onnx.NodeProto], value: str, treatment: Treatment, *, summed: bool
+    ) -> Numbers:
+        if treatment is Treatment.SEPARATED:
+            return self._builder.separated(nodes, value)
+        if treatment is Treatment.COUNTED:
             return self._builder.counted(nodes, value)
         return (self._builder.summed if summed else self._builder.extremes)(nodes, value)
 

@@ -12,12 +12,14 @@ from amp_rewrite.running.followers import Follower
 class Treatment(enum.Enum):
     """Which numbers a value gives.
 
-    REDUCED: its extremes, and where it is needed a sum, to know whether there is a NaN. COUNTED: the extremes
-    of its finite elements, and counts. HANDED_OUT: none, the value is an output.
+    REDUCED: its extremes, and where it is needed a sum, to know whether there is a NaN. COUNTED: extremes and
+    counts of a value all of which float16 holds. SEPARATED: counts of any value, and the extremes of its
+    finite elements. HANDED_OUT: none, the value is an output.
     """
 
     REDUCED = "reduced"
     COUNTED = "counted"
+    SEPARATED = "separated"
     HANDED_OUT = "handed out"
 
 

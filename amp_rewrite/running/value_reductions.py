@@ -77,57 +77,44 @@ class Builder:
         return replace(found, sums=(self.add(nodes, "ReduceSum", value, keepdims=0),))
 
     def counted(self, nodes: list[onnx.NodeProto], value: str) -> Numbers:
-        """Appends what reduces a value to the extremes of its finite elements, and to counts.
+        """Appends what reduces a value all of which float16 holds to its extremes, and to counts.
 
-        The sums are: the number of elements, of those that are not finite, of those that float16 rounds to 0,
-        and of the finite ones above its largest number; last the sum, which is NaN if an element is. Each is
-        counted by itself: a difference of large numbers would be inexact in float32. What only a value that
-        leaves float16 needs is in a branch: to choose elements takes as long as all else together.
+        The sums are: the number of elements, and of those that float16 rounds to 0; last the sum, which is
+        NaN if an element is.
+        """
+        counts = self._counts(nodes, value, self.add(nodes, "Abs", value))
+        found = self.summed(nodes, value)
+        return replace(found, sums=(*counts, *found.sums))
+
+    def separated(self, nodes: list[onnx.NodeProto], value: str) -> Numbers:
+        """The same of any value, with the extremes of its finite elements, which takes twice as long.
+
+        Before the sum are the numbers of elements that are not finite, and of the finite ones above the
+        largest number of float16. Each is counted by itself: a difference of large numbers would be inexact
+        in float32.
         """
         magnitude = self.add(nodes, "Abs", value)
+        counts = self._counts(nodes, value, magnitude)
+        is_finite = self.add(nodes, "Less", magnitude, self._limit("infinity"))  # which NaN is not
+        above = self.add(nodes, "Greater", magnitude, self._limit("largest"))
+        flags = (self.add(nodes, "Not", is_finite), self.add(nodes, "And", above, is_finite))
+        lost, large = (self._count(nodes, each) for each in flags)
+        chosen = [
+            self.add(nodes, "Where", is_finite, value, self._limit(fill)) for fill in ("minus", "infinity")
+        ]
+        high, low = (
+            self.add(nodes, operator, finite, keepdims=0)
+            for operator, finite in zip(("ReduceMax", "ReduceMin"), chosen, strict=True)
+        )
+        return Numbers(high, low, (*counts, lost, large, self.add(nodes, "ReduceSum", value, keepdims=0)))
+
+    def _counts(self, nodes: list[onnx.NodeProto], value: str, magnitude: str) -> tuple[str, str]:
+        """Appends what counts the elements of a value, and those that float16 rounds to 0."""
         nonzero, visible = (
             self.add(nodes, "Greater", magnitude, self._limit(at)) for at in ("zero", "flushed")
         )
         flushed = self._count(nodes, self.add(nodes, "Xor", nonzero, visible))
-        size = self._as_float(nodes, self.add(nodes, "Size", value))
-        found = self.summed(nodes, value)
-        fits, names = self._fits(nodes, found), [self.name() for _ in range(4)]
-        branches: dict[str, Any] = {
-            "then_branch": self._all_fit(found),
-            "else_branch": self._some_do_not(value, magnitude),
-        }
-        nodes.append(helper.make_node("If", [fits], names, **branches))
-        high, low, lost, large = names
-        return Numbers(high, low, (size, lost, flushed, large, *found.sums))
-
-    def _fits(self, nodes: list[onnx.NodeProto], found: Numbers) -> str:
-        """Appends what tells whether float16 holds all elements; not where their sum is not finite."""
-        most = self.add(nodes, "Max", found.high, self.add(nodes, "Neg", found.low))
-        beyond = self.add(nodes, "Greater", most, self._limit("largest"))
-        size_of_sum = self.add(nodes, "Abs", *found.sums)
-        is_finite = self.add(nodes, "Less", size_of_sum, self._limit("infinity"))  # which NaN is not
-        return self.add(nodes, "And", self.add(nodes, "Not", beyond), is_finite)
-
-    def _all_fit(self, found: Numbers) -> onnx.GraphProto:
-        """A branch that gives the extremes as they are, and no element that is not finite or too large."""
-        nodes = list[onnx.NodeProto]()
-        zero = self._limit("zero")
-        names = [self.add(nodes, "Identity", name) for name in (found.high, found.low, zero, zero)]
-        return _branch(nodes, names)
-
-    def _some_do_not(self, value: str, magnitude: str) -> onnx.GraphProto:
-        """A branch that gives the extremes of finite elements, and counts the others and the large."""
-        nodes = list[onnx.NodeProto]()
-        is_finite = self.add(nodes, "Less", magnitude, self._limit("infinity"))
-        above = self.add(nodes, "Greater", magnitude, self._limit("largest"))
-        high, low = (
-            self.add(
-                nodes, operator, self.add(nodes, "Where", is_finite, value, self._limit(fill)), keepdims=0
-            )
-            for operator, fill in (("ReduceMax", "minus"), ("ReduceMin", "infinity"))
-        )
-        flags = (self.add(nodes, "Not", is_finite), self.add(nodes, "And", above, is_finite))
-        return _branch(nodes, (high, low, *(self._count(nodes, each) for each in flags)))
+        return self._as_float(nodes, self.add(nodes, "Size", value)), flushed
 
     def _count(self, nodes: list[onnx.NodeProto], flags: str) -> str:
         return self.add(nodes, "ReduceSum", self._as_float(nodes, flags), keepdims=0)
@@ -154,12 +141,6 @@ class Builder:
             return [self.add(nodes, "Unsqueeze", scalar, axes=[0]) for scalar in scalars]
         several = self.add(nodes, "SequenceConstruct", *scalars)
         return (self.add(nodes, "ConcatFromSequence", several, axis=0, new_axis=1),)
-
-
-def _branch(nodes: Sequence[onnx.NodeProto], scalars: Sequence[str]) -> onnx.GraphProto:
-    """The body of an If that gives scalars."""
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in scalars]
-    return helper.make_graph(nodes, "counted", [], outputs)
 
 
 def constant(name: str, array: Any) -> onnx.NodeProto:
