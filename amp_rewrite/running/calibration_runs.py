@@ -10,7 +10,8 @@ import numpy as np
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.running import metrics
-from amp_rewrite.running.measured_model import MeasuredModel, Measurement
+from amp_rewrite.running.measured_model import MeasuredModel
+from amp_rewrite.running.measurements import Measurement
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.slots import Treatment
 from amp_rewrite.running.tally import Tally
