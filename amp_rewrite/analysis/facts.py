@@ -23,6 +23,7 @@ from amp_rewrite.analysis import (
     refused,
     running_sums,
     runtime_bugs,
+    spectra,
     unit_building,
     variances,
 )
@@ -111,6 +112,7 @@ def _findings(
         distances.check(graph),
         variances.check(graph),
         running_sums.check(graph, found.fits),
+        spectra.check(graph, found.fits),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
         faint_outputs.check(graph, faint, options),

@@ -99,6 +99,7 @@ class Reason(enum.Enum):
     DIFFERENCE = "difference"
     DISTANCE = "distance"
     VARIANCE = "variance"
+    SPECTRUM = "spectrum"
     RUNNING_SUM = "running sum"
     TAKEN_FROM_1 = "taken from 1"
     QUANTISED_REGION = "quantised region"

@@ -98,6 +98,9 @@ _WORDS: Mapping[Reason, str] = {
     Reason.DIFFERENCE: "it takes inputs of the model from each other, and half would round away what is left",
     Reason.DISTANCE: "it makes a squared distance of much larger squares, and half would round those",
     Reason.VARIANCE: "it makes a variance of much larger squares, and half would round those",
+    Reason.SPECTRUM: (
+        "it makes the logarithm of a spectrum of inputs of the model, and half would lose what is faint there"
+    ),
     Reason.RUNNING_SUM: "a loop adds it up step by step, and half would round it in every step",
     Reason.TAKEN_FROM_1: "an exponential is taken from 1, and half would round away what is left near 1",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
