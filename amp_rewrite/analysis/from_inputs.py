@@ -11,8 +11,8 @@ from amp_rewrite.analysis.units import UnitGraph, value_of
 
 
 class FromInputs:
-    """The values of a model that are inputs without a default, cast from such (in half, or 16-bit audio), or
-    made of them by units that `carries` takes.
+    """The values of a model that are inputs without a default, cast from such (half, or 16-bit audio), or made
+    of them by units that `carries` takes.
 
     `stored` are the stored tensors. `units` are these units, each behind those that it reads from.
     """

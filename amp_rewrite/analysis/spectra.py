@@ -2,8 +2,8 @@
 
     Log(Clip(MatMul(re * re + im * im, mel), 1e-10))       re and im by a Conv, an STFT or a product
 
-A quiet sound is 1e-9 there, which half flushes to zero, and 16-bit audio makes 1e12, which overflows. Half rounds
-the waveform itself at a thousandth of what is loud, and a logarithm shows what is below.
+A quiet sound is 1e-9 there, which half flushes to zero, and 16-bit audio makes 1e12, which overflows. Half
+rounds the waveform itself at a thousandth of what is loud, and a logarithm shows what is below.
 """
 
 from __future__ import annotations
