@@ -26,7 +26,8 @@ OTHERS = {
 def _network(way: str, given: str = "float[1,T,16] x", first: str = "") -> str:
     """A transform of frames of 16 numbers, a way to a logarithm, and a network behind it."""
     return f"""g ({given}) => (float[1,T,k] y) <float[16,16] d, float[8,16] mel, float[16,16] v,
-        float[16,16] w, float faint = {{1e-10}}, float one = {{1}}, int64[2] parts = {{8, 8}}, float[1,4] u> {{
+        float[16,16] w, float faint = {{1e-10}}, float one = {{1}}, int64[2] parts = {{8, 8}},
+        float[1,4] u> {{
         {first}
         s = MatMul (x, d) re, im = Split <axis = 2> (s, parts)
         {way}

@@ -11,7 +11,7 @@ from amp_rewrite.analysis.units import UnitGraph, value_of
 
 
 class FromInputs:
-    """The values of a model that are inputs without a default, cast from such (half, or 16-bit audio), or made
+    """The values of a model that are inputs without a default, cast from such (half, 16-bit audio), or made
     of them by units that `carries` takes.
 
     `stored` are the stored tensors. `units` are these units, each behind those that it reads from.
