@@ -11,11 +11,14 @@ SUMS = {
     "a sum": "r = Add (s, v)",
     "a count": "r = Add (one, s)",
     "a moving average": "p = Mul (s, keep) q = Mul (v, part) r = Add (p, q)",
+    "a sum of some": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, s)",
+    "a selective scan": "p = Sigmoid (v) q = Mul (s, p) r = Add (q, v)",
     "several terms": "q = Add (s, v) t = Sub (q, one) r = Identity (t)",
 }
 OTHERS = {
     "a residual": "p = Tanh (s) q = Mul (p, v) r = Add (s, q)",
-    "a gate": "p = Sigmoid (v) q = Mul (s, p) r = Add (q, v)",
+    "a gate": "p0 = Add (s, v) p = Sigmoid (p0) q = Mul (s, p) r = Add (q, v)",
+    "a choice of something else": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, v)",
     "an activation of a sum": "q = Add (s, v) r = Tanh (q)",
     "a product": "r = Mul (s, v)",
 }

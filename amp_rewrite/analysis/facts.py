@@ -111,7 +111,7 @@ def _findings(
         differences.check(graph, found.fits),
         distances.check(graph),
         variances.check(graph),
-        running_sums.check(graph, found.fits),
+        running_sums.check(graph),
         spectra.check(graph, found.fits),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
