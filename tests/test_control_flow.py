@@ -105,7 +105,7 @@ CONTROL_FLOW = {
             y, ys = Scan (x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
                 => (float[4] t, float[4] u) {
                 q = MatMul (e, w)
-                t = Add (s, q)
+                t = Mul (s, q)
                 u = MatMul (t, w)
             }>
         }""",
@@ -115,7 +115,7 @@ CONTROL_FLOW = {
             y__float16, ys__float16 = Scan (x__float16, xs__float16) <num_scan_inputs = 1, body = b
                 (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
                 q = MatMul (e, w)
-                t = Add (s, q)
+                t = Mul (s, q)
                 u = MatMul (t, w)
             }>
             [ys__float32] ys = Cast <to = 1> (ys__float16)
@@ -131,7 +131,7 @@ CONTROL_FLOW = {
             y, ys = Scan ( , x, xs) <num_scan_inputs = 1, body = b (float[4] s, float[4] e)
                 => (float[4] t, float[4] u) {
                 q = MatMul (e, w)
-                t = Add (s, q)
+                t = Mul (s, q)
                 u = MatMul (t, w)
             }>
         }""",
@@ -141,7 +141,7 @@ CONTROL_FLOW = {
             y__float16, ys__float16 = Scan ("", x__float16, xs__float16) <num_scan_inputs = 1, body = b
                 (float16[4] s, float16[4] e) => (float16[4] t, float16[4] u) {
                 q = MatMul (e, w)
-                t = Add (s, q)
+                t = Mul (s, q)
                 u = MatMul (t, w)
             }>
             [ys__float32] ys = Cast <to = 1> (ys__float16)

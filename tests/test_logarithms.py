@@ -23,6 +23,8 @@ WAYS = {
         [added] s = Add (r, low) [log] l = Log (s)""",
     "squashed by a power": """[core] p = Tanh (h) [squared] q = Pow (p, two) [rest] r = Sub (one, q)
         [log] l = Log (r)""",
+    "a normal probability": """[core] p = Erf (h) [added] q = Add (p, one) [scaled] r = Div (q, two)
+        [log] l = Log (r)""",
     "entropy": "[core] p = Softmax (h) [log] k = Log (p) [between] l = Mul (p, k)",
 }
 OTHERS = {
@@ -32,7 +34,7 @@ OTHERS = {
 }
 
 
-_PARTS = {"core", "rest", "squared", "bound", "moved", "added", "log", "between"}
+_PARTS = {"core", "rest", "squared", "bound", "moved", "added", "scaled", "log", "between"}
 
 
 def full(way: str, options: Options | None = None) -> set[str | None]:
@@ -59,12 +61,15 @@ def test_other_logarithms_are_as_their_list_says(way: str):
 
 
 @pytest.mark.skipif(not text.RUNS, reason="needs onnxruntime")
-@pytest.mark.parametrize("way", ["log-probabilities", "of the rest", "squashed"])
-def test_a_logarithm_that_half_makes_infinite_is_close(way: str):
+@pytest.mark.parametrize(
+    ("way", "to"),
+    [("log-probabilities", 11), ("of the rest", 11), ("squashed", 11), ("a normal probability", 3.5)],
+)
+def test_a_logarithm_that_half_makes_infinite_is_close(way: str, to: float):
     """Probabilities of 1e-9, and a rest of 1e-5, have finite logarithms in the result as in the original."""
     weights = {"w": np.eye(64, dtype=np.float32), "v": np.eye(64, dtype=np.float32)}
     model = text.model(NETWORK.format(way=WAYS[way]), weights)
-    feeds = {"x": np.linspace(-11, 11, 256, dtype=np.float32).reshape(64, 4).T.copy()}
+    feeds = {"x": np.linspace(-to, to, 256, dtype=np.float32).reshape(64, 4).T.copy()}
     verdict = verify(model, text.rewritten(model).model, feeds, device="cpu")
     assert verdict.ok, verdict.faults
     assert verdict.error < 2e-3

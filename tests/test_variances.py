@@ -71,3 +71,18 @@ def test_a_variance_of_large_numbers_is_what_it_was(way: str):
     verdict = verify(proto, rewritten(proto).model, {"x": points.astype(np.float32)}, device="cpu")
     assert verdict.ok, verdict.faults
     assert verdict.error < 2e-3
+
+
+@pytest.mark.skipif(not RUNS, reason="needs onnxruntime")
+def test_a_variance_in_a_window_is_close():
+    """That of SSIM, whose averages are those of a Conv; the layer before is half."""
+    text = """g (float[1,1,32,32] x) => (float[1,1,24,24] y)
+        <float[1,1,5,5] w, float[1,1,5,5] k, float c = {0.0009}> {
+        h = Conv (x, k) q = Mul (h, h) s = Conv (q, w) m = Conv (h, w) r = Mul (m, m) d = Sub (s, r)
+        y = Add (d, c) }"""
+    weights = {name: np.full((1, 1, 5, 5), 0.04, np.float32) for name in "wk"}
+    assert {"q", "s", "m", "r", "d"} <= kept(text, weights=weights).keys()
+    assert "h" in in_half(text, weights=weights)
+    proto = model(text, weights)
+    feeds = {"x": 0.6 + 0.05 * np.random.default_rng(0).random((1, 1, 32, 32), np.float32)}
+    assert verify(proto, rewritten(proto).model, feeds).error < 1e-2

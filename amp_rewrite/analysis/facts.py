@@ -21,7 +21,9 @@ from amp_rewrite.analysis import (
     quantised,
     ranges,
     refused,
+    running_sums,
     runtime_bugs,
+    spectra,
     unit_building,
     variances,
 )
@@ -109,6 +111,8 @@ def _findings(
         differences.check(graph, found.fits),
         distances.check(graph),
         variances.check(graph),
+        running_sums.check(graph),
+        spectra.check(graph, found.fits),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
         faint_outputs.check(graph, faint, options),

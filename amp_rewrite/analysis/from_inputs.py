@@ -11,14 +11,16 @@ from amp_rewrite.analysis.units import UnitGraph, value_of
 
 
 class FromInputs:
-    """The values of a model that are inputs without a default, or made of such by units that `carries` takes.
+    """The values of a model that are inputs without a default, cast from such (half, 16-bit audio), or made
+    of them by units that `carries` takes.
 
     `stored` are the stored tensors. `units` are these units, each behind those that it reads from.
     """
 
     def __init__(self, graph: UnitGraph, stored: Container[ir.Value], carries: Callable[[int], bool]) -> None:
         self._graph = graph
-        self._inputs = dict.fromkeys(value for value in graph.root.inputs if not value.is_initializer())
+        given = (value for value in graph.root.inputs if not value.is_initializer())
+        self._inputs = dict.fromkeys(itself for value in given for itself in (value, *_widened(value)))
         self.units: dict[int, None] = {}
         derived = Derived(stored)
         todo = [unit for value in self._inputs for unit, _ in graph.uses.get(value, ())]
@@ -33,6 +35,12 @@ class FromInputs:
     def has(self, value: ir.Value) -> bool:
         """Whether a value is an input, or made by one of the units."""
         return value in self._inputs or self._graph.producer.get(value) in self.units
+
+
+def _widened(value: ir.Value) -> Iterator[ir.Value]:
+    """What Casts make of an input of another type."""
+    if value.dtype != ir.DataType.FLOAT:
+        yield from (node.outputs[0] for node, _ in value.uses() if node.op_type == "Cast")
 
 
 def read_by(graph: UnitGraph, unit: int) -> Iterator[ir.Value]:

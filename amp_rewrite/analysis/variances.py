@@ -19,7 +19,8 @@ from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_AVERAGES = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum", "ReduceSumSquare")
+_AVERAGES = ("AveragePool", "Conv", "GlobalAveragePool", "ReduceMean", "ReduceSum", "ReduceSumSquare")
+"""A Conv as in SSIM, whose window is a Gaussian."""
 _MOVES = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _DEPTH = 6
 """The most nodes that move or scale a value on its way, and the most that multiply what is averaged."""

@@ -88,6 +88,7 @@ class Reason(enum.Enum):
     # values
     OVERFLOW = "overflow"
     VANISHING_DIVISOR = "vanishing divisor"
+    VANISHING_REST = "vanishing rest"
     RECIPROCAL_OVERFLOW = "reciprocal overflow"
     INEXACT_FACTOR = "inexact factor"
     FAINT_FACTOR = "faint factor"
@@ -99,6 +100,8 @@ class Reason(enum.Enum):
     DIFFERENCE = "difference"
     DISTANCE = "distance"
     VARIANCE = "variance"
+    SPECTRUM = "spectrum"
+    RUNNING_SUM = "running sum"
     TAKEN_FROM_1 = "taken from 1"
     QUANTISED_REGION = "quantised region"
     OBSERVED_OVERFLOW = "observed overflow"

@@ -82,6 +82,9 @@ _WORDS: Mapping[Reason, str] = {
     Reason.BATCH_OF_ONE: "onnxruntime runs it as a function, which fails in half for a batch of one",
     Reason.OVERFLOW: "{number:.6g} in {value} is beyond {half}'s {limit:.6g}",
     Reason.VANISHING_DIVISOR: "{number:.3g} in {value} becomes 0 in {half}, and is divided by",
+    Reason.VANISHING_REST: (
+        "{number:.7g} in {value} becomes 1 in {half}, and what it leaves of 1 is divided by"
+    ),
     Reason.RECIPROCAL_OVERFLOW: "{number:.6g} / {limit:.3g}, which {value} admits, is beyond {half}",
     Reason.INEXACT_FACTOR: "{number:.3g} in {value} becomes {limit:.3g} in {half}",
     Reason.FAINT_FACTOR: (
@@ -98,6 +101,10 @@ _WORDS: Mapping[Reason, str] = {
     Reason.DIFFERENCE: "it takes inputs of the model from each other, and half would round away what is left",
     Reason.DISTANCE: "it makes a squared distance of much larger squares, and half would round those",
     Reason.VARIANCE: "it makes a variance of much larger squares, and half would round those",
+    Reason.SPECTRUM: (
+        "it makes the logarithm of a spectrum of inputs of the model, and half would lose what is faint there"
+    ),
+    Reason.RUNNING_SUM: "a loop adds it up step by step, and half would round it in every step",
     Reason.TAKEN_FROM_1: "an exponential is taken from 1, and half would round away what is left near 1",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.SENSITIVE: (

@@ -4,9 +4,11 @@
     log(sigmoid(x))          a Softplus with two signs, as exporters write PyTorch's logsigmoid
     log(1 - sigmoid(x))      the same of -x
     log(1 - tanh(x)**2)      the density of a squashed action; a sum of such
+    log((1 + erf(x)) / 2)    the probability that a normal number is below x
 
 A sigmoid of -18 is 1.5e-8 and its logarithm -18; half has 0 there, and -inf. What stands between may also
-move elements, add a number, square, or bound them. All of it is float32 up to the logarithm, and no more.
+move elements, scale them, add a number, square, or bound them. All of it is float32
+up to the logarithm, and no more.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.entries import Operator
 
 SOFTPLUS: Operator = ("", "Softplus")
-_SPELL = {"Sigmoid": SOFTPLUS, "Softmax": LOGARITHM, "Tanh": SOFTPLUS}
+_SPELL = {"Erf": SOFTPLUS, "Sigmoid": SOFTPLUS, "Softmax": LOGARITHM, "Tanh": SOFTPLUS}
 _MOST = 6
 """The most nodes between the two, which none of these has more of."""
 
@@ -52,13 +54,13 @@ def _of(logarithm: ir.Node) -> Idiom | None:
 
 
 def _passed(node: ir.Node) -> ir.Value | None:
-    """What a node moves, bounds, squares, or adds a number to or takes from one; None for any other node."""
+    """What a node moves, scales, bounds, squares, or adds a number to or takes from one; None for another."""
     if _is_square(node):
         return node.inputs[0]
     if patterns.is_default(node, *_ADD):
         computed = [value for value in patterns.operands(node) if patterns.scalar(value) is None]
         return computed[0] if len(computed) == 1 else None
-    return node.inputs[0] if patterns.is_default(node, *_MOVE) else None
+    return patterns.moved_or_scaled(node, _MOVE, lambda value: patterns.scalar(value) is not None)
 
 
 def _is_square(node: ir.Node) -> bool:

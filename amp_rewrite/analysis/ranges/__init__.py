@@ -19,6 +19,7 @@ from amp_rewrite.analysis.ranges import (
     masks,
     overflow,
     reciprocal_overflow,
+    rests,
 )
 from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
 from amp_rewrite.analysis.units import UnitGraph
@@ -28,7 +29,14 @@ from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.policy.evidence import Evidence
 
-_RULES = (absorption.find, epsilons.find, inexact_factor.find, faint_factor.find, reciprocal_overflow.find)
+_RULES = (
+    absorption.find,
+    epsilons.find,
+    rests.find,
+    inexact_factor.find,
+    faint_factor.find,
+    reciprocal_overflow.find,
+)
 """The rules besides overflow, by precedence: the first that finds something for a unit counts."""
 
 

@@ -26,10 +26,11 @@ def find(constant: Constant, context: Context) -> Findings:
         return 0.0 if tiny and effective_op(context.node(use.unit)) in CARRY_EPSILON else None
 
     found = propagate(context.graph, constant.uses, after)
-    ends = [use for use in found.uses if _is_fatal(use, context)]
+    ends = [use for use in found.uses if is_fatal(use, context)]
     evidence = constant.evidence(Reason.VANISHING_DIVISOR, half, fit.high if tiny else None)
     return {use.unit: evidence for use in found.on_paths_to(ends)}
 
 
-def _is_fatal(use: UnitUse, context: Context) -> bool:
+def is_fatal(use: UnitUse, context: Context) -> bool:
+    """Whether a use must not be zero."""
     return _DIVIDE.get(effective_op(context.node(use.unit))) == use.port

@@ -1,0 +1,90 @@
+"""Running sums: what a Loop or Scan adds up from one step to the next, as a CumSum does within a node.
+
+    n' = n + 1                          counts, means and variances of a stream (Welford)
+    s' = s + x                          sums, positions that velocities are added to
+    s' = where(valid, s + x, s)         the same of what is not padding
+    s' = 0.999 * s + 0.001 * x          moving averages
+    s' = exp(a * x) * s + x             states of selective scans
+
+Half has steps of 2 at 2048, and a count ends there. Where what is added depends on the sum itself, or what
+it is multiplied with on what the loop carries (a residual, a gated cell), nothing is held: these are layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.from_inputs import read_by
+from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.propagation import reach
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.onnx_types.control_flow import bindings
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+
+_LOOPS = ("Loop", "Scan")
+_SUMS = ("Add", "Sub", "Sum")
+_SCALES = ("Div", "Mul")
+_MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_DEPTH = 6
+"""The most nodes between a sum and what it is in the next step."""
+
+
+def check(graph: UnitGraph) -> Mapping[int, Evidence]:
+    """The units that add to what a loop carries, and move or scale it for that."""
+    loops = dict.fromkeys(graph.units[u].node for name in _LOOPS for u in graph.by_operator.get(name, ()))
+    held = {node for loop in loops for node in _Step(graph, loop).sums()}
+    evidence = Evidence(Authority.RANGE, Reason.RUNNING_SUM)
+    return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
+
+
+class _Step:
+    """What a loop does to the values that it carries, in one step."""
+
+    def __init__(self, graph: UnitGraph, loop: ir.Node) -> None:
+        self._graph = graph
+        carried = [one for one in bindings(loop) or () if len(one.enters) == len(one.leaves) == 1]
+        ends = (one.enters + one.leaves for one in carried)
+        self._ends = {body.inputs[entered]: body.outputs[left] for (body, entered), (_, left) in ends}
+
+    def sums(self) -> Iterator[ir.Node]:
+        """The nodes that make running sums of what the loop carries."""
+        for carried, left in self._ends.items():
+            nodes = self._way(left, carried, _DEPTH) or ()
+            if any(patterns.is_default(node, *_SUMS) for node in nodes):
+                yield from nodes
+
+    def _way(self, value: ir.Value | None, carried: ir.Value, depth: int) -> tuple[ir.Node, ...] | None:
+        """The nodes that add to a carried value, and move or scale it, up to this one; None for another."""
+        node = value.producer() if value is not None and value is not carried else None
+        if node is None or not depth:
+            return () if value is carried else None
+        ways = [self._way(value, carried, depth - 1) for value in self._passed(node, carried)]
+        nodes = [other for way in ways for other in way or ()]
+        return None if not ways or None in ways else (*nodes, node)
+
+    def _passed(self, node: ir.Node, carried: ir.Value) -> tuple[ir.Value, ...]:
+        """What a node moves, chooses from, adds to or scales, of what depends on a carried value."""
+        given = patterns.operands(node)
+        if patterns.is_default(node, "Where"):
+            return given[1:]
+        if patterns.is_default(node, *_MOVES):
+            return given[:1]
+        depending = tuple(value for value in given if self._depends(value, (carried,)))
+        if len(depending) != 1 or not patterns.is_default(node, *_SUMS, *_SCALES):
+            return ()
+        factors = given if patterns.is_default(node, *_SCALES) else ()
+        is_gated = any(self._depends(value, self._ends) for value in factors if value not in depending)
+        return () if is_gated else depending
+
+    def _depends(self, value: ir.Value, carried: Container[ir.Value]) -> bool:
+        """Whether a value is computed from one of these in the same step."""
+        made = self._graph.producer.get(value)
+        if value in carried or made is None or self._is_loop(made):
+            return value in carried
+        before = reach([made], self._graph.predecessors.__getitem__, lambda unit: not self._is_loop(unit))
+        return any(read in carried for unit in (made, *before) for read in read_by(self._graph, unit))
+
+    def _is_loop(self, unit: int) -> bool:
+        return self._graph.units[unit].node.op_type in _LOOPS

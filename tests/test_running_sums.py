@@ -1,0 +1,72 @@
+"""What a loop adds up stays float32; what it computes otherwise from step to step does not."""
+
+import numpy as np
+import pytest
+
+from amp_rewrite import verify
+from tests.text import RUNS, in_half, kept, model, rewritten
+
+REASON = "a loop adds it up step by step, and half would round it in every step"
+SUMS = {
+    "a sum": "r = Add (s, v)",
+    "a count": "r = Add (one, s)",
+    "a moving average": "p = Mul (s, keep) q = Mul (v, part) r = Add (p, q)",
+    "a sum of some": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, s)",
+    "a selective scan": "p = Sigmoid (v) q = Mul (s, p) r = Add (q, v)",
+    "several terms": "q = Add (s, v) t = Sub (q, one) r = Identity (t)",
+}
+OTHERS = {
+    "a residual": "p = Tanh (s) q = Mul (p, v) r = Add (s, q)",
+    "a gate": "p0 = Add (s, v) p = Sigmoid (p0) q = Mul (s, p) r = Add (q, v)",
+    "a choice of something else": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, v)",
+    "an activation of a sum": "q = Add (s, v) r = Tanh (q)",
+    "a product": "r = Mul (s, v)",
+}
+
+
+def _scan(step: str) -> str:
+    """A layer, and a Scan over its 64 numbers, with a layer in the body; `s` becomes `r`."""
+    return f"""g (float[T,64] x, float[64] s0) => (float[64] y) <float[64,64] w, float[64,64] u,
+        float one = {{1}}, float keep = {{0.999}}, float part = {{0.001}}> {{
+        a = MatMul (x, w)
+        y = Scan <num_scan_inputs = 1, body = b (float[64] s, float[64] i) => (float[64] r) {{
+            v = MatMul (i, u)
+            {step}
+        }}> (s0, a) }}"""
+
+
+@pytest.mark.parametrize("step", SUMS)
+def test_what_a_loop_adds_up_stays(step: str):
+    """The sum is float32 from step to step; the layers before the loop and within are half."""
+    text = _scan(SUMS[step])
+    found = kept(text)
+    assert set(found.values()) == {REASON}
+    half = in_half(text)
+    assert {"a", "v"} <= half
+    assert "r" not in half
+
+
+@pytest.mark.parametrize("step", OTHERS)
+def test_other_states_are_half(step: str):
+    """Where the state is more than added to, it is that of a layer."""
+    text = _scan(OTHERS[step])
+    assert kept(text) == {}
+    assert {"a", "v", "r"} <= in_half(text)
+
+
+@pytest.mark.skipif(not RUNS, reason="needs onnxruntime")
+def test_a_count_goes_on_beyond_2048():
+    """The mean of 3,000 rows is close, made of a sum and a count that a Loop carries."""
+    text = """g (float[N,64] x, int64 n) => (float[64] y) <float[64,64] w, float[64] zeros, float zero = {0},
+        float one = {1}, bool go = {1}> {
+        a = MatMul (x, w)
+        total, count = Loop (n, go, zeros, zero) <body = b (int64 i, bool c, float[64] s, float k)
+            => (bool d, float[64] t, float l) {
+            d = Identity (c) row = Gather (a, i) t = Add (s, row) l = Add (k, one) }>
+        y = Div (total, count) }"""
+    weights = {"zeros": np.zeros(64, np.float32)}
+    proto = model(text, weights)
+    result = rewritten(proto)
+    feeds = {"x": 1 + np.random.default_rng(0).random((3000, 64), np.float32), "n": np.array(3000)}
+    assert "a" in in_half(text, weights=weights)
+    assert verify(proto, result.model, feeds).error < 1e-3
