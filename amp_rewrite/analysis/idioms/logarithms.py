@@ -7,8 +7,8 @@
     log((1 + erf(x)) / 2)    the probability that a normal number is below x
 
 A sigmoid of -18 is 1.5e-8 and its logarithm -18; half has 0 there, and -inf. What stands between may also
-move elements, scale them, add a number, square, or bound them. All of it is float32
-up to the logarithm, and no more.
+move elements, scale them, add a number, square, or bound them. All of it is float32 up to the logarithm, and
+no more.
 """
 
 from __future__ import annotations
