@@ -25,6 +25,9 @@ OUTER = """(bool c, float[2] x) => (float[2] y) <float[2] k = {5, 5}> { n = Neg 
     then_branch = a () => (float[2] t) <float[2] %s = {7, 7}> { %s t = Add (q, %s) },
     else_branch = e () => (float[2] u) { u = Neg (n) }> }"""
 READS = '<domain: "d", opset_import: ["": 21]> f (p) => (q) { q = Add (p, k) }'
+CARRIED = """(float[2] x, float[2] z) => (float[2] y, float[2] w) <int64 n = {3}> {
+    y, w = Loop (n, , x, z) <body = b (int64 i, bool c, float[2] s, float[2] %s)
+        => (bool d, float[2] t, float[2] u) { d = Identity (c) t = Exp (%s) u = Sin (%s) }> }"""
 LABELS = '(string[2] s) => (int64[2] y) { y = ai.onnx.ml.LabelEncoder <classes_strings = ["a", "b"]> (s) }'
 
 
@@ -77,6 +80,10 @@ UNEQUAL = {
     "a function that reads what stands around its call": (
         model(OUTER % ("m", "q = Add (x, k)", "m")),
         model(OUTER % ("k", "q = d.f (x)", "k") + READS),
+    ),
+    "two inputs of a body of one name": (
+        model(CARRIED % ("r", "r", "r")),
+        model(CARRIED % ("s", "s", "s")),
     ),
     "two versions of one domain": (importing(("", 21)), importing(("", 6), ("", 21))),
     "two versions of ONNX's two names": (importing(("", 21)), importing(("ai.onnx", 6), ("", 21))),

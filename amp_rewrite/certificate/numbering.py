@@ -225,6 +225,8 @@ class _Numbering:
         given = [] if node is None else bodies.entering(node, [made.kinds[v] for v in node.inputs])
         numbers, stored = list[int](), tensors.initial(graph)
         inputs = [info for info in graph.input if info.name not in stored]  # the node gives no others
+        if len({info.name for info in inputs}) < len(inputs):
+            raise ModelError(f"has a body '{graph.name}' with two inputs of one name", remedy=EXPORT_AGAIN)
         for position, info in enumerate(inputs):
             kind = given[position] if position < len(given) else None
             if kind is None and self._believed:
