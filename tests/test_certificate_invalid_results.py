@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from amp_rewrite import certify
 from amp_rewrite.errors import ModelError
@@ -79,3 +79,26 @@ def test_a_declaration_that_was_wrong_before_proves_as_much_as_it_did():
     made = model(BEFORE_INPUTS_COULD_BE_CONSTANT)
     is_declared_longer(made)
     assert certify(made, onnx.ModelProto.FromString(made.SerializeToString())).proved
+
+
+@pytest.mark.parametrize("length", ["4", "12", "-8", "x"])
+def test_a_length_in_a_file_that_does_not_fit_the_shape_is_refused(tmp_path, length):
+    """onnxruntime does not load such a model; it does where the length is right, 0, or not there."""
+    made = helper.make_graph(
+        [helper.make_node("Identity", ["t"], ["y"])], "g", [], [helper.make_tensor_value_info("y", 1, [2])]
+    )
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+
+    def path(**said):
+        model = helper.make_model(made)
+        tensor = TensorProto(name="t", dims=[2], data_type=1, data_location=TensorProto.EXTERNAL)
+        for key, value in {"location": "w.bin", **said}.items():
+            tensor.external_data.add(key=key, value=value)
+        model.graph.initializer.append(tensor)
+        found = tmp_path / f"{said.get('length', 'none')}.onnx"
+        found.write_bytes(model.SerializeToString())
+        return found
+
+    assert all(certify(path(), path(length=right)).proved for right in ("8", "0"))
+    with pytest.raises(ModelError, match="does not fit its shape"):
+        certify(path(), path(length=length))

@@ -25,9 +25,11 @@ def key(proto: Any) -> Key:
 
 
 def of(model: ModelProto) -> Functions:
-    """The functions of a model; ModelError for two of one name."""
+    """The functions of a model; ModelError for two of one name, or with two defaults of one attribute."""
     found: dict[Key, FunctionProto] = {}
     for function in model.functions:
+        if len({each.name for each in function.attribute_proto}) < len(function.attribute_proto):
+            raise ModelError(f"has two defaults of an attribute of '{function.name}'", remedy=EXPORT_AGAIN)
         name = canonical(function.domain), function.name, function.overload
         if found.setdefault(name, function) is not function:
             raise ModelError(f"has two functions '{function.name}'", remedy=EXPORT_AGAIN)

@@ -43,13 +43,15 @@ class Scope:
     declared: Mapping[str, ValueInfoProto] = field(default_factory=dict[str, ValueInfoProto])
 
     def find(self, name: str) -> int | None:
-        """The number of a value by its name; None where no graph defines it."""
+        """The number of a value by its name; None where no graph defines it. A function sees only its own."""
         scope: Scope | None = self
         while scope is not None:
             number = scope.names.get(name)
             if number is not None:
                 return number
-            scope = scope.outer
+            outer = scope.outer
+            is_function = outer is not None and outer.bound is None and scope.bound is not None
+            scope = None if is_function else outer
         return None
 
     @property

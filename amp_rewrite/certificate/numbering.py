@@ -41,9 +41,17 @@ def number(
 
 
 def imports(entries: Iterable[Any]) -> dict[str, int]:
-    """The opset of each domain; the last import counts. Without one, the newest is meant."""
-    found = {calls.canonical(entry.domain): entry.version for entry in entries}
-    return {"": defs.onnx_opset_version(), **found}
+    """The opset of each domain; without an import of one of ONNX's, the newest is meant.
+
+    Raises ModelError for two versions of one domain: onnxruntime takes the last, onnx's reference the newest.
+    """
+    found: dict[str, int] = {}
+    for entry in entries:
+        domain = calls.canonical(entry.domain)
+        if found.setdefault(domain, entry.version) != entry.version:
+            title = domain or "ai.onnx"
+            raise ModelError(f"imports two versions of '{title}'", remedy=EXPORT_AGAIN)
+    return {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version(), **found}
 
 
 class _Numbering:
@@ -184,7 +192,7 @@ class _Numbering:
         given = attributes.bound(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
         known = {a.name: Bound(a, inner) for a in function.attribute_proto}
-        inner.bound = known | {name: given[name] for name in given if name in {*function.attribute, *known}}
+        inner.bound = known | given  # those as well that it does not declare: runtimes take them
         for position, name in enumerate(function.input):
             inner.names[name] = inputs[position] if position < len(inputs) else MISSING
         made.calls += 1
@@ -215,8 +223,11 @@ class _Numbering:
     def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Step:
         inner, made = Scope({}, scope, scope.versions, scope.bound, bodies.repeating(node)), self._made
         given = [] if node is None else bodies.entering(node, [made.kinds[v] for v in node.inputs])
-        numbers = list[int]()
-        for position, info in enumerate(graph.input):
+        numbers, stored = list[int](), tensors.initial(graph)
+        inputs = [info for info in graph.input if info.name not in stored]  # the node gives no others
+        if len({info.name for info in inputs}) < len(inputs):
+            raise ModelError(f"has a body '{graph.name}' with two inputs of one name", remedy=EXPORT_AGAIN)
+        for position, info in enumerate(inputs):
             kind = given[position] if position < len(given) else None
             if kind is None and self._believed:
                 kind = value_kinds.of_type(info.type)

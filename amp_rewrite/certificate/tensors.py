@@ -174,7 +174,9 @@ def _stored(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
 def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
     dtype, count = _stored(tensor)
     said = _said(tensor)
-    location = said.get("location", "")
+    location, length = said.get("location", ""), said.get("length") or "0"
+    if length not in ("0", str(count * dtype.itemsize)):  # 0 says nothing to onnxruntime
+        raise _damaged(tensor, "does not fit its shape")
     place = _place(tensor, location, folder)
 
     def each(parts: Iterable[slice]) -> Iterator[Array]:
