@@ -490,7 +490,7 @@ LOOPS = [
 
 LETTERS = {
     "w": "[{0}] {0} = MatMul({1}, weight)",
-    "g": "[{0}] {0} = Add({1}, tenth)",
+    "g": "[{0}] {0} = Mul({1}, tenth)",  # an Add to what a loop carries alone is a running sum
     "c": "[{0}] {0} = Relu({1})",
     "b": "[{0}_squared] {0}_squared = Pow({1}, two) [{0}] {0} = Sqrt({0}_squared)",
 }
