@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite.running.inputs import edge_lists, size_formulas
+from amp_rewrite.running.inputs import audio_windows, edge_lists, size_formulas
 from amp_rewrite.running.inputs.cache_sizes import window_size
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
@@ -106,6 +106,15 @@ def _in_a_graph(dim: OpenDim, _found: Found) -> int | None:
     """Several nodes and edges, where a batch would have one: an index must find more than itself."""
     counts = edge_lists.counts_items(dim.input, dim.axis, dim.inputs, dim.consumers)
     return SEQUENCE if counts else None
+
+
+def _windowed(dim: OpenDim, found: Found) -> int | None:
+    """A second of audio, where a usual size has no room for a window of it."""
+    if dim.axis != len(dim.dims) - 1:
+        return None
+    longest = audio_windows.longest(dim.consumers.of(dim.input.value))
+    usual = _named(dim, found) or _positional(dim, found) or 0
+    return max(SAMPLES, longest) if longest > usual else None
 
 
 _NAMED = (
@@ -219,6 +228,7 @@ RULES: tuple[Callable[[OpenDim, Found], int | None], ...] = (
     _required,
     _patched,
     _in_a_graph,
+    _windowed,
     _named,
     _batch,
     _positional,
