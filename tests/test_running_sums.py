@@ -21,6 +21,11 @@ OTHERS = {
     "a choice of something else": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, v)",
     "an activation of a sum": "q = Add (s, v) r = Tanh (q)",
     "a product": "r = Mul (s, v)",
+    "a residual of a loop": """q = Scan <num_scan_inputs = 1, body = c (float[64] h, float[64] j)
+        => (float[64] k) { p = Add (h, j) k = Tanh (p) }> (s, a) r = Add (s, q)""",
+    "a residual of a branch": """m = ReduceMax <keepdims = 0> (v) z = Greater (m, one)
+        q = If (z) <then_branch = c () => (float[64] p) { p = MatMul (s, u) },
+            else_branch = d () => (float[64] p2) { p2 = Identity (v) }> r = Add (s, q)""",
 }
 
 

@@ -12,15 +12,13 @@ it is multiplied with on what the loop carries (a residual, a gated cell), nothi
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.from_inputs import read_by
+from amp_rewrite.analysis.carried_values import CarriedValues
 from amp_rewrite.analysis.idioms import patterns
-from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.onnx_types.control_flow import bindings
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _LOOPS = ("Loop", "Scan")
@@ -43,14 +41,11 @@ class _Step:
     """What a loop does to the values that it carries, in one step."""
 
     def __init__(self, graph: UnitGraph, loop: ir.Node) -> None:
-        self._graph = graph
-        carried = [one for one in bindings(loop) or () if len(one.enters) == len(one.leaves) == 1]
-        ends = (one.enters + one.leaves for one in carried)
-        self._ends = {body.inputs[entered]: body.outputs[left] for (body, entered), (_, left) in ends}
+        self._carried = CarriedValues(graph, loop)
 
     def sums(self) -> Iterator[ir.Node]:
         """The nodes that make running sums of what the loop carries."""
-        for carried, left in self._ends.items():
+        for carried, left in self._carried.ends.items():
             nodes = self._way(left, carried, _DEPTH) or ()
             if any(patterns.is_default(node, *_SUMS) for node in nodes):
                 yield from nodes
@@ -71,20 +66,10 @@ class _Step:
             return given[1:]
         if patterns.is_default(node, *_MOVES):
             return given[:1]
-        depending = tuple(value for value in given if self._depends(value, (carried,)))
+        before = self._carried.before
+        depending = tuple(value for value in given if before(value) & before(carried))
         if len(depending) != 1 or not patterns.is_default(node, *_SUMS, *_SCALES):
             return ()
         factors = given if patterns.is_default(node, *_SCALES) else ()
-        is_gated = any(self._depends(value, self._ends) for value in factors if value not in depending)
+        is_gated = any(before(value) for value in factors if value not in depending)
         return () if is_gated else depending
-
-    def _depends(self, value: ir.Value, carried: Container[ir.Value]) -> bool:
-        """Whether a value is computed from one of these in the same step."""
-        made = self._graph.producer.get(value)
-        if value in carried or made is None or self._is_loop(made):
-            return value in carried
-        before = reach([made], self._graph.predecessors.__getitem__, lambda unit: not self._is_loop(unit))
-        return any(read in carried for unit in (made, *before) for read in read_by(self._graph, unit))
-
-    def _is_loop(self, unit: int) -> bool:
-        return self._graph.units[unit].node.op_type in _LOOPS
