@@ -56,6 +56,14 @@ def test_a_difference_of_features_is_half(way: str):
     assert "d" in in_half(_network(OTHERS[way]))
 
 
+@pytest.mark.parametrize(("kind", "stays"), [("int16", True), ("uint8", False), ("bool", False)])
+def test_inputs_that_are_cast_are_inputs_unless_half_holds_them(kind: str, *, stays: bool):
+    """Of 16-bit audio half rounds numbers; of an image of bytes, or of a mask, none."""
+    text = f"""g ({kind}[8,64] a, {kind}[8,64] b) => (float[8,32] y) <float[64,32] w> {{
+        u = Cast <to = 1> (a) v = Cast <to = 1> (b) d = Sub (u, v) y = MatMul (d, w) }}"""
+    assert ("d" in kept(text)) is stays
+
+
 def test_a_stored_mean_that_is_an_input_as_well_is_none():
     """A number that the model stores is no input to take away, though old models list it as one."""
     text = """<ir_version: 3, opset_import: ["" : 17]>

@@ -53,6 +53,16 @@ def test_other_logarithms_are_half(way: str):
     assert {"s", "m" if "m =" in OTHERS[way] else "h"} <= in_half(text)
 
 
+def test_a_floor_of_a_clip_that_is_taken_apart_is_seen():
+    """Before opset 11 the bounds of a Clip are attributes, and it becomes a Max and a Min."""
+    text = """<ir_version: 4, opset_import: ["": 9]> g (float[1,T,16] x) => (float[1,T,8] l)
+        <float[16,16] d, float[16,8] mel> {
+        s = MatMul (x, d) p = Mul (s, s) m = MatMul (p, mel)
+        c = Clip <min = MIN, max = 1e4> (m) l = Log (c) }"""
+    assert REASON not in kept(text.replace("MIN", "1.0")).values()
+    assert REASON in kept(text.replace("MIN", "1e-10")).values()
+
+
 def test_audio_of_integers_is_an_input_too():
     """16-bit audio is cast before anything else."""
     text = _network(WAYS["energies"], "int16[1,T,16] pcm", "x = Cast <to = 1> (pcm)")

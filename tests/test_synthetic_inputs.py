@@ -78,6 +78,7 @@ WAVEFORM = """g (float[{dims}] x) => (float y) <{stored}> {{
         ("N, T", "Conv (wave, w)", "float[4, 1, 64] w", 64),
         ("N, ?", "Conv (wave, w)", "float[4, 1, 400] w", 512),
         ("N, ?", "Conv (wave, w)", "float[4, 2, 1024] w", 512),
+        ("N, ?", "Conv <group = 2> (wave, w)", "float[4, 1, 1024] w", 512),
         ("N, T", "STFT (signal, step, w)", "int64 step = {256}, float[1024] w", 16_000),
         ("N, T", 'STFT (signal, step, "", w)', "int64 step = {256}, int64 w = {1024}", 16_000),
     ],

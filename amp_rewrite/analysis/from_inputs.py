@@ -20,7 +20,7 @@ class FromInputs:
     def __init__(self, graph: UnitGraph, stored: Container[ir.Value], carries: Callable[[int], bool]) -> None:
         self._graph = graph
         given = (value for value in graph.root.inputs if not value.is_initializer())
-        self._inputs = dict.fromkeys(itself for value in given for itself in (value, *_widened(value)))
+        self._inputs = dict.fromkeys(itself for value in given for itself in (value, *_cast(value)))
         self.units: dict[int, None] = {}
         derived = Derived(stored)
         todo = [unit for value in self._inputs for unit, _ in graph.uses.get(value, ())]
@@ -37,9 +37,13 @@ class FromInputs:
         return value in self._inputs or self._graph.producer.get(value) in self.units
 
 
-def _widened(value: ir.Value) -> Iterator[ir.Value]:
-    """What Casts make of an input of another type."""
-    if value.dtype != ir.DataType.FLOAT:
+_EXACT = (ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
+"""Types of inputs of which half holds all, and float32, whose Casts lead to other types."""
+
+
+def _cast(value: ir.Value) -> Iterator[ir.Value]:
+    """What Casts make of an input of which half may not hold all."""
+    if value.dtype not in _EXACT:
         yield from (node.outputs[0] for node, _ in value.uses() if node.op_type == "Cast")
 
 

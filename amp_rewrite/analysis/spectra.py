@@ -61,7 +61,7 @@ def _shows_faint(log: ir.Node) -> bool:
     value = log.inputs[0]
     for _ in range(_DEPTH):
         node = value.producer() if value is not None else None
-        if node is None or not patterns.is_default(node, *_BOUND, *_MOVES):
+        if node is None or not patterns.is_default(node, "Min", *_BOUND, *_MOVES):
             break
         first = node.inputs[:2]  # the third of a Clip bounds from above
         if patterns.is_default(node, *_BOUND) and any((patterns.scalar(v) or 0) >= _FLOOR for v in first):

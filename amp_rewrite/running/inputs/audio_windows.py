@@ -22,7 +22,7 @@ def _of_conv(use: NodeInput) -> int:
     """The length of filters that lie along one axis of one channel."""
     weight = stored_as(use.input_at(1))
     _, channels, *sides = (0, 0) if weight is None else weight.shape.numpy()
-    if channels != 1 or max(sides, default=0) != math.prod(sides):
+    if channels != 1 or use.attribute("group", 1) != 1 or max(sides, default=0) != math.prod(sides):
         return 0
     dilations = use.node.attributes.get_ints("dilations", (1,) * len(sides))
     return max((side - 1) * dilation + 1 for side, dilation in zip(sides, dilations, strict=False))
