@@ -14,9 +14,11 @@ import onnx
 
 from amp_rewrite.running import (
     array_extremes,
+    blocked_values,
     followers,
     handed_out,
     measurements,
+    measuring_sessions,
     metrics,
     reductions,
     sessions,
@@ -26,8 +28,9 @@ from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.handed_out import HandedOut
 from amp_rewrite.running.light_model import LightModel
 from amp_rewrite.running.measurements import Measurement
+from amp_rewrite.running.measuring_sessions import Optimisation, Setting
 from amp_rewrite.running.reductions import Treat
-from amp_rewrite.running.sessions import Device, Feeds, Optimisation
+from amp_rewrite.running.sessions import Device, Feeds
 from amp_rewrite.running.slots import Slot, Treatment
 from amp_rewrite.running.value_reductions import SINCE_COUNTS
 
@@ -47,6 +50,9 @@ class MeasuredModel:
         self._reduced: Sequence[Slot] = ()
         self.handed_out: Sequence[Slot] = ()
         self._chosen = HandedOut()
+        self._in_blocks = device is Device.CPU and blocked_values.are_likely(model.proto.graph)
+        self._uncertain: Sequence[int] = ()
+        self._in_order = frozenset[str]()
         self.can_count = model.opset >= SINCE_COUNTS
 
     @property
@@ -62,7 +68,7 @@ class MeasuredModel:
     @property
     def is_for_few(self) -> bool:
         """Whether another session takes less for runs that do not count."""
-        return self.counts_within or bool(self._chosen.constants)
+        return self.counts_within or bool(self._chosen.constants) or (self._in_blocks and bool(self._reduced))
 
     @property
     def counts_within(self) -> bool:
@@ -84,7 +90,7 @@ class MeasuredModel:
         found = dict[str, int]()
         if own:
             handed_out.measure(proto.graph, own)
-            session = self._opened(proto, Optimisation.NONE)
+            session = measuring_sessions.open_session(proto, self._setting(), Optimisation.NONE)
             told = sessions.run_session(session, feeds, where=where).values()
             found = dict(zip(own, map(int, told), strict=True))
         constants = handed_out.folded(self._model.proto, found)
@@ -102,7 +108,14 @@ class MeasuredModel:
         slots = reductions.add(proto, model.types, model.opset, treat, names)
         self._reduced = [slot for slot in slots if slot.treatment is not Treatment.HANDED_OUT]
         self.handed_out = slots[len(self._reduced) :]
-        self._session = self._opened(proto, self._optimisation(many=many), 1 if alone else self.abreast)
+        self._session = self._opened(proto, self._setting(1 if alone else self.abreast), many=many)
+
+    def read_in_order(self, names: Set[str]) -> None:
+        """Has the next sessions reduce these values in order; all whose zeros may show, the second time."""
+        if self._in_order:
+            names = {self._reduced[at].names[0] for at in self._uncertain}
+        self._in_order |= names
+        self._session = None
 
     def _handed_out_to_many(self, treat: Treat) -> frozenset[str]:
         """What a session for many runs hands out: where elements are counted, NumPy is quicker."""
@@ -110,16 +123,25 @@ class MeasuredModel:
         reduced = {name for name in chosen.bulky if treat(name) is Treatment.REDUCED}
         return chosen.names - chosen.constants - reduced
 
-    def _optimisation(self, *, many: bool) -> Optimisation:
-        """How far it pays to optimise: not at all for a few runs that count elements."""
-        if not self._reduced:
-            return Optimisation.ALL
-        return Optimisation.LAYOUT_KEPT if many or not self.counts_within else Optimisation.NONE
+    def _setting(self, abreast: int = 1) -> Setting:
+        return Setting(self._device, self._model.folder, self._libraries, abreast)
 
-    def _opened(self, proto: onnx.ModelProto, optimisation: Optimisation, abreast: int = 1) -> Any:
-        return sessions.open_measuring_session(
-            proto, self._device, self._model.folder, self._libraries, optimisation, abreast
-        )
+    def _opened(self, proto: onnx.ModelProto, setting: Setting, *, many: bool) -> Any:
+        """A session that is optimised as far as it pays: not at all for a few runs that count elements."""
+        self._uncertain = ()
+        if not self._reduced:
+            return measuring_sessions.open_session(proto, setting, Optimisation.ALL)
+        if many and self._in_blocks:
+            change = partial(blocked_values.reduce, in_order=self._in_order)
+            changed = measuring_sessions.open_changed_session(proto, setting, change)
+            if changed is not None:
+                session, names = changed
+                self._uncertain = [at for at, slot in enumerate(self._reduced) if slot.names[0] in names]
+                return session
+            self._in_blocks = False
+        is_optimised = many or not self.counts_within
+        optimisation = Optimisation.LAYOUT_KEPT if is_optimised else Optimisation.NONE
+        return measuring_sessions.open_session(proto, setting, optimisation)
 
     def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Set[str] = frozenset()) -> Measurement:
         """What one run shows; the elements of inputs and of what is handed out are counted with `counts`,
@@ -144,7 +166,7 @@ class MeasuredModel:
         arrays = list(outputs.values())[first:] if self.handed_out else []
         lows, highs = array_extremes.ends(arrays)
         shown = array_extremes.fit(lows, highs) & (not counts)
-        found = Measurement(lows=lows, highs=highs, shown=shown)
+        found = Measurement(lows=lows, highs=highs, shown=shown, uncertain=self._zeros(vectors))
         for name, array in self._given(feeds):
             found.add([name], array_extremes.of(array, counts=counts))
         self._add_arrays(found, arrays, counts=counts, counted=counted)
@@ -153,6 +175,11 @@ class MeasuredModel:
             uncounted = (slot for slot in self._reduced if slot.treatment is Treatment.REDUCED)
             found.uncounted.update(*(slot.all_names for slot in uncounted))
         return found
+
+    def _zeros(self, vectors: Sequence[Floats]) -> frozenset[str]:
+        """The values of whose extremes one may be a zero that fills a block."""
+        names = (self._reduced[at].names[0] for at in self._uncertain if not all(v[at] for v in vectors[:2]))
+        return frozenset(names)
 
     def _add_arrays(
         self, found: Measurement, arrays: Sequence[Floats], *, counts: bool, counted: Set[str]

@@ -20,7 +20,7 @@ from amp_rewrite.running.carried_reductions import Vectors
 from amp_rewrite.running.followers import Follower
 from amp_rewrite.running.reducible_values import FloatTypes
 from amp_rewrite.running.slots import Slot, Treatment
-from amp_rewrite.running.value_reductions import Builder, Numbers
+from amp_rewrite.running.value_reductions import PREFIX, Builder, Numbers
 
 _HAND_OUT = {
     "If": carried_reductions.of_if,
@@ -78,7 +78,7 @@ class _Reducer:
         self._opset = opset
         self._asked, self._handed_out = treat, handed_out
         self._stored = followers.stored(proto.graph)
-        self._builder = Builder(proto_traversal.unused_prefix(proto.graph, "amp_rewrite_reduced"), opset)
+        self._builder = Builder(proto_traversal.unused_prefix(proto.graph, PREFIX), opset)
 
     def run(self) -> Sequence[Slot]:
         """Changes the model; returns the slots of its outputs."""

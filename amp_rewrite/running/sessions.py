@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
-import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -103,7 +102,7 @@ def open_session(model: Runnable, device: Device = Device.CPU, libraries: Librar
     """A session on a device, with libraries of custom operators; ModelError if onnxruntime rejects the
     model.
     """
-    return _open(model, device, session_options(libraries))
+    return opened(model, device, session_options(libraries))
 
 
 def session_options(libraries: Libraries) -> Any:
@@ -117,49 +116,15 @@ def open_unoptimised_session(model: Runnable, device: Device = Device.CPU, libra
     """A session that runs every node as it is, without fusion or constant folding; ModelError as above."""
     options = session_options(libraries)
     options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
-    return _open(model, device, options)
+    return opened(model, device, options)
 
 
-class Optimisation(enum.Enum):
-    """How far onnxruntime changes a graph; LAYOUT_KEPT does not have convolutions pass on their channels in
-    blocks (NCHWc), which everybody else who reads a value has to reorder.
-    """
-
-    NONE = "ORT_DISABLE_ALL"
-    LAYOUT_KEPT = "ORT_ENABLE_EXTENDED"
-    ALL = "ORT_ENABLE_ALL"
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The option that has the folder of the files with a model's data."""
 
 
-def open_measuring_session(
-    model: onnx.ModelProto,
-    device: Device,
-    folder: Path | None,
-    libraries: Libraries,
-    optimisation: Optimisation,
-    abreast: int = 1,
-) -> Any:
-    """A session that computes values in the order of the nodes, so that what a node reduces does not wait for
-    the end of the run; `folder` has the files with the model's data. ModelError as above.
-
-    Where as many runs as there are processors are made `abreast`, each has one thread.
-    """
-    options = session_options(libraries)
-    options.graph_optimization_level = getattr(onnxruntime().GraphOptimizationLevel, optimisation.value)
-    options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
-    if 1 < abreast >= (os.cpu_count() or 1):
-        options.intra_op_num_threads = 1
-    options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
-    options.add_session_config_entry(_STOP_SPINNING, "1")  # threads that wait for a run take the CPU from us
-    if folder is not None:
-        options.add_session_config_entry(_DATA_FOLDER, str(folder))
-    return _open(model, device, options)
-
-
-_STOP_SPINNING = "session.force_spinning_stop"
-_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-
-
-def _open(model: Runnable, device: Device, options: Any) -> Any:
+def opened(model: Runnable, device: Device, options: Any) -> Any:
+    """A session with options of its own; ModelError as above."""
     source = _source(model, options)
     return run_interruptible(lambda _: create(source, options, device))
 
@@ -172,7 +137,7 @@ def _source(model: Runnable, options: Any) -> bytes | str:
     made = repeatable.repeatable(loading.load_graph(Path(path))) if repeatable.may_draw(Path(path)) else None
     if made is None:
         return path
-    options.add_session_config_entry(_DATA_FOLDER, str(Path(path).parent.absolute()))
+    options.add_session_config_entry(DATA_FOLDER, str(Path(path).parent.absolute()))
     return made.SerializeToString()
 
 

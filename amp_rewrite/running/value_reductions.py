@@ -13,6 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite.numerics.half import FLOAT16
 
+PREFIX = "amp_rewrite_reduced"
+"""What the names of values begin with that the nodes make."""
+
 SINCE_COUNTS = 9
 """The opset from which on elements can be counted: that of Where."""
 
