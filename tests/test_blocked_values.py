@@ -6,7 +6,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import amp_rewrite
-from amp_rewrite.running import blocked_values, handed_out
+from amp_rewrite.errors import ModelError
+from amp_rewrite.running import blocked_values, handed_out, measuring_sessions
 from tests import text
 
 pytest.importorskip("onnxruntime")
@@ -131,6 +132,21 @@ def test_models_without_blocks_take_no_further_session(told):
     seen = amp_rewrite.observe(model, given, device="cpu")
     assert seen["c"].beyond
     assert told == [None]
+
+
+def test_a_model_that_onnxruntime_does_not_take_back_is_seen(told, monkeypatch):
+    """As without blocks."""
+    expected = in_order(network(0), samples(), monkeypatch)
+    opened = measuring_sessions.open_session
+
+    def refusing(model, *given):
+        if any(node.op_type == "ReorderOutput" for node in model.graph.node):
+            raise ModelError("refused")
+        return opened(model, *given)
+
+    monkeypatch.setattr(measuring_sessions, "open_session", refusing)
+    assert amp_rewrite.observe(network(0), samples(), device="cpu") == expected
+    assert told
 
 
 OPTIMISED = """<ir_version: 8, opset_import: ["": 17, "com.microsoft.nchwc": 1]>

@@ -5,6 +5,7 @@ Small values are handed out and reduced by NumPy; others, and those of bodies, a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from amp_rewrite.errors import ModelError
 from amp_rewrite.running import (
     array_extremes,
     blocked_values,
@@ -131,17 +133,26 @@ class MeasuredModel:
         self._uncertain = ()
         if not self._reduced:
             return measuring_sessions.open_session(proto, setting, Optimisation.ALL)
-        if many and self._in_blocks:
-            change = partial(blocked_values.reduce, in_order=self._in_order)
+        session = self._opened_in_blocks(proto, setting) if many and self._in_blocks else None
+        if session is not None:
+            return session
+        is_optimised = many or not self.counts_within
+        optimisation = Optimisation.LAYOUT_KEPT if is_optimised else Optimisation.NONE
+        return measuring_sessions.open_session(proto, setting, optimisation)
+
+    def _opened_in_blocks(self, proto: onnx.ModelProto, setting: Setting) -> Any | None:
+        """A session that reduces values in blocks; None, once and for all, where none is kept in blocks, or
+        where onnxruntime does not take back what it made of the model.
+        """
+        change = partial(blocked_values.reduce, in_order=self._in_order)
+        with contextlib.suppress(ModelError):
             changed = measuring_sessions.open_changed_session(proto, setting, change)
             if changed is not None:
                 session, names = changed
                 self._uncertain = [at for at, slot in enumerate(self._reduced) if slot.names[0] in names]
                 return session
-            self._in_blocks = False
-        is_optimised = many or not self.counts_within
-        optimisation = Optimisation.LAYOUT_KEPT if is_optimised else Optimisation.NONE
-        return measuring_sessions.open_session(proto, setting, optimisation)
+        self._in_blocks = False
+        return None
 
     def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Set[str] = frozenset()) -> Measurement:
         """What one run shows; the elements of inputs and of what is handed out are counted with `counts`,
