@@ -58,6 +58,10 @@ def told(monkeypatch):
         return found[-1]
 
     monkeypatch.setattr(blocked_values, "reduce", recorded)
+    amp_rewrite.observe(network(0), samples(3), device="cpu")
+    if found == [None]:
+        pytest.skip("onnxruntime keeps nothing in blocks on this machine")
+    found.clear()
     return found
 
 
