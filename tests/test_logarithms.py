@@ -29,18 +29,16 @@ WAYS = {
         [product] r = Mul (p, q) [log] l = Log (r)""",
     "a bin": """[core] p = Sigmoid (h) [added] k = Add (h, low) [other] q = Sigmoid (k) [rest] r = Sub (q, p)
         [bound] s = Max (r, tiny) [log] l = Log (s)""",
-    "an atanh": """[core] p = Tanh (h) [added] q = Add (p, one) [rest] r = Sub (one, p)
-        [quotient] s = Div (q, r) [log] l = Log (s)""",
     "entropy": "[core] p = Softmax (h) [log] k = Log (p) [between] l = Mul (p, k)",
 }
 OTHERS = {
-    "of a Relu": "p = Relu (h) q = Add (one, p) l = Log (q)",
+    "of a Relu": "p = Relu (h) q = Add (two, p) l = Log (q)",
     "of a product with a Relu": "p = Sigmoid (h) q = Relu (h) r = Mul (p, q) l = Log (r)",
     "of a sum of two": "p = Sigmoid (h) q = Relu (h) r = Add (p, q) l = Log (r)",
 }
 
 
-_PARTS = set("core other rest squared bound moved added scaled product quotient log between".split())
+_PARTS = set("core other rest squared bound moved added scaled product log between".split())
 
 
 def full(way: str, options: Options | None = None) -> set[str | None]:
@@ -75,7 +73,6 @@ def test_other_logarithms_are_as_their_list_says(way: str):
         ("squashed", 11),
         ("a normal probability", 3.5),
         ("two scores", 9),
-        ("an atanh", 4),
     ],
 )
 def test_a_logarithm_that_half_makes_infinite_is_close(way: str, to: float):

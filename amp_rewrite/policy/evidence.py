@@ -103,6 +103,7 @@ class Reason(enum.Enum):
     SPECTRUM = "spectrum"
     RUNNING_SUM = "running sum"
     TAKEN_FROM_1 = "taken from 1"
+    NEAR_1 = "near 1"
     QUANTISED_REGION = "quantised region"
     OBSERVED_OVERFLOW = "observed overflow"
     SENSITIVE = "sensitive"

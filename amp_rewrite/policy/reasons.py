@@ -106,6 +106,7 @@ _WORDS: Mapping[Reason, str] = {
     ),
     Reason.RUNNING_SUM: "a loop adds it up step by step, and half would round it in every step",
     Reason.TAKEN_FROM_1: "an exponential is taken from 1, and half would round away what is left near 1",
+    Reason.NEAR_1: "how far from 1 something is counts here, and half would round that away",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.SENSITIVE: (
         "rounding it adds about {number:.2g} to the error of the outputs, which may be {limit:.2g}"

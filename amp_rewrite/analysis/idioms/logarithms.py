@@ -7,7 +7,6 @@
     log((1 + erf(x)) / 2)    the probability that a normal number is below x
     log(sigmoid(x) * sigmoid(z))           two scores, as of a class and of an object
     log(sigmoid(x) - sigmoid(z))           the probability of a bin of a logistic distribution
-    log((1 + tanh(x)) / (1 - tanh(x)))     an atanh that is written out
 
 A sigmoid of -18 is 1.5e-8 and its logarithm -18; half has 0 there, and -inf. What stands between may also
 move elements, scale them, add a number, square, or bound them, and take two such together. All of it is
@@ -66,7 +65,8 @@ def _passed(node: ir.Node) -> Iterable[ir.Value]:
         return patterns.operands(node)[:1]
     if patterns.is_default(node, *_TOGETHER):
         return [value for value in patterns.operands(node) if patterns.scalar(value) is None]
-    return patterns.operands(node)[:1] if patterns.is_default(node, *_MOVE) else ()
+    moved = patterns.moved_or_scaled(node, _MOVE, lambda value: patterns.scalar(value) is not None)
+    return () if moved is None else (moved,)
 
 
 def _is_square(node: ir.Node) -> bool:
@@ -75,5 +75,5 @@ def _is_square(node: ir.Node) -> bool:
     return patterns.is_default(node, "Pow") and patterns.scalar(node.inputs[1]) == 2
 
 
-_TOGETHER = ("Add", "Clip", "Div", "Max", "Min", "Mul", "Sub")
+_TOGETHER = ("Add", "Clip", "Max", "Min", "Mul", "Sub")
 _MOVE = ("Gather", "GatherElements", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
