@@ -47,9 +47,9 @@ def _way(end: ir.Node) -> _Nodes:
     nodes, value = [end], end.inputs[_FROM_ZERO[end.op_type]]
     while (node := value.producer() if value is not None else None) is not None and len(nodes) <= _DEPTH:
         nodes.append(node)
-        beside = _beside_1(node)
+        beside = beside_1(node)
         if beside is not None:
-            before = _made(beside)
+            before = made(beside)
             counts = end.op_type == "Log" or (_is_taken(node, before) and _is_near_1(before))
             return (*nodes, *before) if counts else ()
         if end.op_type == "Log" and (both := _atanh(node)):
@@ -64,7 +64,7 @@ def _is_polynomial(node: ir.Node) -> bool:
     return exponent is None or (exponent >= 0 and exponent.is_integer())
 
 
-def _beside_1(node: ir.Node) -> ir.Value | None:
+def beside_1(node: ir.Node) -> ir.Value | None:
     """What a node adds to 1, or takes from it; None for any other node."""
     given = patterns.operands(node)
     if not patterns.is_default(node, "Add", "Sub") or len(given) != 2:
@@ -74,7 +74,7 @@ def _beside_1(node: ir.Node) -> ir.Value | None:
     return given[0] if patterns.scalar(given[1]) == 1 and node.op_type == "Add" else None
 
 
-def _made(value: ir.Value) -> _Nodes:
+def made(value: ir.Value) -> _Nodes:
     """The nodes that move, scale, bound or square a value on its way, up to what saturates."""
     nodes: list[ir.Node] = []
     while (node := value.producer()) is not None and len(nodes) < _DEPTH:
@@ -122,7 +122,7 @@ def _atanh(quotient: ir.Node) -> _Nodes:
         return ()
     makers = [value.producer() for value in patterns.operands(quotient)]
     nodes = [node for node in makers if node is not None]
-    beside = [_beside_1(node) for node in nodes]
+    beside = [beside_1(node) for node in nodes]
     if len(nodes) != 2 or beside[0] is None or beside[0] is not beside[1]:
         return ()
-    return (*nodes, *_made(beside[0])) if {node.op_type for node in nodes} == {"Add", "Sub"} else ()
+    return (*nodes, *made(beside[0])) if {node.op_type for node in nodes} == {"Add", "Sub"} else ()
