@@ -434,6 +434,13 @@ INVERSES = {
         1e-10,
         {"a", "q", "r", "d"},
     ),
+    "squared": ("a = Add (m, e) q = Mul (a, a) r = Reciprocal (q) d = Mul (r, n)", 1e-3, set("aqrd")),
+    "a power": ("a = Add (m, e) q = Pow (a, two) r = Div (one, q) d = Mul (r, n)", 1e-3, set("aqrd")),
+    "squared and large enough": (
+        "a = Add (m, e) q = Mul (a, a) r = Reciprocal (q) d = Mul (r, n)",
+        4e-3,
+        set(),
+    ),
     "two paths": (
         "a = Add (m, e) b = Abs (a) q = Sum (a, m) s = Add (b, q) r = Reciprocal (s) d = Mul (r, n)",
         1e-6,
@@ -449,7 +456,7 @@ def test_an_inverse_beyond_half_keeps_its_way(case):
     """1 / 1e-6 is no float16: the way from the addend to whoever reads the inverse stays float32."""
     steps, number, stays = INVERSES[case]
     text = f"""g (float[4,4] x) => (float[4,4] y)
-        <float[4,4] w, float e = {{{number}}}, float one = {{1.0}}> {{
+        <float[4,4] w, float e = {{{number}}}, float one = {{1.0}}, float two = {{2}}> {{
         m = MatMul (x, w) n = MatMul (x, w) {steps} y = MatMul (d, w) }}"""
     assert kept(text).keys() == stays
     assert {"m", "n", "y"} <= in_half(text)

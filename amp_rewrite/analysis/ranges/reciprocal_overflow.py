@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
@@ -20,8 +21,12 @@ def find(constant: Constant, context: Context) -> Findings:
         return NONE
 
     def after(use: UnitUse) -> float | None:
-        operator = effective_op(context.node(use.unit))
-        if operator not in _CARRY_BOUND or not _may_overflow(use.carried, context):
+        node, operator = context.node(use.unit), effective_op(context.node(use.unit))
+        if not _may_overflow(use.carried, context):
+            return None
+        if patterns.square_of(node) is not None:
+            return use.carried**2 if use.port == 0 else None
+        if operator not in _CARRY_BOUND:
             return None
         return use.carried**0.5 if operator == "Sqrt" else use.carried
 
@@ -33,8 +38,8 @@ def find(constant: Constant, context: Context) -> Findings:
 
 
 def _may_overflow(least: float, context: Context) -> bool:
-    """Whether any stored dividend over this divisor, or over its square root, overflows."""
-    return min(least, 1.0) * context.half.largest < context.largest_dividend
+    """Whether any stored dividend over this divisor, or over its square or its root, overflows."""
+    return min(least**2, 1.0) * context.half.largest < context.largest_dividend
 
 
 def _dividend(use: UnitUse, context: Context) -> float:
