@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis import (
     angles,
     differences,
+    displacements,
     distances,
     faint_outputs,
     final_softmax,
@@ -111,6 +112,7 @@ def _findings(
         integer_values.check(graph, found.fits, options.half),
         angles.check(graph, found.fits),
         differences.check(graph, found.fits),
+        displacements.check(graph, found.fits),
         distances.check(graph),
         variances.check(graph),
         near_one.check(graph),

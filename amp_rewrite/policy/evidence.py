@@ -98,6 +98,7 @@ class Reason(enum.Enum):
     TO_PIXEL_COORDINATES = "to pixel coordinates"
     TO_ANGLE = "to an angle"
     DIFFERENCE = "difference"
+    DISPLACEMENT = "displacement"
     DISTANCE = "distance"
     VARIANCE = "variance"
     SPECTRUM = "spectrum"

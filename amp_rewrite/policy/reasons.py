@@ -99,6 +99,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.TO_PIXEL_COORDINATES: "ends as pixel coordinates, and half is exact for integers to {limit} only",
     Reason.TO_ANGLE: "it makes the angle of a Sin or Cos from inputs of the model, and half would round that",
     Reason.DIFFERENCE: "it takes inputs of the model from each other, and half would round away what is left",
+    Reason.DISPLACEMENT: "it adds to a grid that is taken away again, and half would round what is left",
     Reason.DISTANCE: "it makes a squared distance of much larger squares, and half would round those",
     Reason.VARIANCE: "it makes a variance of much larger squares, and half would round those",
     Reason.SPECTRUM: (
