@@ -100,6 +100,7 @@ class Reason(enum.Enum):
     DIFFERENCE = "difference"
     DISPLACEMENT = "displacement"
     DISTANCE = "distance"
+    GAUSSIAN = "gaussian"
     VARIANCE = "variance"
     SPECTRUM = "spectrum"
     RUNNING_SUM = "running sum"

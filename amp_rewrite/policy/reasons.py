@@ -101,6 +101,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.DIFFERENCE: "it takes inputs of the model from each other, and half would round away what is left",
     Reason.DISPLACEMENT: "it adds to a grid that is taken away again, and half would round what is left",
     Reason.DISTANCE: "it makes a squared distance of much larger squares, and half would round those",
+    Reason.GAUSSIAN: "it makes how far positions of a Gaussian are from a grid, and half would round those",
     Reason.VARIANCE: "it makes a variance of much larger squares, and half would round those",
     Reason.SPECTRUM: (
         "it makes the logarithm of a spectrum of inputs of the model, and half would lose what is faint there"
