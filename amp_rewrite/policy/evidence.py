@@ -104,6 +104,7 @@ class Reason(enum.Enum):
     VARIANCE = "variance"
     SPECTRUM = "spectrum"
     RUNNING_SUM = "running sum"
+    MOVING_AVERAGE = "moving average"
     TAKEN_FROM_1 = "taken from 1"
     NEAR_1 = "near 1"
     QUANTISED_REGION = "quantised region"

@@ -107,6 +107,7 @@ _WORDS: Mapping[Reason, str] = {
         "it makes the logarithm of a spectrum of inputs of the model, and half would lose what is faint there"
     ),
     Reason.RUNNING_SUM: "a loop adds it up step by step, and half would round it in every step",
+    Reason.MOVING_AVERAGE: "it is a step of a moving average, and half would round away what that adds",
     Reason.TAKEN_FROM_1: "an exponential is taken from 1, and half would round away what is left near 1",
     Reason.NEAR_1: "how far from 1 something is counts here, and half would round that away",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
