@@ -35,15 +35,14 @@ def test_what_a_bound_keeps_from_zero_stays(way: str):
 @pytest.mark.parametrize(("high", "stays"), [(0.9998, True), (0.9997, False)])
 def test_a_bound_that_half_tells_from_1_is_no_reason(high: float, stays: bool):
     """Half has no number between 1 - 2^-11 and 1."""
-    found = kept(_network(WAYS["a logit"], high))["r"]
-    assert found.endswith("becomes 1 in float16, and what it leaves of 1 is divided by") == stays
+    assert ("r" in kept(_network(WAYS["a logit"], high))) == stays
 
 
 def test_bfloat16_has_fewer_numbers_near_1():
     """There, 0.999 is 1."""
     text = _network(WAYS["a logit"], 0.999)
-    assert "0.999" not in kept(text)["r"]
-    assert "becomes 1 in bfloat16" in kept(text, Options(half=BFLOAT16))["r"]
+    assert kept(text) == {}
+    assert "r" in kept(text, Options(half=BFLOAT16))
 
 
 def test_a_rest_that_is_not_divided_by_is_half():

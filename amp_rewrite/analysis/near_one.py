@@ -51,7 +51,8 @@ def _way(end: ir.Node) -> _Nodes:
         if beside is not None:
             before = made(beside)
             counts = end.op_type == "Log" or (_is_taken(node, before) and _is_near_1(before))
-            return (*nodes, *before) if counts else ()
+            way = (*nodes, *before)
+            return way if counts and not _is_bounded_logit(way) else ()
         if end.op_type == "Log" and (both := _atanh(node)):
             return (*nodes, *both)
         value = _passed(node)
@@ -114,6 +115,17 @@ def _is_near_1(before: _Nodes) -> bool:
     if first is None or patterns.is_default(first, *_SATURATE):
         return first is not None
     return stored_as(first.inputs[0]) is not None
+
+
+def _is_bounded_logit(way: _Nodes) -> bool:
+    """Whether these nodes, the last one first, are a bounded quotient whose logarithm is taken: a sigmoid
+    that is inverted, to be one again when something small is added (the boxes of a DETR).
+    """
+    reader = patterns.only_reader(way[0].outputs[0])
+    is_logit = (
+        patterns.is_default(way[0], "Div") and reader is not None and patterns.is_default(reader, "Log")
+    )
+    return is_logit and any(patterns.is_default(node, "Clip", "Max", "Min") for node in way)
 
 
 def _atanh(quotient: ir.Node) -> _Nodes:
