@@ -34,6 +34,7 @@ OTHERS = {
     "a slope": "t = Tanh (h) b = Mul (t, t) c = Sub (one, b) l = Mul (g0, c)",
     "a number and 1": "t = Tanh (h) b = Relu (t) c = Add (b, one) l = Div (g0, c)",
     "a rest of a layer": "b = Relu (h) c = Sub (one, b) l = Div (g0, c)",
+    "a scaled rest": "b = Mul (half, h) c = Sub (one, b) l = Div (g0, c)",
     "a bounded logit": """t = Sigmoid (h) b = Clip (t, tiny) c = Sub (one, t) d = Max (c, tiny)
         q = Div (b, d) l = Log (q)""",
     "a whole power": "t = Sigmoid (h) c = Sub (one, t) l = Mul (c, h)",

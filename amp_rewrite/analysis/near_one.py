@@ -55,7 +55,7 @@ def _way(end: ir.Node) -> _Nodes:
             return way if counts and not _is_bounded_logit(way) else ()
         if end.op_type == "Log" and (both := _atanh(node)):
             return (*nodes, *both)
-        value = _passed(node)
+        value = passed(node)
     return ()
 
 
@@ -81,7 +81,7 @@ def made(value: ir.Value) -> _Nodes:
     while (node := value.producer()) is not None and len(nodes) < _DEPTH:
         if patterns.is_default(node, *_SATURATE):
             return (*nodes, node)
-        before = _passed(node)
+        before = passed(node)
         if before is None:
             break
         nodes.append(node)
@@ -89,7 +89,7 @@ def made(value: ir.Value) -> _Nodes:
     return tuple(nodes)
 
 
-def _passed(node: ir.Node) -> ir.Value | None:
+def passed(node: ir.Node) -> ir.Value | None:
     """What a node moves, scales, squares, or adds a number to or bounds by one; None for any other node."""
     square = patterns.square_of(node)
     if square is not None:
@@ -114,7 +114,7 @@ def _is_near_1(before: _Nodes) -> bool:
     first = before[-1] if before else None
     if first is None or patterns.is_default(first, *_SATURATE):
         return first is not None
-    return stored_as(first.inputs[0]) is not None
+    return stored_as(passed(first)) is not None
 
 
 def _is_bounded_logit(way: _Nodes) -> bool:

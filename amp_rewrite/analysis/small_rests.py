@@ -35,15 +35,16 @@ def _way(graph: UnitGraph, rest: ir.Node) -> tuple[ir.Node, ...]:
     if value is None:
         return ()
     between = near_one.made(value)
-    node = between[-1] if between and patterns.is_default(between[-1], "Sigmoid") else _maker(value, between)
+    is_sigmoid = bool(between) and patterns.is_default(between[-1], "Sigmoid")
+    node = between[-1] if is_sigmoid else _source(value, between).producer()
     before = () if node is None else _late(node) or _others(node) or _alike(graph, node)
     return (rest, *between, *before) if before else ()
 
 
-def _maker(value: ir.Value, between: tuple[ir.Node, ...]) -> ir.Node | None:
-    """The node before those that only move a value."""
-    origin = between[-1].inputs[0] if between else value
-    return origin.producer() if origin is not None else None
+def _source(value: ir.Value, between: tuple[ir.Node, ...]) -> ir.Value:
+    """What these nodes, the last one first, make a value of."""
+    source = near_one.passed(between[-1]) if between else value
+    return value if source is None else source
 
 
 def _late(sigmoid: ir.Node) -> tuple[ir.Node, ...]:
@@ -72,15 +73,9 @@ def _others(product: ir.Node) -> tuple[ir.Node, ...]:
 
 def _alike(graph: UnitGraph, product: ir.Node) -> tuple[ir.Node, ...]:
     """A product of normalised vectors."""
-    ends = [_first(value) for value in patterns.operands(product)]
+    ends = [_source(value, near_one.made(value)) for value in patterns.operands(product)]
     is_cosine = patterns.is_default(product, *_PRODUCTS) and len(ends) > 1
     return (product,) if is_cosine and all(_is_unit(graph, value) for value in ends) else ()
-
-
-def _first(value: ir.Value) -> ir.Value:
-    nodes = near_one.made(value)
-    origin = nodes[-1].inputs[0] if nodes else value
-    return value if origin is None else origin
 
 
 def _is_unit(graph: UnitGraph, value: ir.Value) -> bool:
