@@ -29,7 +29,8 @@ _EXACT = 1e-6
 def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
     """The units that weigh a state and what is new, and add them up."""
     most, sums = _ROUNDOFFS / half.integers, graph.by_operator.get("Add", ())
-    held = {node for unit in sums for node in _step(graph.units[unit].node, most)}
+    nodes = (node for unit in sums if (node := graph.units[unit].node).graph is graph.root)
+    held = {part for node in nodes for part in _step(node, most)}
     evidence = Evidence(Authority.RANGE, Reason.MOVING_AVERAGE)
     return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
 
