@@ -20,6 +20,8 @@ WAYS = {
     "a reciprocal": "t = Tanh (h) b = Mul (t, t) c = Sub (one, b) l = Reciprocal (c)",
     "odds": "t = Sigmoid (h) c = Sub (one, t) l = Div (t, c)",
     "a reciprocal root": "t = Sigmoid (h) c = Sub (one, t) l = Pow (c, minus)",
+    "a square less 1": "t = Tanh (h) b = Mul (t, t) c = Sub (b, one) n = Neg (c) l = Sqrt (n)",
+    "an inverse": "t = Tanh (h) c = Mul (t, high) l = Atanh (c)",
     "noise of a step": "b = Gather (table, step) c = Sub (one, b) r = Sqrt (c) l = Mul (r, h)",
 }
 LARGE = {
@@ -46,7 +48,8 @@ def _network(way: str) -> str:
     """Layers before and behind a way."""
     return f"""g (float[64,64] x, int64[64] step) => (float[64,64] y)
     <float[64,64] w, float[64,64] v, float[64,64] u, float[1000,1] table, float one = {{1}},
-    float two = {{2}}, float half = {{0.5}}, float tiny = {{0.0001}}, float minus = {{-0.5}}> {{
+    float two = {{2}}, float half = {{0.5}}, float tiny = {{0.0001}}, float minus = {{-0.5}},
+    float high = {{0.99999}}> {{
         h = MatMul (x, w) g0 = MatMul (x, u)
         {way}
         y = MatMul (l, v) }}"""

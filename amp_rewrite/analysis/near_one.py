@@ -2,6 +2,7 @@
 
     log(1 + x)                              of small numbers, also log((1 + x) / (1 - x)), an atanh
     1 / (1 - tanh(x)**2), sqrt(1 - x**2)    slopes, a sine of a cosine
+    atanh(tanh(x)), acos(cos(x))            an inverse of something bounded
     sqrt(1 - table[step])                   how much of a signal is noise, in the steps of a diffusion
 
 What is taken from 1 is float32 as well, where an operator that saturates, a square or a stored table makes
@@ -19,6 +20,8 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
+_FROM_ONE = ("Acos", "Asin", "Atanh")
+"""Operators to which it matters how near to 1 their input is."""
 _FROM_ZERO = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 """Operators to which it matters how near to zero an input is, and that input."""
 _SATURATE = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Tanh")
@@ -33,7 +36,7 @@ _Nodes = tuple[ir.Node, ...]
 
 def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     """The units from what is near 1 to what tells how near."""
-    units = (unit for name in _FROM_ZERO for unit in graph.by_operator.get(name, ()))
+    units = (unit for name in (*_FROM_ONE, *_FROM_ZERO) for unit in graph.by_operator.get(name, ()))
     ends = (graph.units[unit].node for unit in units if unit not in graph.spelled)
     held = {node for end in ends for node in _way(end)}
     evidence = Evidence(Authority.RANGE, Reason.NEAR_1)
@@ -42,6 +45,9 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
 
 def _way(end: ir.Node) -> _Nodes:
     """The nodes from what is near 1 to this one; none where nothing is."""
+    if patterns.is_default(end, *_FROM_ONE):
+        before = made(end.inputs[0]) if end.inputs[0] is not None else ()
+        return (end, *before) if before and patterns.is_default(before[-1], *_SATURATE) else ()
     if not patterns.is_default(end, *_FROM_ZERO) or _is_polynomial(end):
         return ()
     nodes, value = [end], end.inputs[_FROM_ZERO[end.op_type]]
@@ -66,13 +72,13 @@ def _is_polynomial(node: ir.Node) -> bool:
 
 
 def beside_1(node: ir.Node) -> ir.Value | None:
-    """What a node adds to 1, or takes from it; None for any other node."""
+    """What a node adds to 1, or takes from it, or from what it takes 1; None for any other node."""
     given = patterns.operands(node)
     if not patterns.is_default(node, "Add", "Sub") or len(given) != 2:
         return None
     if patterns.scalar(given[0]) == 1:
         return given[1]
-    return given[0] if patterns.scalar(given[1]) == 1 and node.op_type == "Add" else None
+    return given[0] if patterns.scalar(given[1]) == 1 else None
 
 
 def made(value: ir.Value) -> _Nodes:
