@@ -15,12 +15,23 @@ WAYS = {
     "points of a graph": """a = Gather <axis = 2> (x, sources) b = Gather <axis = 2> (x, targets)
         d = Sub (a, b)""",
     "another input": "d = Sub (x, x2)",
+    "a mean by a product": "m = MatMul (x, ones) d = Sub (x, m)",
+    "a mean by a product with what is moved": """t = Transpose <perm = [0, 2, 1]> (x) n = MatMul (ones, t)
+        m = Transpose <perm = [0, 2, 1]> (n) d = Sub (x, m)""",
+    "a mean in one product": "d = MatMul (x, centring)",
 }
 MOVED = {"the last value": "l", "a moving average": "p", "steps": "b", "points of a graph": "b"}
+MOVED |= {"a mean by a product": "m", "a mean in one product": ""}
 """What a way moves of its inputs, which other layers may read as well."""
+WEIGHTS = {
+    "ones": np.full((64, 64), 1 / 64, np.float32),
+    "centring": (np.eye(64) - 1 / 64).astype(np.float32),
+}
 OTHERS = {
     "of features": "u = MatMul (x, w) v0 = MatMul (x, w2) d = Sub (u, v0)",
     "of a feature and an input": "u = MatMul (x, w) d = Sub (u, x)",
+    "of a product": "u = MatMul (x, w) v0 = MatMul (u, ones) d = Sub (u, v0)",
+    "of a layer that takes away": "u = MatMul (x, w) d = MatMul (u, centring)",
     "of a scaled input": "u = Tanh (x) v0 = MatMul (x, w) d = Sub (u, v0)",
 }
 
@@ -34,17 +45,18 @@ def _network(way: str, moved: str = "") -> str:
     return f"""g (float[1,8,64] x, float[1,8,64] x2, float[1,8,65] p0) => (float[1,8,16] y)
     <float[64,64] w, float[64,64] w2, float[64,32] first, float[32,16] second, float[1,32] gate,
     int64[1] axis = {{2}}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] end = {{-1}},
-    int64[1] stop = {{100}}, int64[6] pads = {{0, 0, 4, 0, 0, 4}}, int64[64] sources, int64[64] targets> {{
+    float[64,64] ones, float[64,64] centring, int64[1] stop = {{100}},
+    int64[6] pads = {{0, 0, 4, 0, 0, 4}}, int64[64] sources, int64[64] targets> {{
         {way} {layers} h = {last} y = MatMul (h, second) }}"""
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_difference_of_inputs_stays(way: str):
     """It is float32, with what moves or averages the inputs for it; the layers behind are half."""
-    found = kept(_network(WAYS[way]))
+    found = kept(_network(WAYS[way]), weights=WEIGHTS)
     assert "d" in found
     assert set(found.values()) == {REASON}
-    half = in_half(_network(WAYS[way]))
+    half = in_half(_network(WAYS[way]), weights=WEIGHTS)
     assert {"m1", "r", "y"} <= half
     assert not half & found.keys()
 
@@ -52,8 +64,8 @@ def test_a_difference_of_inputs_stays(way: str):
 @pytest.mark.parametrize("way", OTHERS)
 def test_a_difference_of_features_is_half(way: str):
     """What a layer or an activation makes is no input any more."""
-    assert kept(_network(OTHERS[way])) == {}
-    assert "d" in in_half(_network(OTHERS[way]))
+    assert kept(_network(OTHERS[way]), weights=WEIGHTS) == {}
+    assert "d" in in_half(_network(OTHERS[way]), weights=WEIGHTS)
 
 
 @pytest.mark.parametrize(("kind", "stays"), [("int16", True), ("uint8", False), ("bool", False)])
@@ -85,7 +97,7 @@ def test_a_large_offset_is_taken_away(way: str):
         name: source.normal(0, 0.1 if name != "gate" else 1e-3, size).astype(np.float32)
         for name, size in sides.items()
     }
-    proto = model(_network(WAYS[way], MOVED[way]), {**at, **layers})
+    proto = model(_network(WAYS[way], MOVED[way]), {**at, **layers, **WEIGHTS})
     sizes = {"x": (1, 8, 64), "x2": (1, 8, 64), "p0": (1, 8, 65)}
     feeds = {name: (1000 + source.normal(0, 1, size)).astype(np.float32) for name, size in sizes.items()}
     verdict = verify(proto, rewritten(proto).model, feeds, device="cpu")

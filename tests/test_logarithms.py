@@ -25,16 +25,20 @@ WAYS = {
         [log] l = Log (r)""",
     "a normal probability": """[core] p = Erf (h) [added] q = Add (p, one) [scaled] r = Div (q, two)
         [log] l = Log (r)""",
+    "two scores": """[core] p = Sigmoid (h) [other] q = Softmax (h)
+        [product] r = Mul (p, q) [log] l = Log (r)""",
+    "a bin": """[core] p = Sigmoid (h) [added] k = Add (h, low) [other] q = Sigmoid (k) [rest] r = Sub (q, p)
+        [bound] s = Max (r, tiny) [log] l = Log (s)""",
     "entropy": "[core] p = Softmax (h) [log] k = Log (p) [between] l = Mul (p, k)",
 }
 OTHERS = {
-    "of a Relu": "p = Relu (h) q = Add (one, p) l = Log (q)",
-    "of a product": "p = Sigmoid (h) q = Softmax (h) r = Mul (p, q) l = Log (r)",
+    "of a Relu": "p = Relu (h) q = Add (two, p) l = Log (q)",
+    "of a product with a Relu": "p = Sigmoid (h) q = Relu (h) r = Mul (p, q) l = Log (r)",
     "of a sum of two": "p = Sigmoid (h) q = Relu (h) r = Add (p, q) l = Log (r)",
 }
 
 
-_PARTS = {"core", "rest", "squared", "bound", "moved", "added", "scaled", "log", "between"}
+_PARTS = set("core other rest squared bound moved added scaled product log between".split())
 
 
 def full(way: str, options: Options | None = None) -> set[str | None]:
@@ -63,7 +67,13 @@ def test_other_logarithms_are_as_their_list_says(way: str):
 @pytest.mark.skipif(not text.RUNS, reason="needs onnxruntime")
 @pytest.mark.parametrize(
     ("way", "to"),
-    [("log-probabilities", 11), ("of the rest", 11), ("squashed", 11), ("a normal probability", 3.5)],
+    [
+        ("log-probabilities", 11),
+        ("of the rest", 11),
+        ("squashed", 11),
+        ("a normal probability", 3.5),
+        ("two scores", 9),
+    ],
 )
 def test_a_logarithm_that_half_makes_infinite_is_close(way: str, to: float):
     """Probabilities of 1e-9, and a rest of 1e-5, have finite logarithms in the result as in the original."""

@@ -434,6 +434,14 @@ INVERSES = {
         1e-10,
         {"a", "q", "r", "d"},
     ),
+    "squared": ("a = Add (m, e) q = Mul (a, a) r = Reciprocal (q) d = Mul (r, n)", 1e-3, set("aqrd")),
+    "a power": ("a = Add (m, e) q = Pow (a, two) r = Div (one, q) d = Mul (r, n)", 1e-3, set("aqrd")),
+    "an inverse square": ("a = Add (m, e) r = Pow (a, minus) d = Mul (r, n)", 1e-3, set("ard")),
+    "squared and large enough": (
+        "a = Add (m, e) q = Mul (a, a) r = Reciprocal (q) d = Mul (r, n)",
+        4e-3,
+        set(),
+    ),
     "two paths": (
         "a = Add (m, e) b = Abs (a) q = Sum (a, m) s = Add (b, q) r = Reciprocal (s) d = Mul (r, n)",
         1e-6,
@@ -449,7 +457,8 @@ def test_an_inverse_beyond_half_keeps_its_way(case):
     """1 / 1e-6 is no float16: the way from the addend to whoever reads the inverse stays float32."""
     steps, number, stays = INVERSES[case]
     text = f"""g (float[4,4] x) => (float[4,4] y)
-        <float[4,4] w, float e = {{{number}}}, float one = {{1.0}}> {{
+        <float[4,4] w, float e = {{{number}}}, float one = {{1.0}}, float two = {{2}},
+        float minus = {{-2}}> {{
         m = MatMul (x, w) n = MatMul (x, w) {steps} y = MatMul (d, w) }}"""
     assert kept(text).keys() == stays
     assert {"m", "n", "y"} <= in_half(text)
@@ -491,6 +500,16 @@ def test_a_bound_behind_a_root_counts_as_its_root():
     found = kept(text, weights={"c": np.float32(2000)})
     assert found == dict.fromkeys("aqry", "2000 / 0.01, which 'e' admits, is beyond float16")
     assert kept(text, weights={"c": np.float32(600)}) == {}
+
+
+@pytest.mark.parametrize("bound", [1e-38, 1e38])
+def test_powers_of_a_bound_do_not_overflow_themselves(bound):
+    """Squares of squares, and any power, of the least and the largest number of float32."""
+    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e, float c, float minus = {-20}> {
+        m = MatMul (x, w) a = Add (m, e) b = Mul (a, a) d = Mul (b, b) f = Mul (d, d) h = Mul (f, f)
+        k = Mul (h, h) q = Div (c, k) r = Pow (h, minus) z = Add (q, r) y = MatMul (z, w) }"""
+    weights = {"e": np.float32(bound), "c": np.float32(1e6)}
+    assert "a" in kept(text, weights=weights)
 
 
 def test_no_bound_is_followed_that_no_dividend_could_overflow(monkeypatch):

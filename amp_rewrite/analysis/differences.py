@@ -1,36 +1,76 @@
 """Differences within the inputs of a model, as what a series has above its mean, or points from each other.
 
 What is taken away is what they have in common, and half would round away what they have not: at 1000 it has
-steps of 1/2. Up to the difference nothing else is computed, so that float32 costs few Casts, if any.
+steps of 1/2. Up to the difference nothing else is computed, so that float32 costs few Casts, if any. A
+product with a stored matrix may be a mean (I/n), or a difference (I - 1/n).
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis.from_inputs import FromInputs, read_by
+from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model.constants import stored_as
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _AVERAGES = frozenset(("AveragePool", "GlobalAveragePool", "ReduceMean"))
 _CARRY = (MOVERS - {"If", "Loop", "Scan"}) | _AVERAGES | {"Cast"}
+_LARGEST = 4096
+"""The most rows or columns of a stored matrix that is looked at."""
+_EXACT = 1e-4
+"""How far sums of stored weights may be from 0 or 1."""
 
 
 def check(graph: UnitGraph, stored: Container[ir.Value]) -> Mapping[int, Evidence]:
     """The units that take inputs from each other, and those that move or average inputs for that."""
-    if not graph.by_operator.get("Sub"):
+    if not any(graph.by_operator.get(name) for name in ("MatMul", "Sub")):
         return {}
-    carried = FromInputs(graph, stored, lambda unit: effective_op(graph.units[unit].node) in _CARRY)
-    ends = [unit for unit in graph.by_operator["Sub"] if _is_difference(graph, unit, carried)]
+    carried = FromInputs(graph, stored, lambda unit: _carries(graph.units[unit].node))
+    subtractions, products = (graph.by_operator.get(name, ()) for name in ("Sub", "MatMul"))
+    ends = [unit for unit in subtractions if _is_difference(graph, unit, carried)]
+    ends += [unit for unit in products if _takes_away(graph, unit, carried)]
     way = reach(ends, graph.predecessors.__getitem__, carried.units.__contains__)
     return dict.fromkeys((*ends, *way), Evidence(Authority.RANGE, Reason.DIFFERENCE))
+
+
+def _carries(node: ir.Node) -> bool:
+    """Whether a node moves or averages what it reads."""
+    return effective_op(node) in _CARRY or _sums_of_weights(node, least=0.0) == 1
 
 
 def _is_difference(graph: UnitGraph, unit: int, carried: FromInputs) -> bool:
     """Whether a Sub, that no idiom has, takes from inputs what inputs have."""
     read = tuple(read_by(graph, unit))
     return unit not in graph.spelled and len(read) > 1 and all(map(carried.has, read))
+
+
+def _takes_away(graph: UnitGraph, unit: int, carried: FromInputs) -> bool:
+    """Whether a MatMul takes from inputs what these have in common."""
+    is_carried = any(map(carried.has, read_by(graph, unit)))
+    return is_carried and _sums_of_weights(graph.units[unit].node) == 0
+
+
+def _sums_of_weights(node: ir.Node, least: float = -np.inf) -> int | None:
+    """What all weights sum up to that a MatMul multiplies for one number: 0 or 1; None where that is
+    something else, or a weight is below the `least`.
+    """
+    if not patterns.is_default(node, "MatMul"):
+        return None
+    for port, axis in ((1, -2), (0, -1)):
+        tensor = stored_as(node.inputs[port])
+        if tensor is None or len(tensor.shape) != 2 or max(tensor.shape.numpy()) > _LARGEST:
+            continue
+        weights = tensor.numpy()
+        sums, scale = (part.sum(axis=axis, dtype=np.float64) for part in (weights, np.abs(weights)))
+        for total in (0, 1):
+            is_close = bool((np.abs(sums - total) <= _EXACT * scale).all())
+            if is_close and scale.all() and weights.min(initial=np.inf) >= least:
+                return total
+    return None

@@ -5,15 +5,17 @@
     log(1 - sigmoid(x))      the same of -x
     log(1 - tanh(x)**2)      the density of a squashed action; a sum of such
     log((1 + erf(x)) / 2)    the probability that a normal number is below x
+    log(sigmoid(x) * sigmoid(z))           two scores, as of a class and of an object
+    log(sigmoid(x) - sigmoid(z))           the probability of a bin of a logistic distribution
 
 A sigmoid of -18 is 1.5e-8 and its logarithm -18; half has 0 there, and -inf. What stands between may also
-move elements, scale them, add a number, square, or bound them. All of it is float32 up to the logarithm, and
-no more.
+move elements, scale them, add a number, square, or bound them, and take two such together. All of it is
+float32 up to the logarithm, and no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -33,34 +35,38 @@ _MOST = 6
 def find(graph: UnitGraph, _: Half) -> Iterator[Idiom]:
     """The logarithms of sigmoids, softmaxes and tanhs in a model, whatever the half type."""
     for unit in dict.fromkeys(graph.by_operator.get("Log", ())):
-        idiom = _of(graph.units[unit].node)
-        if idiom is not None:
-            yield idiom
+        node = graph.units[unit].node
+        ways = _ways(node.inputs[0], (node,)) if patterns.is_default(node, "Log") else ()
+        for way in ways:
+            if (data := way[0].inputs[0]) is not None:
+                yield Idiom(_SPELL[way[0].op_type], data, way, node)
 
 
-def _of(logarithm: ir.Node) -> Idiom | None:
-    nodes = [logarithm]
-    value = logarithm.inputs[0] if patterns.is_default(logarithm, "Log") else None
-    while value is not None and len(nodes) <= _MOST + 1:
-        node = value.producer()
-        if node is None or node.graph is not logarithm.graph:
-            return None
-        nodes.append(node)
-        if patterns.is_default(node, *_SPELL):
-            data = node.inputs[0]
-            return None if data is None else Idiom(_SPELL[node.op_type], data, (*reversed(nodes),), logarithm)
-        value = _passed(node)
-    return None
+_Way = tuple[ir.Node, ...]
 
 
-def _passed(node: ir.Node) -> ir.Value | None:
-    """What a node moves, scales, bounds, squares, or adds a number to or takes from one; None for another."""
+def _ways(value: ir.Value | None, behind: _Way) -> tuple[_Way, ...]:
+    """The ways that lead to a value and on through these nodes, each from what saturates; none where one of
+    them begins with anything else.
+    """
+    node = value.producer() if value is not None else None
+    if node is None or node.graph is not behind[0].graph or len(behind) > _MOST + 1:
+        return ()
+    way = (node, *behind)
+    if patterns.is_default(node, *_SPELL):
+        return (way,)
+    found = [_ways(before, way) for before in _passed(node)]
+    return tuple(each for ways in found for each in ways) if all(found) else ()
+
+
+def _passed(node: ir.Node) -> Iterable[ir.Value]:
+    """What a node moves, scales, bounds, squares, or takes together; none for another node."""
     if _is_square(node):
-        return node.inputs[0]
-    if patterns.is_default(node, *_ADD):
-        computed = [value for value in patterns.operands(node) if patterns.scalar(value) is None]
-        return computed[0] if len(computed) == 1 else None
-    return patterns.moved_or_scaled(node, _MOVE, lambda value: patterns.scalar(value) is not None)
+        return patterns.operands(node)[:1]
+    if patterns.is_default(node, *_TOGETHER):
+        return [value for value in patterns.operands(node) if patterns.scalar(value) is None]
+    moved = patterns.moved_or_scaled(node, _MOVE, lambda value: patterns.scalar(value) is not None)
+    return () if moved is None else (moved,)
 
 
 def _is_square(node: ir.Node) -> bool:
@@ -69,5 +75,5 @@ def _is_square(node: ir.Node) -> bool:
     return patterns.is_default(node, "Pow") and patterns.scalar(node.inputs[1]) == 2
 
 
-_ADD = ("Add", "Clip", "Max", "Min", "Sub")
+_TOGETHER = ("Add", "Clip", "Max", "Min", "Mul", "Sub")
 _MOVE = ("Gather", "GatherElements", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
