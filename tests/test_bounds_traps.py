@@ -103,6 +103,14 @@ TRAPS = {
         'y = Einsum <equation = "ij,jk->ik"> (x, u)',
         {"x": np.ones((4, 1)), "u": np.ones((4, 8))},
     ),
+    "a sum along no axis": (
+        "y = ReduceSum <noop_with_empty_axes = 1> (x)",
+        {"x": [[1.0, 2.0]]},
+    ),
+    "the least integer": (
+        "i = Cast <to = 7> (x) a = Abs (i) y = Cast <to = 1> (a)",
+        {"x": [[-(2.0**63), 3.0]]},
+    ),
     "weights that underflow": ("m = MatMul (x, small) y = MatMul (m, huge)", {"x": np.eye(4)}),
 }
 STORED = """<float[4,4] w = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0},

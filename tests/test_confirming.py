@@ -145,21 +145,25 @@ def test_no_bound_is_offered_that_nobody_wants(tuned, error):
 
 
 @pytest.mark.parametrize(
-    ("speedups", "said"),
+    ("speedups", "gated", "said"),
     [
         (
             (0.5, 0.9),
+            True,
             "float32 is fastest: the fastest plan that was found within 1.0e-03 is predicted to be 0.90",
         ),
-        ((1.2, 0.9), "no plan within 1.0e-03 was found that is predicted to be faster than float32"),
-        ((), "nothing in half was found within 1.0e-03"),
+        ((1.2, 0.9), True, "no plan within 1.0e-03 was found that is predicted to be faster than float32"),
+        ((), True, "nothing in half was found within 1.0e-03"),
+        ((0.5, 0.9), False, "nothing in half was found that passes"),
+        ((), False, "nothing in half was found within 1.0e-03"),
     ],
 )
-def test_float32_as_the_answer_says_why(tuned, speedups, said):
-    """By what was measured within the target, if anything was."""
+def test_float32_as_the_answer_says_why(tuned, speedups, gated, said):
+    """By what was measured within the target, if anything was; by speed only where that decided."""
     points = (Point(1.0, 9, 5e-3, 1.5), *(Point(1.0, 3, 5e-4, speedup) for speedup in speedups))
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, speedup=1.0, walked=points)
-    (line,) = outcome_text.lines(found, None)
+    report = dataclasses.make_dataclass("Report", ["gated"])(gated)
+    (line,) = outcome_text.lines(found, report)
     assert line.text.startswith(said)
     assert "so the model stays as it is" in line.text
 

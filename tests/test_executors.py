@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -125,6 +126,17 @@ def test_nobody_answers(monkeypatch):
     monkeypatch.setattr(executors, "CONNECTING", 0.5)
     with pytest.raises(OptionError, match=r"no Dask scheduler answers at 127\.0\.0\.1:1"):
         executors.named("dask://127.0.0.1:1").opened().__enter__()
+
+
+@pytest.mark.slow
+def test_a_cluster_by_its_address_ends_well():
+    """Work is done there, and what was not begun ends with the context."""
+    with dask() as executor:
+        address = executor._client.scheduler.address.removeprefix("tcp://")
+        with executors.named(f"dask://{address}").opened() as named:
+            assert list(executors.results(named, sorted, [([2, 1],), ([4, 3],)])) == [[1, 2], [3, 4]]
+            left = [named.submit(time.sleep, 5) for _ in range(9)]
+        assert all(future.cancelled() for future in left)
 
 
 @pytest.mark.slow

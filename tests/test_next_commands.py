@@ -182,3 +182,16 @@ def test_a_looser_bound_takes_the_place_of_the_one_that_was_given(model, monkeyp
     )
     flags = line.partition("#")[0].split()[-2:]
     assert run("tune", *given[:3], "--max-error", "1e-12", *flags).exit_code == 0
+
+
+def test_a_pin_that_a_search_could_not_mend_is_left(model, monkeypatch):
+    """A longer search with the same pin would fail as well; one without it passes."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(model.parent)
+    given = (model.name, "-o", "r.onnx", "--data", "large.npz")
+    result = run(*given, "--force-half", ".*")
+    assert result.exit_code == 1, result.output
+    (line,) = (line for line in result.output.splitlines() if line.startswith("next "))
+    assert line.endswith("# a search, without --force-half")
+    again = run(*shlex.split(line.removeprefix("next").partition("#")[0])[1:])
+    assert again.exit_code == 0, again.output

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 import amp_rewrite
 from amp_rewrite.errors import FeedError, OptionError
@@ -391,6 +392,23 @@ def test_what_does_not_pay_is_left_as_it_is(tmp_path):
         assert '["result","nothing changed: ' in page
         assert json.loads((files / "r.json").read_text())["gated"] is True
         assert (files / "r.onnx").read_bytes() == (files / "m.onnx").read_bytes()
+
+
+def test_arithmetic_is_not_offered_where_nothing_in_half_is_near_enough(tmp_path):
+    """Float32 that was not chosen for its speed is the answer with `--prefer flops` as well."""
+    model = text.model("g (float[2, 8] x) => (float[2, 8] y) <float[8, 8] w> { y = MatMul (x, w) }")
+    draw = np.random.default_rng(0)
+    weight = draw.normal(size=(8, 8)).astype(np.float32)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", x=draw.normal(size=(2, 8)).astype(np.float32))
+    given = ("--data", tmp_path / "in.npz", "--max-error", "1e-5", "--json", tmp_path / "r.json")
+    done = run("tune", tmp_path / "m.onnx", "-o", tmp_path / "r.onnx", *given)
+    assert done.exit_code == 0, done.output
+    told = json.loads((tmp_path / "r.json").read_text())
+    assert (told["tuning"]["is_float32"], told["gated"]) == (True, False)
+    assert "nothing in half was found" in done.output
+    assert "--prefer flops" not in done.output
 
 
 def test_a_result_that_was_asked_for_may_be_slower():

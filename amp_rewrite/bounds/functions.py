@@ -56,7 +56,12 @@ def _dip(least: float) -> Callable[[float, float, Site], tuple[float, float]]:
 
 
 def _absolute(low: float, high: float, _: Site) -> tuple[float, float]:
-    return (0.0 if low <= 0 <= high else min(abs(low), abs(high))), max(-low, high)
+    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    return (low if low == _LEAST_INT64 else least), max(-low, high)
+
+
+_LEAST_INT64 = -(2.0**63)
+"""An integer that is its own magnitude; those of narrower types leave their type, and are found to."""
 
 
 def _leaky(low: float, high: float, site: Site) -> tuple[float, float]:

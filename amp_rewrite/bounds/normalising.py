@@ -110,7 +110,7 @@ def _count(site: Site) -> int | None:
     if shape is None or (axes is None and site.has(1)):
         return None
     reduced = shape if axes is None else [shape[axis] for axis in axes if -len(shape) <= axis < len(shape)]
-    if axes == () and site.integer("noop_with_empty_axes", 0):
+    if not axes and site.integer("noop_with_empty_axes", 0):
         return 1
     sizes = [size for size in (reduced or shape) if isinstance(size, int)]
     return math.prod(sizes) if len(sizes) == len(reduced or shape) else None

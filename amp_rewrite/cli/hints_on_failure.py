@@ -71,8 +71,15 @@ def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:
         return f"{_bounded(verdict.error)}   # this result is within that"
     if outcome.tuned is not None and not outcome.tuned.sites:
         return f"{_bounded(verdict.error)}   # only inputs and outputs are half; this result is within that"
-    again = next_commands.tune(job.model, job.output, *_keeping(verdict), "--budget", _longer(job))
+    without = ("force_half",) if _is_pinned(job, outcome) else ()
+    flags = (*_keeping(verdict), "--budget", _longer(job))
+    again = next_commands.tune(job.model, job.output, *flags, without=without)
     return f"{again}   # {_note(job, outcome)}"
+
+
+def _is_pinned(job: RewriteJob, outcome: Outcome) -> bool:
+    """Whether a search failed that was not free to keep all in float32."""
+    return outcome.tuned is not None and bool(job.options.pins.force_half)
 
 
 def _keeping(verdict: Verdict) -> Iterator[str]:
@@ -83,6 +90,8 @@ def _keeping(verdict: Verdict) -> Iterator[str]:
 
 
 def _note(job: RewriteJob, outcome: Outcome) -> str:
+    if _is_pinned(job, outcome):
+        return "a search, without --force-half"
     if outcome.tuned is not None:
         return "a longer search"
     if job.replay is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,9 @@ def explain(model: Path, result: Path, *, carried: bool, observed: bool) -> str:
     return " ".join(("amp-rewrite", as_argument(model), *flags, *again, "&& amp-rewrite explain", plan))
 
 
-def tune(model: Path, output: Path | None, *instead: str) -> str:
-    """What searches for a plan for the same job: with its flags, and `instead` of their like.
+def tune(model: Path, output: Path | None, *instead: str, without: Container[str] = ()) -> str:
+    """What searches for a plan for the same job: with its flags, but those `without` which, and `instead` of
+    their like.
 
     What --calibrate saw is saved for it.
     """
@@ -52,6 +53,7 @@ def tune(model: Path, output: Path | None, *instead: str) -> str:
     idle = {word.lstrip("-") for word in instead} | ({"level"} if forced else set())
     names = given - NOT_TUNED - idle - ({"json_"} if "rewritten" in given else set())
     to = ("-o", as_argument(output)) if output is not None else ()
+    names = {name for name in names if name not in without}
     words = (as_argument(model), *to, *_flags(names), *_calibrated(model), *instead)
     line = " ".join(("amp-rewrite tune", *words))
     first = _calibration(model)

@@ -151,7 +151,7 @@ def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
     elif outcome.tuned is not None and outcome.tuned.is_float32:
         if looser := hints_on_failure.looser(outcome.tuned):
             yield f"{looser}   # the default plan is within that"
-        if job.tuning.prefer is Prefer.TIME:
+        if job.tuning.prefer is Prefer.TIME and outcome.result.report.gated:
             line = next_commands.tune(job.model, job.output, "--prefer", Prefer.FLOPS.value)
             yield f"{line}   # as much in half as the error allows, whatever the time"
     else:

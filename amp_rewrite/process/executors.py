@@ -41,20 +41,26 @@ class ExecutorName:
         Raises MissingPackageError without `distributed`, and OptionError where no scheduler answers.
         """
         with self._client() if self.address else self._pool() as executor:
-            try:
-                yield executor
-            finally:
-                executor.shutdown(wait=True, cancel_futures=True)
+            yield executor
 
-    def _pool(self) -> Executor:
+    @contextlib.contextmanager
+    def _pool(self) -> Generator[Executor]:
         # a fork would copy the threads of a runtime without running them
         spawning = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.processes, mp_context=spawning, initializer=_ignore_interrupts)
+        pool = ProcessPoolExecutor(self.processes, mp_context=spawning, initializer=_ignore_interrupts)
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     @contextlib.contextmanager
     def _client(self) -> Generator[Executor]:
         with _connected(self.address) as client:
-            yield client.get_executor(pure=False)
+            executor: Executor = client.get_executor(pure=False)
+            try:
+                yield executor
+            finally:
+                executor.shutdown(wait=False)  # Dask's way to cancel; it has no `cancel_futures`
 
 
 def named(text: str, by: str = "executor") -> ExecutorName:

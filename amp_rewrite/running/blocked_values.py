@@ -27,19 +27,20 @@ def are_likely(graph: onnx.GraphProto) -> bool:
     return sum(node.op_type == "Conv" and node.domain == "" for node in graph.node) >= _ENOUGH
 
 
-def reduce(graph: onnx.GraphProto, in_order: Container[str] = ()) -> frozenset[str] | None:
+def reduce(graph: onnx.GraphProto, checked: Container[str]) -> frozenset[str] | None:
     """Has reductions that were added to a graph read blocks, once onnxruntime has optimised it.
 
-    Each comes right behind the node that makes what it reads. Values that are to be read `in_order`, among
-    those whose last block is not full, stay as they are. Returns the names of values one of whose
-    extremes, if it is 0, may be a zero that fills a block. None if no value is reduced in blocks.
+    Each comes right behind the node that makes what it reads. Of values whose last block is not full, only
+    those are read that are `checked` for zeros: onnxruntime has names of its own for what it moves.
+    Returns the names of values one of whose extremes, if it is 0, may be a zero that fills a
+    block. None if no value is reduced in blocks.
     """
     readers, fits = _readers(graph), _zero_filled(graph.node) & _signed(graph.node)
     uncertain, sources = set[str](), dict[str, str]()
     for reorder in (node for node in graph.node if node.op_type == "ReorderOutput"):
         name, source = reorder.output[0], reorder.input[0]
         is_full = _channels(reorder) % _LARGEST_BLOCK == 0
-        if (is_full or (source in fits and name not in in_order)) and all(map(_is_reduction, readers[name])):
+        if (is_full or (source in fits and name in checked)) and all(map(_is_reduction, readers[name])):
             sources[name] = source
             uncertain |= set() if is_full else {name}
     _read_instead(graph, sources)
@@ -82,11 +83,20 @@ def _zero_filled(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """The values whose last block is filled by zeros, as weights are."""
     found = set[str]()
     for node in nodes:
-        is_conv = _is_conv(node)
-        keeps = _activation(node) in _OF_ZERO if is_conv else node.op_type in _KEEP_ZEROS
-        if keeps and found.issuperset(node.input[_ADDED:] if is_conv else node.input):
+        keeps = _activation(node) in _OF_ZERO if _is_conv(node) else node.op_type in _KEEP_ZEROS
+        if keeps and found.issuperset(_filling(node)):
             found.update(node.output)
     return found
+
+
+def _filling(node: onnx.NodeProto) -> Sequence[str]:
+    """The inputs whose filling tells what fills the output; of a product with stored numbers too, which
+    onnxruntime makes a convolution with a group for each channel, and fills with ones.
+    """
+    if not _is_conv(node):
+        return node.input
+    is_grouped = any(each.i > 1 for each in node.attribute if each.name == "group")
+    return [*node.input[: 1 if is_grouped else 0], *node.input[_ADDED:]]
 
 
 def _signed(nodes: Iterable[onnx.NodeProto]) -> set[str]:

@@ -144,12 +144,13 @@ class MeasuredModel:
         """A session that reduces values in blocks; None, once and for all, where none is kept in blocks, or
         where onnxruntime does not take back what it made of the model.
         """
-        change = partial(blocked_values.reduce, in_order=self._in_order)
+        names = {slot.names[0] for slot in self._reduced}
+        change = partial(blocked_values.reduce, checked=names - self._in_order)
         with contextlib.suppress(ModelError):
             changed = measuring_sessions.open_changed_session(proto, setting, change)
             if changed is not None:
-                session, names = changed
-                self._uncertain = [at for at, slot in enumerate(self._reduced) if slot.names[0] in names]
+                session, zeros = changed
+                self._uncertain = [at for at, slot in enumerate(self._reduced) if slot.names[0] in zeros]
                 return session
         self._in_blocks = False
         return None

@@ -23,7 +23,7 @@ def _found(tuned: Tuned, report: Report) -> str:
     if not tuned.sites and not tuned.is_met:
         return "nothing but inputs and outputs is half"
     if tuned.is_float32:
-        return f"{_slower(tuned)}, so the model stays as it is"
+        return f"{_slower(tuned) if report.gated else _none(tuned)}, so the model stays as it is"
     if tuned.is_met:
         first = tuned.walked[0]
         before = f", with an error of {first.error:.1e}" if tuned.bound == "error" else ""
@@ -38,13 +38,24 @@ def _found(tuned: Tuned, report: Report) -> str:
 
 def _slower(tuned: Tuned) -> str:
     """That half does not pay within the target, with the fastest plan that was measured there."""
-    near = [point.speedup for point in tuned.walked if point.half and point.error <= tuned.target]
+    near = _near(tuned)
     if not near:
-        return f"nothing in half was found within {_target(tuned)}"
+        return _none(tuned)
     if max(near) > 1:  # as emulated, and not as it is
         return f"no plan within {_target(tuned)} was found that is predicted to be faster than float32"
     fastest = f"the fastest plan that was found within {_target(tuned)}"
     return f"float32 is fastest: {fastest} is predicted to be {max(near):.2f} times as fast"
+
+
+def _none(tuned: Tuned) -> str:
+    """That nothing in half passes; where something is within the target, it fails for another bound."""
+    found = "nothing in half was found"
+    return f"{found} that passes" if _near(tuned) else f"{found} within {_target(tuned)}"
+
+
+def _near(tuned: Tuned) -> list[float]:
+    """The speeds of what has something in half and was measured within the target."""
+    return [point.speedup for point in tuned.walked if point.half and point.error <= tuned.target]
 
 
 def _target(tuned: Tuned) -> str:
