@@ -1,0 +1,89 @@
+"""Cumulative sums that are written as products with a triangle of ones: float32, as CumSum is."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from amp_rewrite import Options, pipeline, verify
+from tests.text import RUNS, Weights, in_half, model, rewritten
+
+STEPS = 256
+ONES = np.ones((STEPS, STEPS), np.float32)
+TURNED = "Transpose <perm = [1, 0]>"
+WAYS: dict[str, tuple[str, NDArray[np.float32]]] = {
+    "from the left": ("c = MatMul (t, a)", np.tril(ONES)),
+    "without itself": ("c = MatMul (t, a)", np.tril(ONES, -1)),
+    "from the end": ("c = MatMul (t, a)", np.triu(ONES)),
+    "from the end, without itself": ("c = MatMul (t, a)", np.triu(ONES, 1)),
+    "along rows": (f"r = {TURNED} (a) s = MatMul (r, t) c = {TURNED} (s)", np.triu(ONES)),
+    "with an axis of 1": ("r = Unsqueeze (a, at) s = MatMul (t, r) c = Squeeze (s, at)", np.tril(ONES)[None]),
+    "passed on": ("k = Identity (t) c = MatMul (k, a)", np.tril(ONES)),
+}
+OTHERS = {
+    "averages": np.tril(ONES) / np.arange(1, STEPS + 1, dtype=np.float32)[:, None],
+    "all ones": ONES,
+    "an identity": np.eye(STEPS, dtype=np.float32),
+    "weights that begin as a triangle": np.tril(ONES) + np.eye(STEPS, k=-99, dtype=np.float32),
+    "any weights": np.random.default_rng(0).random((STEPS, STEPS), np.float32),
+}
+
+
+def network(way: str, triangle: NDArray[np.float32]) -> tuple[str, Weights]:
+    """A state space model of one head: decays are added up, and taken from each other for each two steps."""
+    random = np.random.default_rng(0)
+    shapes = {"wx": (64, 64), "wd": (64, 1), "wb": (64, 16), "wc": (64, 16), "wo": (64, 64)}
+    weights = {name: random.standard_normal(shape, np.float32) / 8 for name, shape in shapes.items()}
+    sizes = ", ".join(map(str, triangle.shape))
+    text = f"""g (float[{STEPS},64] x) => (float[{STEPS},64] y) <float[64,64] wx, float[64,1] wd,
+        float[64,16] wb, float[64,16] wc, float[64,64] wo, float[{sizes}] t, int64[1] at = {{0}},
+        bool[{STEPS},{STEPS}] mask, float low = {{-1e30}}> {{
+        v = MatMul (x, wx) b = MatMul (x, wb) q = MatMul (x, wc)
+        g0 = MatMul (x, wd) g = Softplus (g0) a = Neg (g)
+        {way}
+        ct = Transpose <perm = [1, 0]> (c) d = Sub (c, ct) m = Where (mask, d, low) e = Exp (m)
+        bt = Transpose <perm = [1, 0]> (b) p = MatMul (q, bt) l = Mul (p, e) u = Mul (v, g)
+        h = MatMul (l, u) y = MatMul (h, wo) }}"""
+    stored = {**weights, "t": triangle, "mask": np.tril(ONES) > 0}
+    return text, stored
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cumulative_sum_stays(way: str):
+    """It is float32, and so is what follows up to the exponential; other products are half."""
+    text, weights = network(*WAYS[way])
+    found = in_half(text, weights=weights)
+    assert {"v", "g0", "b", "q", "p", "h", "y"} <= found
+    assert not found & {"c", "s", "ct", "d", "m", "e"}
+
+
+@pytest.mark.parametrize("matrix", OTHERS)
+def test_other_products_are_half(matrix: str):
+    """Where the matrix is no triangle of ones: as ever."""
+    text, weights = network("c = MatMul (t, a)", OTHERS[matrix])
+    assert "c" in in_half(text, weights=weights)
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_small_matrix_is_no_triangle(rows: int):
+    """From three rows on."""
+    text = f"g (float[4,{rows}] x) => (float[4,{rows}] y) <float[{rows},{rows}] t> {{ y = MatMul (x, t) }}"
+    weights = {"t": np.tril(np.ones((rows, rows), np.float32))}
+    assert in_half(text, weights=weights) == ({"y"} if rows == 2 else set())
+
+
+@pytest.mark.skipif(not RUNS, reason="needs onnxruntime")
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("way", ["from the left", "along rows"])
+def test_segment_sums_keep_their_digits(way: str, half: str):
+    """What is left of sums over 256 steps is as close as what is added."""
+    proto = model(*network(*WAYS[way]))
+    feeds = {"x": np.random.default_rng(1).standard_normal((STEPS, 64), np.float32)}
+    result = rewritten(proto, Options(half=half))
+    assert verify(proto, result.model, feeds).error < (2e-3 if half == "float16" else 1.5e-2)
+
+
+def test_it_counts_as_the_operator_that_it_spells():
+    """Lists speak of it as of a CumSum."""
+    found = pipeline.analyze(model(*network(*WAYS["from the left"])))
+    spelled = {found.graph.units[unit].node.op_type: s.operator for unit, s in found.graph.spelled.items()}
+    assert spelled == {"MatMul": ("", "CumSum")}
