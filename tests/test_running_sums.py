@@ -21,6 +21,13 @@ SUMS = {
     "time warping": "p = Pad (s, shift, far) q = Slice (p, at, last, at) m = Min (s, q) r = Add (m, v)",
     "a sum above a floor": "q = Add (s, v) r = Max (q, one)",
     "the best of a beam": "q = Add (s, v) p, i0 = TopK (q, all) r = Identity (p)",
+    "a moving average by differences": "p = Sub (v, s) q = Mul (p, part) r = Add (s, q)",
+    "a sum from 0 on": "q = Add (s, v) r = Relu (q)",
+    "a sum within bounds": "p = Mul (s, keep) q = Add (p, v) r = Clip (q, one, far)",
+    "time warping by parts": """p = Slice (s, at, last, at) q = Concat <axis = 0> (start, p) m = Min (s, q)
+        r = Add (m, v)""",
+    "sums in a table": """p = Gather (s, order) q = Add (p, v) i0 = Unsqueeze (order, step)
+        q0 = Expand (q, all) r = ScatterND (s, i0, q0)""",
     "sums of chosen ones": "j = Gather (s, order) q = Add (j, v) r = GatherElements (q, order)",
 }
 OTHERS = {
@@ -29,6 +36,9 @@ OTHERS = {
     "a choice of something else": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, v)",
     "an activation of a sum": "q = Add (s, v) r = Tanh (q)",
     "a product": "r = Mul (s, v)",
+    "a cache": "p = Slice (s, step, all, at) q = Slice (v, at, step, at) r = Concat <axis = 0> (p, q)",
+    "a cache of a layer": """h = MatMul (s, u) p = Slice (s, step, all, at) q = Slice (h, at, step, at)
+        f = Slice (s, at, step, at) d = Add (q, f) r = Concat <axis = 0> (p, d)""",
     "a maximum": "p = Max (s, v) r = Min (p, one)",
     "a maximum of an activation": "p = Tanh (s) q = Max (s, p) r = Add (q, v)",
     "a residual of a loop": """q = Scan <num_scan_inputs = 1, body = c (float[64] h, float[64] j)
@@ -42,9 +52,9 @@ OTHERS = {
 def _scan(step: str) -> str:
     """A layer, and a Scan over its 64 numbers, with a layer in the body; `s` becomes `r`."""
     return f"""g (float[T,64] x, float[64] s0) => (float[64] y) <float[64,64] w, float[64,64] u,
-        float one = {{1}}, float keep = {{0.999}}, float part = {{0.001}}, float far = {{99}},
+        float one = {{1}}, float keep = {{0.999}}, float part = {{0.001}}, float far = {{99}}, float[1] start,
         int64[1] at = {{0}}, int64[1] last = {{-1}}, int64[2] shift = {{1, 0}}, int64[1] all = {{64}},
-        int64[64] order> {{
+        int64[1] step = {{1}}, int64[64] order> {{
         a = MatMul (x, w)
         y = Scan <num_scan_inputs = 1, body = b (float[64] s, float[64] i) => (float[64] r) {{
             v = MatMul (i, u)
@@ -69,6 +79,15 @@ def test_other_states_are_half(step: str):
     text = _scan(OTHERS[step])
     assert kept(text) == {}
     assert {"a", "v", "r"} <= in_half(text)
+
+
+def test_a_gate_of_another_state_makes_a_layer():
+    """The cell of an LSTM is multiplied with what its other state makes: it is no sum."""
+    text = """g (float[T,64] x, float[64] h0, float[64] c0) => (float[64] y, float[64] z) <float[64,64] u> {
+        y, z = Scan <num_scan_inputs = 1, body = b (float[64] h, float[64] c, float[64] i)
+            => (float[64] k, float[64] d) { v = MatMul (h, u) w = Add (v, i) f = Sigmoid (w)
+            m = Mul (c, f) g = Tanh (i) d = Add (m, g) k = Tanh (d) }> (h0, c0, x) }"""
+    assert kept(text) == {}
 
 
 @pytest.mark.skipif(not RUNS, reason="needs onnxruntime")

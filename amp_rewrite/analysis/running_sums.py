@@ -3,12 +3,14 @@
     n' = n + 1                          counts, means and variances of a stream (Welford)
     s' = s + x                          sums, positions that velocities are added to
     s' = where(valid, s + x, s)         the same of what is not padding
-    s' = 0.999 * s + 0.001 * x          moving averages
+    s' = 0.999 * s + 0.001 * x          moving averages; also s + 0.001 * (x - s)
     s' = exp(a * x) * s + x             states of selective scans
     s' = max(s + x) + y                 scores of a best path (Viterbi, time warping)
+    s' = concat(s, s[-1] + x)           sums in a table
 
-Half has steps of 2 at 2048, and a count ends there. Where what is added depends on the sum itself, or what
-it is multiplied with on what the loop carries (a residual, a gated cell), nothing is held: these are layers.
+Half has steps of 2 at 2048, and a count ends there. Where what is added is computed from the sum by more than
+that (a residual), or what it is multiplied with depends on what the loop carries (a gated cell), nothing is
+held: these are layers.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 _LOOPS = ("Loop", "Scan")
 _SUMS = ("Add", "Sub", "Sum")
 _SCALES = ("Div", "Mul")
-_CHOICES = ("Max", "Min")
+_CHOICES = ("Concat", "Max", "Min", "ScatterElements", "ScatterND")
 _MOVES = tuple(
-    "Cast Gather GatherElements Identity Pad ReduceMax ReduceMin Reshape Slice Squeeze TopK Transpose "
-    "Unsqueeze".split()
+    "Cast Clip Expand Gather GatherElements Identity Pad ReduceMax ReduceMin Relu Reshape Slice Squeeze TopK "
+    "Transpose Unsqueeze".split()
 )
 _DEPTH = 6
 """The most nodes between a sum and what it is in the next step."""
@@ -80,10 +82,9 @@ class _Step:
             return given[:1]
         before = self._carried.before
         depending = tuple(value for value in given if before(value) & before(carried))
-        if patterns.is_default(node, *_CHOICES):
+        if patterns.is_default(node, *_CHOICES, *_SUMS):
             return depending
-        if len(depending) != 1 or not patterns.is_default(node, *_SUMS, *_SCALES):
+        if len(depending) != 1 or not patterns.is_default(node, *_SCALES):
             return ()
-        factors = given if patterns.is_default(node, *_SCALES) else ()
-        is_gated = any(before(value) for value in factors if value not in depending)
+        is_gated = any(before(value) for value in given if value not in depending)
         return () if is_gated else depending
