@@ -41,6 +41,10 @@ WAYS: dict[str, tuple[str, NDArray[np.float32]]] = {
         "o = Cast <to = 9> (t) o2 = Trilu <upper = 0> (o) k = Cast <to = 1> (o2) c = MatMul (k, a)",
         ONES,
     ),
+    "stored ranges": (
+        "o = Less (columns, rows) k = Cast <to = 1> (o) c = MatMul (k, a)",
+        ONES,
+    ),
     "a Range by a Range": (
         """i = Range (none, n, step) j = Unsqueeze (i, at) i2 = Unsqueeze (i, last)
         o = GreaterOrEqual (i2, j) k = Cast <to = 1> (o) c = MatMul (k, a)""",
@@ -56,6 +60,7 @@ OTHERS: dict[str, tuple[str, NDArray[np.float32]]] = {
     "weights that begin as a triangle": (PRODUCT, np.tril(ONES) + np.eye(STEPS, k=-99, dtype=np.float32)),
     "any weights": (PRODUCT, np.random.default_rng(0).random((STEPS, STEPS), np.float32)),
     "a Trilu of others": ("o = Expand (part, size) k = Trilu <upper = 0> (o) c = MatMul (k, a)", ONES),
+    "other numbers by a range": ("o = Less (lengths, rows) k = Cast <to = 1> (o) c = MatMul (k, a)", ONES),
     "two triangles": (
         "o = Expand (unit, size) k = Trilu <upper = 0> (o) c = MatMul (k, t) z = MatMul (c, a)",
         np.tril(ONES),
@@ -73,6 +78,7 @@ def network(way: str, triangle: NDArray[np.float32]) -> tuple[str, Weights]:
         float[64,16] wb, float[64,16] wc, float[64,64] wo, float[{sizes}] t, int64[1] at = {{0}},
         int64[1] last = {{1}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64 none = {{0}},
         int64 step = {{1}}, float unit = {{1}}, float part = {{0.5}},
+        int64[{STEPS},1] rows, int64[1,{STEPS}] columns, int64[1,{STEPS}] lengths,
         bool[{STEPS},{STEPS}] mask, float low = {{-1e30}}> {{
         {SIZES} v = MatMul (x, wx) b = MatMul (x, wb) q = MatMul (x, wc)
         g0 = MatMul (x, wd) g = Softplus (g0) a = Neg (g)
@@ -80,8 +86,9 @@ def network(way: str, triangle: NDArray[np.float32]) -> tuple[str, Weights]:
         ct = Transpose <perm = [1, 0]> (c) d = Sub (c, ct) m = Where (mask, d, low) e = Exp (m)
         bt = Transpose <perm = [1, 0]> (b) p = MatMul (q, bt) l = Mul (p, e) u = Mul (v, g)
         h = MatMul (l, u) y = MatMul (h, wo) }}"""
-    stored = {**weights, "t": triangle, "mask": np.tril(ONES) > 0}
-    return text, stored
+    steps = np.arange(STEPS)
+    counts = {"rows": steps[:, None], "columns": steps[None], "lengths": steps[None, ::-1]}
+    return text, {**weights, **counts, "t": triangle, "mask": np.tril(ONES) > 0}
 
 
 @pytest.mark.parametrize("way", WAYS)

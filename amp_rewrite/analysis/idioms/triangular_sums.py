@@ -103,4 +103,10 @@ def _is_ones(value: ir.Value | None) -> bool:
 
 
 def _is_range(value: ir.Value | None) -> bool:
-    return value is not None and patterns.maker(_source(value), "Range") is not None
+    """Whether a value counts from 0 on, as a Range does or a stored one."""
+    source = _source(value) if value is not None else None
+    tensor = stored_as(source)
+    if tensor is None:
+        return patterns.maker(source, "Range") is not None
+    few = _FEWEST <= tensor.size <= _MOST
+    return few and np.array_equal(numbers(tensor).reshape(-1), np.arange(tensor.size))
