@@ -14,6 +14,21 @@ SUMS = {
     "a sum of some": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, s)",
     "a selective scan": "p = Sigmoid (v) q = Mul (s, p) r = Add (q, v)",
     "several terms": "q = Add (s, v) t = Sub (q, one) r = Identity (t)",
+    "a best path": """p = Unsqueeze (s, at) q = Add (p, u) m = ReduceMax <axes = [0], keepdims = 0> (q)
+        r = Add (m, v)""",
+    "a best path by columns": """p = Unsqueeze (s, at) q = Add (p, u) t = Transpose <perm = [1, 0]> (q)
+        m = ReduceMin <axes = [1], keepdims = 0> (t) r = Sub (m, v)""",
+    "time warping": "p = Pad (s, shift, far) q = Slice (p, at, last, at) m = Min (s, q) r = Add (m, v)",
+    "a sum above a floor": "q = Add (s, v) r = Max (q, one)",
+    "the best of a beam": "q = Add (s, v) p, i0 = TopK (q, all) r = Identity (p)",
+    "a moving average by differences": "p = Sub (v, s) q = Mul (p, part) r = Add (s, q)",
+    "a sum from 0 on": "q = Add (s, v) r = Relu (q)",
+    "a sum within bounds": "p = Mul (s, keep) q = Add (p, v) r = Clip (q, one, far)",
+    "time warping by parts": """p = Slice (s, at, last, at) q = Concat <axis = 0> (start, p) m = Min (s, q)
+        r = Add (m, v)""",
+    "sums in a table": """p = Gather (s, order) q = Add (p, v) i0 = Unsqueeze (order, step)
+        q0 = Expand (q, all) r = ScatterND (s, i0, q0)""",
+    "sums of chosen ones": "j = Gather (s, order) q = Add (j, v) r = GatherElements (q, order)",
 }
 OTHERS = {
     "a residual": "p = Tanh (s) q = Mul (p, v) r = Add (s, q)",
@@ -21,6 +36,11 @@ OTHERS = {
     "a choice of something else": "q = Add (s, v) m = Greater (i, one) r = Where (m, q, v)",
     "an activation of a sum": "q = Add (s, v) r = Tanh (q)",
     "a product": "r = Mul (s, v)",
+    "a cache": "p = Slice (s, step, all, at) q = Slice (v, at, step, at) r = Concat <axis = 0> (p, q)",
+    "a cache of a layer": """h = MatMul (s, u) p = Slice (s, step, all, at) q = Slice (h, at, step, at)
+        f = Slice (s, at, step, at) d = Add (q, f) r = Concat <axis = 0> (p, d)""",
+    "a maximum": "p = Max (s, v) r = Min (p, one)",
+    "a maximum of an activation": "p = Tanh (s) q = Max (s, p) r = Add (q, v)",
     "a residual of a loop": """q = Scan <num_scan_inputs = 1, body = c (float[64] h, float[64] j)
         => (float[64] k) { p = Add (h, j) k = Tanh (p) }> (s, a) r = Add (s, q)""",
     "a residual of a branch": """m = ReduceMax <keepdims = 0> (v) z = Greater (m, one)
@@ -32,7 +52,9 @@ OTHERS = {
 def _scan(step: str) -> str:
     """A layer, and a Scan over its 64 numbers, with a layer in the body; `s` becomes `r`."""
     return f"""g (float[T,64] x, float[64] s0) => (float[64] y) <float[64,64] w, float[64,64] u,
-        float one = {{1}}, float keep = {{0.999}}, float part = {{0.001}}> {{
+        float one = {{1}}, float keep = {{0.999}}, float part = {{0.001}}, float far = {{99}}, float[1] start,
+        int64[1] at = {{0}}, int64[1] last = {{-1}}, int64[2] shift = {{1, 0}}, int64[1] all = {{64}},
+        int64[1] step = {{1}}, int64[64] order> {{
         a = MatMul (x, w)
         y = Scan <num_scan_inputs = 1, body = b (float[64] s, float[64] i) => (float[64] r) {{
             v = MatMul (i, u)
@@ -59,6 +81,15 @@ def test_other_states_are_half(step: str):
     assert {"a", "v", "r"} <= in_half(text)
 
 
+def test_a_gate_of_another_state_makes_a_layer():
+    """The cell of an LSTM is multiplied with what its other state makes: it is no sum."""
+    text = """g (float[T,64] x, float[64] h0, float[64] c0) => (float[64] y, float[64] z) <float[64,64] u> {
+        y, z = Scan <num_scan_inputs = 1, body = b (float[64] h, float[64] c, float[64] i)
+            => (float[64] k, float[64] d) { v = MatMul (h, u) w = Add (v, i) f = Sigmoid (w)
+            m = Mul (c, f) g = Tanh (i) d = Add (m, g) k = Tanh (d) }> (h0, c0, x) }"""
+    assert kept(text) == {}
+
+
 @pytest.mark.skipif(not RUNS, reason="needs onnxruntime")
 def test_a_count_goes_on_beyond_2048():
     """The mean of 3,000 rows is close, made of a sum and a count that a Loop carries."""
@@ -75,3 +106,14 @@ def test_a_count_goes_on_beyond_2048():
     feeds = {"x": 1 + np.random.default_rng(0).random((3000, 64), np.float32), "n": np.array(3000)}
     assert "a" in in_half(text, weights=weights)
     assert verify(proto, result.model, feeds).error < 1e-3
+
+
+@pytest.mark.skipif(not RUNS, reason="needs onnxruntime")
+@pytest.mark.parametrize("step", ["a best path", "time warping"])
+def test_scores_of_paths_keep_their_differences(step: str):
+    """After 512 steps, scores of thousands are no further off than what is added to them."""
+    random = np.random.default_rng(0)
+    weights = {"w": random.random((64, 64), np.float32) / 4, "u": random.random((64, 64), np.float32) / 4}
+    proto = model(_scan(SUMS[step]), weights)
+    feeds = {"x": random.random((512, 64), np.float32), "s0": np.zeros(64, np.float32)}
+    assert verify(proto, rewritten(proto).model, feeds).error < 1e-4

@@ -3,16 +3,20 @@
     n' = n + 1                          counts, means and variances of a stream (Welford)
     s' = s + x                          sums, positions that velocities are added to
     s' = where(valid, s + x, s)         the same of what is not padding
-    s' = 0.999 * s + 0.001 * x          moving averages
+    s' = 0.999 * s + 0.001 * x          moving averages; also s + 0.001 * (x - s)
     s' = exp(a * x) * s + x             states of selective scans
+    s' = max(s + x) + y                 scores of a best path (Viterbi, time warping)
+    s' = concat(s, s[-1] + x)           sums in a table
 
-Half has steps of 2 at 2048, and a count ends there. Where what is added depends on the sum itself, or what
-it is multiplied with on what the loop carries (a residual, a gated cell), nothing is held: these are layers.
+Half has steps of 2 at 2048, and a count ends there. Where what is added is computed from the sum by more than
+that (a residual), or what it is multiplied with depends on what the loop carries (a gated cell), nothing is
+held: these are layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -24,7 +28,11 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 _LOOPS = ("Loop", "Scan")
 _SUMS = ("Add", "Sub", "Sum")
 _SCALES = ("Div", "Mul")
-_MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_CHOICES = ("Concat", "Max", "Min", "ScatterElements", "ScatterND")
+_MOVES = tuple(
+    "Cast Clip Expand Gather GatherElements Identity Pad ReduceMax ReduceMin Relu Reshape Slice Squeeze TopK "
+    "Transpose Unsqueeze".split()
+)
 _DEPTH = 6
 """The most nodes between a sum and what it is in the next step."""
 
@@ -46,18 +54,24 @@ class _Step:
     def sums(self) -> Iterator[ir.Node]:
         """The nodes that make running sums of what the loop carries."""
         for carried, left in self._carried.ends.items():
-            nodes = self._way(left, carried, _DEPTH) or ()
+            nodes = self._way(left, carried)
             if any(patterns.is_default(node, *_SUMS) for node in nodes):
                 yield from nodes
 
-    def _way(self, value: ir.Value | None, carried: ir.Value, depth: int) -> tuple[ir.Node, ...] | None:
-        """The nodes that add to a carried value, and move or scale it, up to this one; None for another."""
-        node = value.producer() if value is not None and value is not carried else None
-        if node is None or not depth:
-            return () if value is carried else None
-        ways = [self._way(value, carried, depth - 1) for value in self._passed(node, carried)]
-        nodes = [other for way in ways for other in way or ()]
-        return None if not ways or None in ways else (*nodes, node)
+    def _way(self, value: ir.Value, carried: ir.Value) -> tuple[ir.Node, ...]:
+        """The nodes that add to a carried value, and move or scale it, up to this one; none for another."""
+        found, values = dict[ir.Node, None](), (value,)
+        for _ in range(_DEPTH + 1):
+            makers = dict.fromkeys(value.producer() for value in values if value is not carried)
+            nodes = [node for node in makers if node is not None]
+            passed = [self._passed(node, carried) for node in nodes]
+            if len(nodes) < len(makers) or not all(passed):
+                return ()
+            if not nodes:
+                return tuple(found)
+            found.update(dict.fromkeys(nodes))
+            values = tuple(chain.from_iterable(passed))
+        return ()
 
     def _passed(self, node: ir.Node, carried: ir.Value) -> tuple[ir.Value, ...]:
         """What a node moves, chooses from, adds to or scales, of what depends on a carried value."""
@@ -68,8 +82,9 @@ class _Step:
             return given[:1]
         before = self._carried.before
         depending = tuple(value for value in given if before(value) & before(carried))
-        if len(depending) != 1 or not patterns.is_default(node, *_SUMS, *_SCALES):
+        if patterns.is_default(node, *_CHOICES, *_SUMS):
+            return depending
+        if len(depending) != 1 or not patterns.is_default(node, *_SCALES):
             return ()
-        factors = given if patterns.is_default(node, *_SCALES) else ()
-        is_gated = any(before(value) for value in factors if value not in depending)
+        is_gated = any(before(value) for value in given if value not in depending)
         return () if is_gated else depending

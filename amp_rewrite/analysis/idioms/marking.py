@@ -17,6 +17,7 @@ from amp_rewrite.analysis.idioms import (
     self_products,
     shares,
     softmax,
+    triangular_sums,
 )
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
@@ -37,6 +38,7 @@ RECOGNISED: tuple[Recognise, ...] = (
     softmax.find,
     logarithms.find,
     self_products.find,
+    triangular_sums.find,
 )
 
 
