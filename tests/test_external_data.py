@@ -203,17 +203,21 @@ def test_a_tensor_without_a_folder_may_lie_anywhere(external):
     assert made.const_value.numpy().dtype == np.float16
 
 
-def test_data_that_shrinks_meanwhile(external, monkeypatch):
-    """A file truncated after it was checked is an error in one line, not a crash."""
-    resolve = external_module.resolve
+@pytest.mark.parametrize(("columns", "said"), [(700, "buffer is smaller"), (701, "it ends too early")])
+def test_data_that_shrinks_meanwhile(columns, said, tmp_path, monkeypatch):
+    """A file truncated after it was checked is an error in one line, not a crash, whoever reads it first."""
+    resolve, path = external_module.resolve, tmp_path / "m.onnx"
+    weight = f"<float[700, {columns}] w>"
+    source = f"g (float[1, 700] x) => (float[1, {columns}] y) {weight} {{ y = MatMul (x, w) }}"
+    save_external(text.model(source), path, "m.onnx.data")
 
     def cut(model, path):
         found = resolve(model, path)
-        external.with_name("m.onnx.data").write_bytes(b"short")
+        path.with_name("m.onnx.data").write_bytes(b"short")
         return found
 
     monkeypatch.setattr(external_module, "resolve", cut)
-    assert "it ends too early" in refused(external)
+    assert said in refused(path)
 
 
 @pytest.mark.parametrize("door", [onnx.ModelProto.SerializeToString, lambda m: m])

@@ -8,16 +8,18 @@ product with a stored matrix may be a mean (I/n), or a difference (I - 1/n).
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from amp_rewrite.analysis.from_inputs import FromInputs, read_by
 from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _AVERAGES = frozenset(("AveragePool", "GlobalAveragePool", "ReduceMean"))
@@ -63,14 +65,20 @@ def _sums_of_weights(node: ir.Node, least: float = -np.inf) -> int | None:
     """
     if not patterns.is_default(node, "MatMul"):
         return None
-    for port, axis in ((1, -2), (0, -1)):
+    for port in (1, 0):
         tensor = stored_as(node.inputs[port])
-        if tensor is None or len(tensor.shape) != 2 or max(tensor.shape.numpy()) > _LARGEST:
+        shape = dims(tensor) if tensor is not None else ()
+        if tensor is None or len(shape) != 2 or not 0 < min(shape) <= max(shape) <= _LARGEST:
             continue
-        weights = tensor.numpy()
-        sums, scale = (part.sum(axis=axis, dtype=np.float64) for part in (weights, np.abs(weights)))
+        weights = numbers(tensor) if port else numbers(tensor).T
         for total in (0, 1):
-            is_close = bool((np.abs(sums - total) <= _EXACT * scale).all())
-            if is_close and scale.all() and weights.min(initial=np.inf) >= least:
+            if _sum_to(weights[:, :1], total) and _sum_to(weights, total) and weights.min() >= least:
                 return total
     return None
+
+
+def _sum_to(weights: NDArray[Any], total: int) -> bool:
+    """Whether the weights of each column sum up to that, and are not all 0."""
+    with np.errstate(invalid="ignore"):
+        sums, scale = (part.sum(axis=0, dtype=np.float64) for part in (weights, np.abs(weights)))
+        return bool(scale.all() and (np.abs(sums - total) <= _EXACT * scale).all())

@@ -55,8 +55,14 @@ class _Step:
         """The nodes that make running sums of what the loop carries."""
         for carried, left in self._carried.ends.items():
             nodes = self._way(left, carried)
-            if any(patterns.is_default(node, *_SUMS) for node in nodes):
+            if any(self._adds(node, carried) for node in nodes):
                 yield from nodes
+
+    def _adds(self, node: ir.Node, carried: ir.Value) -> bool:
+        """Whether a node adds something that does not depend on a carried value, as doubling does not."""
+        before = self._carried.before
+        given = patterns.operands(node) if patterns.is_default(node, *_SUMS) else ()
+        return any(not before(value) & before(carried) for value in given)
 
     def _way(self, value: ir.Value, carried: ir.Value) -> tuple[ir.Node, ...]:
         """The nodes that add to a carried value, and move or scale it, up to this one; none for another."""
