@@ -298,6 +298,30 @@ def test_flops_are_preferred_where_they_are_asked_for():
     assert products(by_flops) > 0
 
 
+PRUNED = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 64] v, float[64] offset> {
+  [first] a = MatMul (x, w)
+  [second] b = MatMul (a, v)
+  [shift] c = Add (b, offset)
+  [grown] d = Exp (b)
+  [sum] e = Add (c, d)
+  [mean] f = ReduceMean <axes = [0]> (e)
+  [centre] y = Sub (e, f)
+}"""
+"""A shift that does not pay in half, and would lose nearly all there."""
+
+
+def test_what_does_not_pay_by_default_is_measured_where_arithmetic_counts():
+    """It may be half in the plans of such a search: its rounding has a switch, so that it can be kept."""
+    draw = np.random.default_rng(0)
+    weights = {name: (draw.normal(size=(64, 64)) / 8).astype(np.float32) for name in "wv"}
+    model = text.model(PRUNED, {**weights, "offset": np.full(64, 40, np.float32)})
+    sample = {"x": draw.normal(size=(8, 64)).astype(np.float32)}
+    error = tune(model, sample, max_error=1.0).verdict.error
+    found = tune(model, sample, max_error=0.8 * error, prefer="flops")
+    assert (found.is_met, found.half) == (True, 1)
+    assert set(found.kept) == {"second", "shift"}
+
+
 def test_an_error_below_the_noise_of_float32_is_said_to_be():
     """Nothing is searched for; the default plan is returned, not met."""
     model, draw = text.model(CONVOLUTIONS), np.random.default_rng(0)
