@@ -243,6 +243,19 @@ def test_what_overflows_stays_float32():
     assert not {"front", "back"} & set(found.kept)
 
 
+def test_outputs_that_are_sequences_count():
+    """Their parts are measured as outputs are."""
+    model, sample = offset()
+    (made,) = (node for node in model.graph.node if "y" in node.output)
+    made.output[:] = ["made"]
+    model.graph.node.append(onnx.helper.make_node("SequenceConstruct", ["made", "f"], ["y"]))
+    tensor = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [8, 64])
+    model.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(tensor))
+    found = tune(model, sample, max_error=5e-3)
+    assert found.is_met
+    assert {"shift", "mean", "centre"} <= set(found.kept)
+
+
 def test_a_good_default_plan_is_the_answer():
     """Where the target is met, nothing is kept back and nothing searched."""
     model, sample = offset()
