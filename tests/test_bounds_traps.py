@@ -107,6 +107,7 @@ TRAPS = {
         "y = ReduceSum <noop_with_empty_axes = 1> (x)",
         {"x": [[1.0, 2.0]]},
     ),
+    "a norm whose square overflows": ("y = ReduceL2 <axes = [-1]> (x)", {"x": [[1e20, 1e20]]}),
     "the least integer": (
         "i = Cast <to = 7> (x) a = Abs (i) y = Cast <to = 1> (a)",
         {"x": [[-(2.0**63), 3.0]]},

@@ -69,6 +69,43 @@ def test_what_is_no_synthetic_image_is_tried_once(tmp_path):
         assert trial.source.images is None
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 255), (-1, 1), (3, 3)])
+def test_a_declared_range_is_kept(low, high):
+    """Images, and other floats, are anywhere in it; there is nothing to try."""
+    model = text.model("""g (float[1,3,8,8] x, float[8,8] v) => (float[1,3,8,8] y) {
+        a = Add (x, v) y = Relu (a) }""")
+    (trial,) = trials.trials(model, Data(ranges={"x": (low, high), "v": (low, high)}))
+    (sample,) = trial.samples
+    assert trial.source.images is None
+    for array in sample.values():
+        assert low <= array.min() <= low + (high - low) / 8
+        assert high - (high - low) / 8 <= array.max() <= high
+
+
+def test_what_half_does_not_hold_is_not_drawn():
+    """Whatever reads it stays float32, and numbers of that size would tell nothing of the rest."""
+    (first, _) = trials.trials(graph("a = Sigmoid (x)"), Data(ranges={"x": (0, 3e38)}))
+    (sample,) = first.samples
+    assert sample["x"].max() <= 1
+
+
+def test_the_command_compares_in_the_declared_range(tmp_path):
+    """Half overflows at 255, and not at 1: both ways pass, with another plan."""
+    weights = "float[8,3,1,1] w, float[8,8,1,1] v, float[3,8,1,1] u"
+    arrays = {"w": np.full((8, 3, 1, 1), 50, np.float32), "v": np.full((8, 8, 1, 1), 1e-5, np.float32)}
+    body = f"""g (float[1,3,8,8] x) => (float[1,3,8,8] y) <{weights}> {{
+        a = Conv (x, w) b = Conv (a, v) y = Conv (b, u) }}"""
+    onnx.save(text.model(body, {**arrays, "u": np.ones((3, 8, 1, 1), np.float32)}), tmp_path / "m.onnx")
+    kept = []
+    for declared in ("x=0:1", "x=0:1000"):
+        files = ("-o", tmp_path / "r.onnx", "--json", tmp_path / "r.json")
+        done = run(tmp_path / "m.onnx", *files, "--range", declared)
+        assert done.exit_code == 0, done.output
+        assert "synthetic sample (seed 0)" in done.output
+        kept.append(json.loads((tmp_path / "r.json").read_text())["nodes"]["full"])
+    assert kept[0] == 0 < kept[1]
+
+
 def test_images_of_two_ranges_have_what_the_graph_says():
     """One of each, and nothing to try."""
     model = text.model("""g (float[1,3,8,8] p, float[1,3,8,8] q) => (float[1,3,8,8] y)

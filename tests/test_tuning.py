@@ -243,6 +243,19 @@ def test_what_overflows_stays_float32():
     assert not {"front", "back"} & set(found.kept)
 
 
+def test_outputs_that_are_sequences_count():
+    """Their parts are measured as outputs are."""
+    model, sample = offset()
+    (made,) = (node for node in model.graph.node if "y" in node.output)
+    made.output[:] = ["made"]
+    model.graph.node.append(onnx.helper.make_node("SequenceConstruct", ["made", "f"], ["y"]))
+    tensor = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [8, 64])
+    model.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(tensor))
+    found = tune(model, sample, max_error=5e-3)
+    assert found.is_met
+    assert {"shift", "mean", "centre"} <= set(found.kept)
+
+
 def test_a_good_default_plan_is_the_answer():
     """Where the target is met, nothing is kept back and nothing searched."""
     model, sample = offset()
@@ -296,6 +309,30 @@ def test_flops_are_preferred_where_they_are_asked_for():
     assert by_time.is_met
     assert products(by_flops) >= products(by_time)
     assert products(by_flops) > 0
+
+
+PRUNED = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 64] v, float[64] offset> {
+  [first] a = MatMul (x, w)
+  [second] b = MatMul (a, v)
+  [shift] c = Add (b, offset)
+  [grown] d = Exp (b)
+  [sum] e = Add (c, d)
+  [mean] f = ReduceMean <axes = [0]> (e)
+  [centre] y = Sub (e, f)
+}"""
+"""A shift that does not pay in half, and would lose nearly all there."""
+
+
+def test_what_does_not_pay_by_default_is_measured_where_arithmetic_counts():
+    """It may be half in the plans of such a search: its rounding has a switch, so that it can be kept."""
+    draw = np.random.default_rng(0)
+    weights = {name: (draw.normal(size=(64, 64)) / 8).astype(np.float32) for name in "wv"}
+    model = text.model(PRUNED, {**weights, "offset": np.full(64, 40, np.float32)})
+    sample = {"x": draw.normal(size=(8, 64)).astype(np.float32)}
+    error = tune(model, sample, max_error=1.0).verdict.error
+    found = tune(model, sample, max_error=0.8 * error, prefer="flops")
+    assert (found.is_met, found.half) == (True, 1)
+    assert set(found.kept) == {"second", "shift"}
 
 
 def test_an_error_below_the_noise_of_float32_is_said_to_be():

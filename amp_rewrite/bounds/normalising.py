@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from amp_rewrite.bounds.bound import (
+    MOST,
     UNKNOWN,
     Bound,
     hull,
@@ -135,12 +136,13 @@ def _sum(site: Site) -> Bound:
 
 
 def _norm(site: Site) -> Bound:
-    """The L2 norm, along the last axis or of what is counted."""
+    """The L2 norm, along the last axis or of what is counted; infinite where its square is, in float32."""
     count = _count(site)
     found = root(count, site.bound(0).most) if count is not None else math.inf
     if _is_last(site):
         found = min(found, site.norm(0, 1))
-    return interval(0.0, found * summed(count))
+    most = found * summed(count)
+    return interval(0.0, most if most * most < MOST else math.inf)
 
 
 def _sum_of_squares(site: Site) -> Bound:

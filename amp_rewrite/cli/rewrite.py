@@ -130,7 +130,7 @@ def rewrite(
             seen=seen,
             output=output,
             in_place=in_place,
-            data=data,
+            data=replace(data, ranges=asked.options.ranges),
             comparing=comparing,
             required=require_verify,
             limit=limit,

@@ -129,7 +129,7 @@ def tune(
             seen=asked.seen,
             output=output,
             in_place=False,
-            data=data,
+            data=replace(data, ranges=asked.options.ranges),
             comparing=comparing,
             required=True,
             limit=limit,

@@ -9,33 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite.running import metrics
+from amp_rewrite.running import comparison, metrics
 
 
 class Target:
     """The outputs of float32 for some samples, and how far others may be from them.
 
     The error of an output is the RMS of the difference over its largest RMS in any sample, and at least
-    metrics.SMALLEST; for outputs that are not float, the share of values that differ.
+    metrics.SMALLEST; for outputs that are not float, the share of values that differ. Sequences and maps are
+    as many outputs as they have arrays.
     """
 
     def __init__(self, wanted: Sequence[Mapping[str, Any]], bound: float) -> None:
-        self._wanted, self._bound = wanted, bound
+        self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in wanted], bound
         self._scale: dict[str, float] = {}
-        for outputs in wanted:
+        for outputs in self._wanted:
             for name, value in outputs.items():
-                if isinstance(value, np.ndarray) and metrics.is_float(value):
+                if metrics.is_float(value):
                     self._scale[name] = max(
                         self._scale.get(name, metrics.SMALLEST), metrics.rms(value[np.isfinite(value)])
                     )
 
     def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
         """The squared error of the worst output of a sample, over the square of the bound."""
-        found = [
-            self._error(name, value, outputs[name])
-            for name, value in self._wanted[sample].items()
-            if isinstance(value, np.ndarray) and name in outputs
-        ]
+        wanted, got = self._wanted[sample], dict(comparison.arrays(outputs))
+        found = [self._error(name, value, got[name]) for name, value in wanted.items() if name in got]
         return (max(found, default=0.0) / self._bound) ** 2
 
     def _error(self, name: str, wanted: NDArray[Any], got: NDArray[Any]) -> float:

@@ -25,8 +25,18 @@ from amp_rewrite.tuning.sites import Rounding
 from amp_rewrite.tuning.switched_session import SwitchedSession
 
 
+def widest(analysis: Analysis, prefer: Prefer) -> Painting:
+    """The default painting, with all that a search may have in half: where arithmetic counts, no such unit is
+    pruned.
+    """
+    worth = _worth(analysis, prefer)
+    has_half = any(analysis.painting.halves)
+    return analysis.painted(analysis.options, worth) if worth and has_half else analysis.painting
+
+
 class Search:
-    """The search for one model with a switch for each site; `bound` is the error to stay within.
+    """The search for one model with a switch for each site, those of the `widest` painting; `bound` is the
+    error to stay within.
 
     All squared errors are relative to that of the bound. `noise` is that of no site rounded, `errors` are
     those of the sites as far as they are known, and `walked` what was measured.
@@ -35,6 +45,7 @@ class Search:
     def __init__(
         self,
         analysis: Analysis,
+        widest: Painting,
         rounding: Rounding,
         session: SwitchedSession,
         bound: float,
@@ -44,7 +55,7 @@ class Search:
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
         self._prices = prices.measure(analysis.graph, analysis.options)
-        self._choice = Choice(self._prices, analysis.painting, self._sites, self._worth)
+        self._choice = Choice(self._prices, widest, self._sites, self._worth)
         self._may_be_slower = _may_be_slower(analysis.options, prefer, self._predicted(analysis.painting))
         self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
         self.walked: list[Point] = []

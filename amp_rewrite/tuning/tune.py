@@ -33,7 +33,7 @@ from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
 from amp_rewrite.tuning import confirming, sites
 from amp_rewrite.tuning.found import Found, Prefer, Watch
-from amp_rewrite.tuning.search import Search
+from amp_rewrite.tuning.search import Search, widest
 from amp_rewrite.tuning.sites import Site
 from amp_rewrite.tuning.switched_model import switched
 from amp_rewrite.tuning.switched_session import opened
@@ -97,12 +97,13 @@ def tune(
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     analysis, twin = (pipeline.analyze(model, options, seen=seen, faint=faint) for _ in range(2))
-    rounding = sites.find(analysis.graph, analysis.painting)
-    switches = switched(twin, sites.find(twin.graph, twin.painting).places)  # which edits the twin
+    painting = widest(analysis, prefer)
+    rounding = sites.find(analysis.graph, painting)
+    switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # which edits the twin
     bound = confirming.searched(_wanted(judged))
     with opened(runnable, switches, feeds[:MOST_SAMPLES], bound, executor, judges.libraries) as session:
         end = max(end, time.monotonic() + seconds / 2)  # a busy machine may take long to get here
-        search = Search(analysis, rounding, session, bound, prefer)
+        search = Search(analysis, painting, rounding, session, bound, prefer)
 
         def confirm(found: Found) -> Tuned:
             plan = _saved(analysis, found)

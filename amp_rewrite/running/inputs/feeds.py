@@ -18,6 +18,8 @@ from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
+from amp_rewrite.policy import ranges as declared_ranges
+from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
 from amp_rewrite.running.inputs.coerce import coerce, refuse_unknown
 from amp_rewrite.running.inputs.image_range import ImageRange
@@ -32,8 +34,9 @@ class Data:
 
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
     `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or
-    as `input:axis`; `seed` and `samples` are for synthetic inputs, and so is `images`, the range of images of
-    which the graph does not say one. A single path need not be in a list.
+    as `input:axis`; `seed` and `samples` are for synthetic inputs, and so are `images`, the range of images
+    of which the graph does not say one, and `ranges`, those of inputs by name. A single path need not be in
+    a list.
     Raises OptionError, which names the field, for invalid values.
     """
 
@@ -42,6 +45,7 @@ class Data:
     seed: int
     samples: int
     images: ImageRange
+    ranges: Ranges
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Data:
         seed: int = 0,
         samples: int = 1,
         images: ImageRange | str = ImageRange.UNIT,
+        ranges: Ranges | None = None,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("paths", arguments.paths("Data.paths", paths))
@@ -57,6 +62,7 @@ class Data:
         hold("seed", arguments.whole("Data.seed", seed))
         hold("samples", arguments.whole("Data.samples", samples, least=1))
         hold("images", arguments.choice("Data.images", images, ImageRange))
+        hold("ranges", declared_ranges.checked("Data.ranges", ranges))
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
@@ -70,7 +76,8 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     loaded = loading.load(model).model
     model_path = "" if isinstance(model, onnx.ModelProto) else str(model)
     if not data.paths:
-        return synthetic.synthesise(loaded, data.dims, data.seed, data.samples, model_path, data.images)
+        given = (data.dims, data.seed, data.samples, model_path, data.images, data.ranges)
+        return synthetic.synthesise(loaded, *given)
     inputs = {declared.name: declared for declared in model_inputs.of(loaded, model_path)}
     return (read(inputs) for read in _all_readers(data))
 

@@ -24,7 +24,8 @@ class InputSpec:
     """An input to synthesise: its shape, the node inputs that it reaches, and its random number generator.
 
     `all_shapes` has the shapes of all inputs of the model, `unsaid_images` is the range of images for which
-    the graph does not say one, `sample` the position of the sample that it is for.
+    the graph does not say one, `declared` the range that the user declared, `sample` the position of the
+    sample that it is for.
     """
 
     input: Input
@@ -34,6 +35,7 @@ class InputSpec:
     consumers: Consumers
     random: np.random.Generator = field(default_factory=np.random.default_rng)
     unsaid_images: ImageRange = ImageRange.UNIT
+    declared: tuple[float, float] | None = None
     sample: int = 0
 
     @property

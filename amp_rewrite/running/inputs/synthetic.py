@@ -18,6 +18,7 @@ import onnx_ir as ir
 from amp_rewrite.errors import FeedError
 from amp_rewrite.flops.open_dimensions import refuse_wrong_sizes
 from amp_rewrite.model import inlining
+from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.running.inputs import (
     model_inputs,
     said_ranges,
@@ -42,32 +43,34 @@ def synthesise(
     samples: int,
     model_path: str = "",
     images: ImageRange = ImageRange.UNIT,
+    ranges: Ranges | None = None,
 ) -> Iterator[Mapping[str, Any]]:
     """Samples for a model, one after the other; the same seed gives the same samples.
 
     Each input has its own random number generator, so that adding an input does not change the others.
     Where an input chooses a branch there are two samples at least, and they take turns: both branches run.
-    `images` is the range of images for which the graph does not say one. Inlines the functions of `model`.
+    `images` is the range of images for which the graph does not say one, `ranges` are those that the user
+    declared of inputs. Inlines the functions of `model`.
     Raises FeedError if an input cannot be synthesised, or if `dims` has a name that is not an open dimension.
     """
-    specs = [replace(spec, unsaid_images=images) for spec in _specs(model, dims, model_path)]
+    specs = [replace(spec, unsaid_images=images) for spec in _specs(model, dims, ranges or {}, model_path)]
     branches = BRANCHES if any(spec.chooses for spec in specs) else 1
     count = max(samples, branches)
     return ({spec.input.name: _values(spec, seed, index) for spec in specs} for index in range(count))
 
 
-def image_ranges(model: ir.Model, dims: Mapping[str, int]) -> frozenset[ImageRange | None]:
+def image_ranges(model: ir.Model, dims: Mapping[str, int], ranges: Ranges) -> frozenset[ImageRange | None]:
     """The ranges that the graph says of its images, with None for one of which it says nothing; empty without
-    images. Raises what `synthesise` raises.
+    images, but for those with a declared range. Raises what `synthesise` raises.
     """
     return frozenset(
         said_ranges.said_range(spec)
-        for spec in _specs(model, dims)
+        for spec in _specs(model, dims, ranges)
         if spec.dtype.is_floating_point() and synthetic_floats.is_image(spec)
     )
 
 
-def _specs(model: ir.Model, dims: Mapping[str, int], model_path: str = "") -> list[InputSpec]:
+def _specs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges, model_path: str = "") -> list[InputSpec]:
     inlining.inline(model)
     inputs = _required(model, model_path)
     for declared in inputs:
@@ -77,7 +80,8 @@ def _specs(model: ir.Model, dims: Mapping[str, int], model_path: str = "") -> li
     for declared in inputs:
         _check_size(declared, shapes[declared.name])
     by_value = {declared.value: shapes[declared.name] for declared in inputs}
-    return [InputSpec(i, shapes[i.name], consumers.of(i.value), by_value, consumers) for i in inputs]
+    found = (InputSpec(i, shapes[i.name], consumers.of(i.value), by_value, consumers) for i in inputs)
+    return [replace(spec, declared=ranges.get(spec.input.name)) for spec in found]
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:

@@ -1,9 +1,12 @@
-"""Synthetic floating-point inputs: normally distributed, except for masks, images and positive operands."""
+"""Synthetic floating-point inputs: normally distributed, except for masks, images, positive operands, and
+what has a declared range.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.running.inputs import positive_sums, said_ranges
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule, node_inputs
 
@@ -66,6 +69,13 @@ _DOMAINS = (
 """Node inputs with a restricted domain, and bounds within it: ratios, variances, denominators."""
 
 
+def _declared(spec: InputSpec) -> Array | None:
+    """Numbers in the range that the user declared, where half holds them: what it does not stays float32."""
+    if spec.declared is None or not max(map(abs, spec.declared)) <= FLOAT16.largest:
+        return None
+    return spec.uniform(*spec.declared)
+
+
 def _image(spec: InputSpec) -> Array | None:
     """An image in the range that the graph says; in `unsaid_images` where it says nothing."""
     if not said_ranges.is_image(spec):
@@ -78,7 +88,7 @@ def _normal(spec: InputSpec) -> Array:
     return spec.random.standard_normal(spec.shape)
 
 
-RULES: tuple[Rule, ...] = (_past, _mask, _scales, _in_domain, _image, _normal)
+RULES: tuple[Rule, ...] = (_past, _mask, _scales, _in_domain, _declared, _image, _normal)
 """The rules for floating-point inputs; the last one always applies."""
 
 

@@ -31,7 +31,7 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     source = feeds.input_source(data)
     if not source.is_synthetic:
         return (Trial(feeds.feeds(model, data), source),)
-    said = synthetic.image_ranges(loading.load(model).model, data.dims)
+    said = synthetic.image_ranges(loading.load(model).model, data.dims, data.ranges)
     ranges = tuple(ImageRange) if None in said else tuple(said)
     if len(ranges) == len(said) > 1:
         ranges = ()  # images of both ranges
