@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from amp_rewrite.cli import tried_flags, tuning_step
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
+from amp_rewrite.cli.outside_ranges import GivenInputs
 from amp_rewrite.cli.progress import counting, tell
 from amp_rewrite.cli.tuning_step import Tuning
 from amp_rewrite.errors import (
@@ -57,7 +57,7 @@ class RewriteJob:
     `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
     asked for. `seen` is what was observed of the model's values before; None where nothing was. With
     `required` a result that did not change is compared as well. `judged` grows by the verdict of each
-    comparison.
+    comparison, and `given` by the samples that files have.
     """
 
     model: Path
@@ -75,6 +75,7 @@ class RewriteJob:
     progress: Progress | None
     tuning: Tuning
     judged: list[Verdict] = field(default_factory=list[Verdict])
+    given: GivenInputs = field(default_factory=GivenInputs)
 
     def run(self, policy: ObservePolicy) -> Outcome:
         """Rewrites and compares; raises as `pipeline.rewrite`, and with ALWAYS as `observe`.
@@ -117,8 +118,10 @@ class RewriteJob:
         if not isinstance(self.original, Runnable):
             return
         samples = feeds.feeds(self.original, self.data) if self.data.paths or self.data.dims else iter(())
-        for _ in samples if self.data.paths else itertools.islice(samples, 1):
-            pass
+        if not self.data.paths:
+            next(samples, None)
+        for sample in samples if self.data.paths else ():
+            self.given.add(sample)
 
     def plan(self, policy: ObservePolicy) -> Analysis:
         """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""
@@ -198,8 +201,9 @@ class RewriteJob:
             on_plan=self.on_plan,
             progress=self.progress,
         )
-        told = tuple(map(in_flags, result.report.warnings))
-        result = replace(result, report=replace(result.report, warnings=told))
+        report = result.report
+        told = (*map(in_flags, report.warnings), *self.given.warnings(report.ranges, seen))
+        result = replace(result, report=replace(report, warnings=told))
         if not overwritten:
             return result
         if result.report.changed:
