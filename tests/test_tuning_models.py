@@ -24,11 +24,16 @@ PINS = 3
 @pytest.fixture(scope="module")
 def basic_pitch():
     """The path of a model whose front end half takes too far off, and a sample."""
+    return shared("basic_pitch_nmp")
+
+
+def shared(name):
+    """The path of a shared model, and a sample."""
     spec = importlib.util.spec_from_file_location("model_feeds", SHARED / "tools" / "model_feeds.py")
     tools = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tools)
     index = json.loads((SHARED / "models" / "index.json").read_text())
-    entry = next(entry for entry in index if entry["name"] == "basic_pitch_nmp")
+    entry = next(entry for entry in index if entry["name"] == name)
     return SHARED / "models" / entry["file"], tools.feeds(entry, str(SHARED / "models"))
 
 
@@ -54,3 +59,12 @@ def test_a_search_mends_what_single_pins_do_not(basic_pitch, tmp_path, monkeypat
     assert len(found.kept) > 50
     result = amp_rewrite.rewrite(path, output=tmp_path / "tuned.onnx", replay=found.plan).model
     assert amp_rewrite.measure_coverage(result).flops.share >= 0.9
+
+
+@pytest.mark.slow
+def test_a_search_for_less_takes_what_the_first_one_left():
+    """Where a plan fails when it is confirmed, all searches together take half as many runs as sites."""
+    path, sample = shared("stories260k_past.dynamo")
+    found = tune(path, sample, max_error=1e-3, prefer="flops", budget=300)
+    assert found.is_met
+    assert found.runs <= found.sites / 2

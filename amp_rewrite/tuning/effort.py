@@ -28,5 +28,5 @@ ROUNDS = tuple(
 )
 """The share up to which each round measures groups of sites, and up to which choices."""
 
-AGAIN = Share(runs=0.05, time=1.0)
-"""The share that a search for less takes to free parts again."""
+AGAIN = Share(runs=1.0, time=1.0)
+"""The share up to which a search for less frees parts again: of the runs, what the earlier one left."""

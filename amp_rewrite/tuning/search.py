@@ -59,7 +59,7 @@ class Search:
         self._may_be_slower = _may_be_slower(analysis.options, prefer, self._predicted(analysis.painting))
         self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
         self.walked: list[Point] = []
-        self._choices = 0
+        self._choices = self._began = 0
         self._met: list[Found] = []
 
     def run(self, limit: float, end: float, watch: Watch | None) -> Found:
@@ -68,7 +68,7 @@ class Search:
 
         A call for less goes on from the best of what an earlier one found on its way.
         """
-        self._limit, self._watch, self._began = limit, watch, self._session.runs
+        self._limit, self._watch, began = limit, watch, self._session.runs
         self._begin, self._end = time.monotonic(), end
         sites = range(len(self._sites))
         self._best = self._measured((), self._painted(()))
@@ -78,6 +78,7 @@ class Search:
             self._best = min(earlier, key=lambda found: found.rank)
             self._free(effort.AGAIN)
         else:
+            self._began = began
             groups = [Group(tuple(sites), self._above_noise(sites))]
             for to_split, to_try in effort.ROUNDS:
                 groups = self._split(groups, to_split)
