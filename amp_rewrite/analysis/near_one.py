@@ -2,11 +2,12 @@
 
     log(1 + x)                              of small numbers, also log((1 + x) / (1 - x)), an atanh
     1 / (1 - tanh(x)**2), sqrt(1 - x**2)    slopes, a sine of a cosine
+    sqrt(1 - exp(x)**2)                     what a decay leaves to the input of a gated recurrence
     atanh(tanh(x)), acos(cos(x))            an inverse of something bounded
     sqrt(1 - table[step])                   how much of a signal is noise, in the steps of a diffusion
 
-What is taken from 1 is float32 as well, where an operator that saturates, a square or a stored table makes
-it. Other operators are no reason to hold a difference: the rest of a half number is exact.
+What is taken from 1 is float32 as well, where an operator that saturates, an exponential, a square or a
+stored table makes it. Other operators are no reason to hold a difference: the rest of a half number is exact.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FROM_ONE = ("Acos", "Asin", "Atanh")
 """Operators to which it matters how near to 1 their input is."""
 _FROM_ZERO = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 """Operators to which it matters how near to zero an input is, and that input."""
-_SATURATE = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Tanh")
+_SATURATE = ("Cos", "Erf", "Exp", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Tanh")
 _MOVE = ("Abs", "Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _BESIDE = ("Add", "Clip", "Max", "Min")
 """Operators that pass a value on beside a number."""
