@@ -29,6 +29,8 @@ _SATURATE = ("Cos", "Erf", "Exp", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "T
 _MOVE = ("Abs", "Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _BESIDE = ("Add", "Clip", "Max", "Min")
 """Operators that pass a value on beside a number."""
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Tanh")
+"""Layers, and what a Mish takes of a softplus."""
 _DEPTH = 6
 """The most nodes from 1 to either end."""
 
@@ -59,7 +61,7 @@ def _way(end: ir.Node) -> _Nodes:
             before = made(beside)
             counts = end.op_type == "Log" or (_is_taken(node, before) and _is_near_1(before))
             way = (*nodes, *before)
-            return way if counts and not _is_bounded_logit(way) else ()
+            return way if counts and not (_is_bounded_logit(way) or _is_activation(way)) else ()
         if end.op_type == "Log" and (both := _atanh(node)):
             return (*nodes, *both)
         value = passed(node)
@@ -133,6 +135,18 @@ def _is_bounded_logit(way: _Nodes) -> bool:
         patterns.is_default(way[0], "Div") and reader is not None and patterns.is_default(reader, "Log")
     )
     return is_logit and any(patterns.is_default(node, "Clip", "Max", "Min") for node in way)
+
+
+def _is_activation(way: _Nodes) -> bool:
+    """Whether these nodes, the last one first, are the logarithm in a softplus that layers read, as
+    max(x, 0) + log(1 + exp(-|x|)): what they lose near zero is nothing to a layer.
+    """
+    total = patterns.only_reader(way[0].outputs[0])
+    if total is None or not patterns.is_default(total, "Add") or not patterns.is_default(way[-1], "Exp"):
+        return False
+    found = patterns.readers(total.outputs[0])
+    is_log = patterns.is_default(way[0], "Log")
+    return is_log and bool(found) and all(patterns.is_default(node, *_LAYERS) for node in found)
 
 
 def _atanh(quotient: ir.Node) -> _Nodes:
