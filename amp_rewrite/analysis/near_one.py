@@ -29,6 +29,7 @@ _SATURATE = ("Cos", "Erf", "Exp", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "T
 _MOVE = ("Abs", "Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _BESIDE = ("Add", "Clip", "Max", "Min")
 """Operators that pass a value on beside a number."""
+_PASSED = {*_MOVE, *_BESIDE, "Div", "Mul", "Pow"}
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Tanh")
 """Layers, and what a Mish takes of a softplus."""
 _DEPTH = 6
@@ -100,6 +101,8 @@ def made(value: ir.Value) -> _Nodes:
 
 def passed(node: ir.Node) -> ir.Value | None:
     """What a node moves, scales, squares, or adds a number to or bounds by one; None for any other node."""
+    if node.op_type not in _PASSED:
+        return None
     square = patterns.square_of(node)
     if square is not None:
         return square

@@ -92,9 +92,10 @@ def _others(product: ir.Node) -> tuple[ir.Node, ...]:
 
 def _alike(graph: UnitGraph, product: ir.Node) -> tuple[ir.Node, ...]:
     """A product of normalised vectors."""
+    if not patterns.is_default(product, *_PRODUCTS):
+        return ()
     ends = [_source(value, near_one.made(value)) for value in patterns.operands(product)]
-    is_cosine = patterns.is_default(product, *_PRODUCTS) and len(ends) > 1
-    return (product,) if is_cosine and all(_is_unit(graph, value) for value in ends) else ()
+    return (product,) if len(ends) > 1 and all(_is_unit(graph, value) for value in ends) else ()
 
 
 def _is_unit(graph: UnitGraph, value: ir.Value) -> bool:
