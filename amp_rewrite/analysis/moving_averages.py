@@ -53,8 +53,8 @@ def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
 
 def _step(total: ir.Node, most: float) -> _Step | None:
     """The step of a moving average that ends in this sum and weighs no more; None for any other."""
-    given = patterns.operands(total)
-    if not patterns.is_default(total, "Add") or len(given) != 2:
+    given = patterns.operands(total) if patterns.is_default(total, "Add") else ()
+    if len(given) != 2:
         return None
     scaled = [node for value in given if (node := patterns.maker(value, "Mul")) is not None]
     weights = [_weight(node) for node in scaled]

@@ -77,8 +77,8 @@ def _is_polynomial(node: ir.Node) -> bool:
 
 def beside_1(node: ir.Node) -> ir.Value | None:
     """What a node adds to 1, or takes from it, or from what it takes 1; None for any other node."""
-    given = patterns.operands(node)
-    if not patterns.is_default(node, "Add", "Sub") or len(given) != 2:
+    given = patterns.operands(node) if patterns.is_default(node, "Add", "Sub") else ()
+    if len(given) != 2:
         return None
     if patterns.scalar(given[0]) == 1:
         return given[1]

@@ -1,8 +1,8 @@
 """What is taken from 1 and is known to be near 1, so that half would round away what is left.
 
-1 - prod(1 - p), 1 - (1 - p) * (1 - q)      a noisy or: any of the events
-1 - sigmoid(x + 8)                          a gate that is nearly open
-1 - normalised(a) @ normalised(b)           a cosine distance
+    1 - prod(1 - p), 1 - (1 - p) * (1 - q)      a noisy or: any of the events
+    1 - sigmoid(x + 8)                          a gate that is nearly open
+    1 - normalised(a) @ normalised(b)           a cosine distance
 
 A gate that weighs one value while its rest weighs another (z * a + (1 - z) * b, a gated cell) is half: what
 is missing from one is made up by the other.
