@@ -22,8 +22,14 @@ WAYS = {
         m = Transpose <perm = [0, 2, 1]> (n) d = Sub (x, m)""",
     "a mean in one product": "d = MatMul (x, centring)",
 }
-MOVED = {"the last value": "l", "a moving average": "p", "steps": "b", "points of a graph": "b"}
-MOVED |= {"a mean by a product": "m", "a mean in one product": ""}
+MOVED = {
+    "the last value": "l",
+    "a moving average": "p",
+    "steps": "b",
+    "points of a graph": "b",
+    "a mean by a product": "m",
+    "a mean in one product": "",
+}
 """What a way moves of its inputs, which other layers may read as well."""
 WEIGHTS = {
     "ones": np.full((64, 64), 1 / 64, np.float32),
