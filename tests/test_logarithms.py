@@ -92,3 +92,13 @@ def test_a_logarithm_of_what_another_graph_makes_is_left():
         y = If (c) <then_branch = a () => (float[4, 4] l) { l = Log (p) },
             else_branch = b () => (float[4, 4] m) { m = Identity (p) }> }""")
     assert not analyze(model).graph.spelled
+
+
+def test_ways_that_meet_again_are_one():
+    """A node that reads a value over and over has one way to it: these would be 40 to the power of 5."""
+    chosen = "\n".join(f"m{at + 1} = Max ({', '.join([f'm{at}'] * 40)})" for at in range(5))
+    model = text.model(f"""g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> {{
+        h = MatMul (x, w) m0 = Sigmoid (h)
+        {chosen}
+        l = Log (m5) y = MatMul (l, w) }}""")
+    assert len(analyze(model).graph.spelled) == 7

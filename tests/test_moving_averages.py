@@ -19,6 +19,8 @@ OTHERS = {
     "two halves": "a = Mul (s, half) b = Mul (h, half) n = Add (a, b)",
     "a residual": "k = Tanh (h) b = Mul (k, little) n = Add (h, b)",
     "weights of more than 1": "a = Mul (s, most) b = Mul (h, half) n = Add (a, b)",
+    "layers that are weighed": """k = Relu (h) a = Mul (k, most) q = Tanh (h) b = Mul (q, little)
+        n0 = Add (a, b) n = Add (n0, s)""",
     "a step from another": "k = Tanh (h) d = Sub (h, k) b = Mul (d, little) n = Add (h, b)",
 }
 
@@ -53,6 +55,33 @@ def test_a_step_that_half_does_not_round_away_is_none(options: Options | None, *
 def test_other_weighted_sums_are_not_held(way: str):
     """Means of two, residuals that are scaled, and steps away from something else."""
     assert kept(_network(OTHERS[way])) == {}
+
+
+LAYERS = {
+    "steps of an average": "d0 = Sub (h, h0) b0 = Mul (d0, tenth) s0 = Add (b0, h0)",
+    "a layer": "a0 = Mul (h0, nine) b0 = Mul (h, tenth) s0 = Add (a0, b0)",
+}
+
+
+@pytest.mark.parametrize("way", LAYERS)
+def test_a_state_is_made_by_a_step(way: str):
+    """A second step begins with what the first one of the same weight makes; one that begins with a layer
+    is none.
+    """
+    text = f"""g (float[64,64] x) => (float[64,64] y)
+    <float[64,64] w, float[64,64] v, float tenth = {{{{0.1}}}}, float nine = {{{{0.9}}}}> {{{{
+        h = MatMul (x, w) h0 = Tanh (h)
+        {LAYERS[way]}
+        {{second}}
+        y = MatMul (n, v) }}}}"""
+    options = Options(half=BFLOAT16)
+    assert kept(text.format(second="n = Relu (s0)"), options) == {}
+    second = kept(text.format(second="d = Sub (h, s0) b = Mul (d, tenth) n = Add (s0, b)"), options)
+    assert second == dict.fromkeys("dbn", REASON)
+    third = kept(
+        text.format(second="r = Relu (s0) d = Sub (h, r) b = Mul (d, tenth) n = Add (r, b)"), options
+    )
+    assert third == {}
 
 
 @pytest.mark.skipif(not RUNS, reason="needs onnxruntime")

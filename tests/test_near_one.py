@@ -22,12 +22,16 @@ WAYS = {
     "a reciprocal root": "t = Sigmoid (h) c = Sub (one, t) l = Pow (c, minus)",
     "a square less 1": "t = Tanh (h) b = Mul (t, t) c = Sub (b, one) n = Neg (c) l = Sqrt (n)",
     "an inverse": "t = Tanh (h) c = Mul (t, high) l = Atanh (c)",
+    "a deviation": """k = Abs (h) m = Neg (k) t = Exp (m) c = Add (t, one) q = Log (c) r0 = Relu (h)
+        s = Add (r0, q) l = Div (g0, s)""",
+    "a decay": "k = Abs (h) m = Neg (k) t = Exp (m) b = Pow (t, two) c = Sub (one, b) l = Sqrt (c)",
     "noise of a step": "b = Gather (table, step) c = Sub (one, b) r = Sqrt (c) l = Mul (r, h)",
 }
 LARGE = {
     "a logarithm of 1 and a little": 8,
     "a logarithm of a rest": 8,
     "an atanh": 0.02,
+    "a decay": 0.02,
     "noise of a step": 1,
 }
 """The largest of the data, where it is not 4; of small numbers an atanh is the number itself."""
@@ -39,6 +43,8 @@ OTHERS = {
     "a scaled rest": "b = Mul (half, h) c = Sub (one, b) l = Div (g0, c)",
     "a bounded logit": """t = Sigmoid (h) b = Clip (t, tiny) c = Sub (one, t) d = Max (c, tiny)
         q = Div (b, d) l = Log (q)""",
+    "a softplus": """k = Abs (h) m = Neg (k) t = Exp (m) c = Add (t, one) q = Log (c) r = Relu (h)
+        l = Add (r, q)""",
     "a whole power": "t = Sigmoid (h) c = Sub (one, t) l = Mul (c, h)",
     "a logarithm of another sum": "b = Relu (h) c = Add (b, two) l = Log (c)",
 }

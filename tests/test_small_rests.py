@@ -24,6 +24,8 @@ WAYS = {
 OTHERS = {
     "a gate": "p = Sigmoid (h) d = Sub (one, p) l = Mul (d, g0)",
     "a gate with a bias": "a = Add (h, one) p = Sigmoid (a) d = Sub (one, p) l = Mul (d, g0)",
+    "a gate of two": """a = Add (h, eight) p = Sigmoid (a) q = Mul (p, h) d = Sub (one, p) b = Mul (d, g0)
+        l = Add (q, b)""",
     "a product": "p = MatMul (h, g0) d = Sub (one, p) l = Mul (d, g0)",
     "a product of gates": "p = Sigmoid (h) q = Sigmoid (g0) r = Mul (p, q) d = Sub (one, r) l = Mul (d, g0)",
 }

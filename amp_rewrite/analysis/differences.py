@@ -7,8 +7,9 @@ product with a stored matrix may be a mean (I/n), or a difference (I - 1/n).
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -34,17 +35,30 @@ def check(graph: UnitGraph, stored: Container[ir.Value]) -> Mapping[int, Evidenc
     """The units that take inputs from each other, and those that move or average inputs for that."""
     if not any(graph.by_operator.get(name) for name in ("MatMul", "Sub")):
         return {}
-    carried = FromInputs(graph, stored, lambda unit: _carries(graph.units[unit].node))
+    known = functools.cache(_sums)  # layers share a matrix
+    carried = FromInputs(graph, stored, lambda unit: _carries(graph.units[unit].node, known))
     subtractions, products = (graph.by_operator.get(name, ()) for name in ("Sub", "MatMul"))
     ends = [unit for unit in subtractions if _is_difference(graph, unit, carried)]
-    ends += [unit for unit in products if _takes_away(graph, unit, carried)]
+    ends += [unit for unit in products if _takes_away(graph, unit, carried, known)]
     way = reach(ends, graph.predecessors.__getitem__, carried.units.__contains__)
     return dict.fromkeys((*ends, *way), Evidence(Authority.RANGE, Reason.DIFFERENCE))
 
 
-def _carries(node: ir.Node) -> bool:
+class _Sums(NamedTuple):
+    """What all weights sum up to that are multiplied for one number, 0 or 1, and the least of them."""
+
+    total: int
+    least: float
+
+
+_Known = Callable[[ir.Value | None, int], _Sums | None]
+
+
+def _carries(node: ir.Node, known: _Known) -> bool:
     """Whether a node moves or averages what it reads."""
-    return effective_op(node) in _CARRY or _sums_of_weights(node, least=0.0) == 1
+    return effective_op(node) in _CARRY or any(
+        each.total == 1 and each.least >= 0 for each in _of(node, known)
+    )
 
 
 def _is_difference(graph: UnitGraph, unit: int, carried: FromInputs) -> bool:
@@ -53,28 +67,29 @@ def _is_difference(graph: UnitGraph, unit: int, carried: FromInputs) -> bool:
     return unit not in graph.spelled and len(read) > 1 and all(map(carried.has, read))
 
 
-def _takes_away(graph: UnitGraph, unit: int, carried: FromInputs) -> bool:
+def _takes_away(graph: UnitGraph, unit: int, carried: FromInputs, known: _Known) -> bool:
     """Whether a MatMul takes from inputs what these have in common."""
     is_carried = any(map(carried.has, read_by(graph, unit)))
-    return is_carried and _sums_of_weights(graph.units[unit].node) == 0
+    return is_carried and any(each.total == 0 for each in _of(graph.units[unit].node, known))
 
 
-def _sums_of_weights(node: ir.Node, least: float = -np.inf) -> int | None:
-    """What all weights sum up to that a MatMul multiplies for one number: 0 or 1; None where that is
-    something else, or a weight is below the `least`.
-    """
-    if not patterns.is_default(node, "MatMul"):
+def _of(node: ir.Node, known: _Known) -> Iterator[_Sums]:
+    """The sums of the weights that a MatMul multiplies by; none for another node, or other sums."""
+    if patterns.is_default(node, "MatMul"):
+        found = (known(node.inputs[port], port) for port in (1, 0))
+        yield from (sums for sums in found if sums is not None)
+
+
+def _sums(value: ir.Value | None, port: int) -> _Sums | None:
+    """The sums of the weights that a model stores for an input of a MatMul; None where these are others."""
+    tensor = stored_as(value)
+    shape = dims(tensor) if tensor is not None else ()
+    if tensor is None or len(shape) != 2 or not 0 < min(shape) <= max(shape) <= _LARGEST:
         return None
-    for port in (1, 0):
-        tensor = stored_as(node.inputs[port])
-        shape = dims(tensor) if tensor is not None else ()
-        if tensor is None or len(shape) != 2 or not 0 < min(shape) <= max(shape) <= _LARGEST:
-            continue
-        weights = numbers(tensor) if port else numbers(tensor).T
-        for total in (0, 1):
-            if _sum_to(weights[:, :1], total) and _sum_to(weights, total) and weights.min() >= least:
-                return total
-    return None
+    weights = numbers(tensor) if port else numbers(tensor).T
+    totals = (total for total in (0, 1) if _sum_to(weights[:, :1], total) and _sum_to(weights, total))
+    total = next(totals, None)
+    return None if total is None else _Sums(total, float(weights.min()))
 
 
 def _sum_to(weights: NDArray[Any], total: int) -> bool:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.derived import Derived
 from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.constants import dims, stored_as
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _MOST = 64
@@ -26,26 +26,50 @@ _MOST = 64
 def check(graph: UnitGraph, stored: Container[ir.Value]) -> Mapping[int, Evidence]:
     """The units that add to a grid, and take it away again."""
     derived = Derived(stored)
+    subtractions = (
+        graph.units[unit].node for unit in graph.by_operator.get("Sub", ()) if unit not in graph.spelled
+    )
+    grids = {node: grid for node in subtractions if (grid := _grid(node, derived.has)) is not None}
+    may_be_added = _added(graph) if grids else frozenset()
     held = {
         node
-        for unit in graph.by_operator.get("Sub", ())
-        if unit not in graph.spelled
-        for node in _way(graph.units[unit].node, derived.has)
+        for difference, grid in grids.items()
+        if _signs(grid) & may_be_added
+        for node in _way(difference, grid, derived.has)
     }
     evidence = Evidence(Authority.RANGE, Reason.DISPLACEMENT)
     return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
 
 
-def _way(difference: ir.Node, is_derived: Callable[[ir.Value], bool]) -> tuple[ir.Node, ...]:
-    """The nodes from the first sum with a grid to the difference that takes it away; none without one."""
+def _grid(difference: ir.Node, is_derived: Callable[[ir.Value], bool]) -> ir.Value | None:
+    """The grid that a node takes away; None for another node."""
     given = patterns.operands(difference)
     if not patterns.is_default(difference, "Sub") or len(given) != 2:
-        return ()
+        return None
     grid = patterns.origin(given[1])
-    if not (grid.is_graph_input() or is_derived(grid)) or patterns.scalar(grid) is not None:
-        return ()
+    is_grid = grid.is_graph_input() or is_derived(grid)
+    return grid if is_grid and patterns.scalar(grid) is None else None
+
+
+def _added(graph: UnitGraph) -> frozenset[object]:
+    """What tells which values any sum of a model adds up: most grids that are taken away are in none."""
+    sums = (graph.units[unit].node for unit in graph.by_operator.get("Add", ()))
+    terms = {patterns.origin(term) for node in sums for term in patterns.operands(node)}
+    return frozenset(sign for term in terms for sign in _signs(term))
+
+
+def _signs(value: ir.Value) -> frozenset[object]:
+    """What a value has in common with all that is the same: itself, or the shape of a table."""
+    tensor = stored_as(value)
+    if tensor is not None:
+        return frozenset((dims(tensor),))
+    return frozenset((value,)) if value.producer() is None else frozenset((value, None))
+
+
+def _way(difference: ir.Node, grid: ir.Value, is_derived: Callable[[ir.Value], bool]) -> tuple[ir.Node, ...]:
+    """The nodes from the first sum with a grid to the difference that takes it away; none without one."""
     behind: dict[ir.Node, tuple[ir.Node, ...]] = {}
-    todo = [(given[0], (difference,))]
+    todo = [(patterns.operands(difference)[0], (difference,))]
     while todo and len(behind) < _MOST:
         value, way = todo.pop()
         node = patterns.maker(value, "Add")

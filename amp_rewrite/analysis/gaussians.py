@@ -8,7 +8,7 @@ has steps of 1/4 for both. Positions that a layer makes are what they are in hal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import onnx_ir as ir
 
@@ -45,7 +45,9 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Mapping[int, Eviden
         return known and patterns.scalar(value) is None
 
     subtractions = (unit for unit in graph.by_operator.get("Sub", ()) if unit not in graph.spelled)
-    ends = [u for u in subtractions if any(map(is_grid, read_by(graph, u))) and _is_in_gaussian(graph, u)]
+    differences = [unit for unit in subtractions if any(map(is_grid, read_by(graph, unit)))]
+    multiplied = _multiplied(graph) if differences else {}
+    ends = [unit for unit in differences if unit in multiplied and _is_in_gaussian(graph, unit)]
     before = reach(ends, graph.predecessors.__getitem__, lambda unit: _carries(graph.units[unit].node))
     way = FromInputs(graph, fits, before.__contains__).units if ends else ()
     scaled = {node for unit in ends for value in read_by(graph, unit) for node in near_one.made(value)}
@@ -59,6 +61,17 @@ def _carries(node: ir.Node) -> bool:
         terms = long_sums.terms(node)
         return terms is not None and terms <= _COORDINATES and "Conv" not in node.op_type
     return effective_op(node) in _MOVE | ARITHMETIC | {"Cast"}
+
+
+def _multiplied(graph: UnitGraph) -> Container[int]:
+    """The units that make what is multiplied on its way to an exponential."""
+
+    def is_behind(unit: int) -> bool:
+        return patterns.is_default(graph.units[unit].node, *_BEHIND)
+
+    way = reach(graph.by_operator.get("Exp", ()), graph.predecessors.__getitem__, is_behind)
+    products = [unit for unit in way if graph.units[unit].node.op_type in ("Mul", "Pow")]
+    return reach(products, graph.predecessors.__getitem__, is_behind)
 
 
 def _is_in_gaussian(graph: UnitGraph, unit: int) -> bool:

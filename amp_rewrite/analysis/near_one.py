@@ -2,11 +2,12 @@
 
     log(1 + x)                              of small numbers, also log((1 + x) / (1 - x)), an atanh
     1 / (1 - tanh(x)**2), sqrt(1 - x**2)    slopes, a sine of a cosine
+    sqrt(1 - exp(x)**2)                     what a decay leaves to the input of a gated recurrence
     atanh(tanh(x)), acos(cos(x))            an inverse of something bounded
     sqrt(1 - table[step])                   how much of a signal is noise, in the steps of a diffusion
 
-What is taken from 1 is float32 as well, where an operator that saturates, a square or a stored table makes
-it. Other operators are no reason to hold a difference: the rest of a half number is exact.
+What is taken from 1 is float32 as well, where an operator that saturates, an exponential, a square or a
+stored table makes it. Other operators are no reason to hold a difference: the rest of a half number is exact.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _FROM_ONE = ("Acos", "Asin", "Atanh")
 """Operators to which it matters how near to 1 their input is."""
 _FROM_ZERO = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 """Operators to which it matters how near to zero an input is, and that input."""
-_SATURATE = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Tanh")
+_SATURATE = ("Cos", "Erf", "Exp", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Tanh")
 _MOVE = ("Abs", "Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _BESIDE = ("Add", "Clip", "Max", "Min")
 """Operators that pass a value on beside a number."""
+_PASSED = {*_MOVE, *_BESIDE, "Div", "Mul", "Pow"}
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Tanh")
+"""Layers, and what a Mish takes of a softplus."""
 _DEPTH = 6
 """The most nodes from 1 to either end."""
 
@@ -58,7 +62,7 @@ def _way(end: ir.Node) -> _Nodes:
             before = made(beside)
             counts = end.op_type == "Log" or (_is_taken(node, before) and _is_near_1(before))
             way = (*nodes, *before)
-            return way if counts and not _is_bounded_logit(way) else ()
+            return way if counts and not (_is_bounded_logit(way) or _is_activation(way)) else ()
         if end.op_type == "Log" and (both := _atanh(node)):
             return (*nodes, *both)
         value = passed(node)
@@ -73,8 +77,8 @@ def _is_polynomial(node: ir.Node) -> bool:
 
 def beside_1(node: ir.Node) -> ir.Value | None:
     """What a node adds to 1, or takes from it, or from what it takes 1; None for any other node."""
-    given = patterns.operands(node)
-    if not patterns.is_default(node, "Add", "Sub") or len(given) != 2:
+    given = patterns.operands(node) if patterns.is_default(node, "Add", "Sub") else ()
+    if len(given) != 2:
         return None
     if patterns.scalar(given[0]) == 1:
         return given[1]
@@ -97,6 +101,8 @@ def made(value: ir.Value) -> _Nodes:
 
 def passed(node: ir.Node) -> ir.Value | None:
     """What a node moves, scales, squares, or adds a number to or bounds by one; None for any other node."""
+    if node.op_type not in _PASSED:
+        return None
     square = patterns.square_of(node)
     if square is not None:
         return square
@@ -132,6 +138,18 @@ def _is_bounded_logit(way: _Nodes) -> bool:
         patterns.is_default(way[0], "Div") and reader is not None and patterns.is_default(reader, "Log")
     )
     return is_logit and any(patterns.is_default(node, "Clip", "Max", "Min") for node in way)
+
+
+def _is_activation(way: _Nodes) -> bool:
+    """Whether these nodes, the last one first, are the logarithm in a softplus that layers read, as
+    max(x, 0) + log(1 + exp(-|x|)): what they lose near zero is nothing to a layer.
+    """
+    total = patterns.only_reader(way[0].outputs[0])
+    if total is None or not patterns.is_default(total, "Add") or not patterns.is_default(way[-1], "Exp"):
+        return False
+    found = patterns.readers(total.outputs[0])
+    is_log = patterns.is_default(way[0], "Log")
+    return is_log and bool(found) and all(patterns.is_default(node, *_LAYERS) for node in found)
 
 
 def _atanh(quotient: ir.Node) -> _Nodes:

@@ -1,8 +1,11 @@
 """What is taken from 1 and is known to be near 1, so that half would round away what is left.
 
-1 - prod(1 - p), 1 - (1 - p) * (1 - q)      a noisy or: any of the events
-1 - sigmoid(x + 8)                          a gate that is nearly open
-1 - normalised(a) @ normalised(b)           a cosine distance
+    1 - prod(1 - p), 1 - (1 - p) * (1 - q)      a noisy or: any of the events
+    1 - sigmoid(x + 8)                          a gate that is nearly open
+    1 - normalised(a) @ normalised(b)           a cosine distance
+
+A gate that weighs one value while its rest weighs another (z * a + (1 - z) * b, a gated cell) is half: what
+is missing from one is made up by the other.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ def _way(graph: UnitGraph, rest: ir.Node) -> tuple[ir.Node, ...]:
         return ()
     between = near_one.made(value)
     is_sigmoid = bool(between) and patterns.is_default(between[-1], "Sigmoid")
+    if is_sigmoid and _weighs(rest, {value for node in between for value in node.outputs}):
+        return ()
     node = between[-1] if is_sigmoid else _source(value, between).producer()
     before = () if node is None else _late(node) or _others(node) or _alike(graph, node)
     return (rest, *between, *before) if before else ()
@@ -59,6 +64,20 @@ def _late(sigmoid: ir.Node) -> tuple[ir.Node, ...]:
     return (before, sigmoid) if is_late else ()
 
 
+def _weighs(rest: ir.Node, gates: set[ir.Value]) -> bool:
+    """Whether a rest is multiplied only, and the products are added to those of one of the gates."""
+    products = patterns.readers(rest.outputs[0])
+    return bool(products) and all(_is_beside(product, gates) for product in products)
+
+
+def _is_beside(product: ir.Node, gates: set[ir.Value]) -> bool:
+    total = patterns.only_reader(product.outputs[0])
+    if total is None or not patterns.is_default(product, "Mul") or not patterns.is_default(total, "Add"):
+        return False
+    beside = patterns.maker(patterns.other(total, product.outputs[0]), "Mul")
+    return beside is not None and not gates.isdisjoint(patterns.operands(beside))
+
+
 def _others(product: ir.Node) -> tuple[ir.Node, ...]:
     """A product of rests of 1, with what makes these."""
     if not patterns.is_default(product, "Mul", "ReduceProd"):
@@ -73,9 +92,10 @@ def _others(product: ir.Node) -> tuple[ir.Node, ...]:
 
 def _alike(graph: UnitGraph, product: ir.Node) -> tuple[ir.Node, ...]:
     """A product of normalised vectors."""
+    if not patterns.is_default(product, *_PRODUCTS):
+        return ()
     ends = [_source(value, near_one.made(value)) for value in patterns.operands(product)]
-    is_cosine = patterns.is_default(product, *_PRODUCTS) and len(ends) > 1
-    return (product,) if is_cosine and all(_is_unit(graph, value) for value in ends) else ()
+    return (product,) if len(ends) > 1 and all(_is_unit(graph, value) for value in ends) else ()
 
 
 def _is_unit(graph: UnitGraph, value: ir.Value) -> bool:

@@ -30,6 +30,8 @@ SOFTPLUS: Operator = ("", "Softplus")
 _SPELL = {"Erf": SOFTPLUS, "Sigmoid": SOFTPLUS, "Softmax": LOGARITHM, "Tanh": SOFTPLUS}
 _MOST = 6
 """The most nodes between the two, which none of these has more of."""
+_MANY = 4096
+"""The most ways to one logarithm: where nodes share what they read, there are more ways than nodes."""
 
 
 def find(graph: UnitGraph, _: Half) -> Iterator[Idiom]:
@@ -55,8 +57,13 @@ def _ways(value: ir.Value | None, behind: _Way) -> tuple[_Way, ...]:
     way = (node, *behind)
     if patterns.is_default(node, *_SPELL):
         return (way,)
-    found = [_ways(before, way) for before in _passed(node)]
-    return tuple(each for ways in found for each in ways) if all(found) else ()
+    found: list[_Way] = []
+    for before in dict.fromkeys(_passed(node)):
+        ways = _ways(before, way)
+        found += ways
+        if not ways or len(found) > _MANY:
+            return ()
+    return tuple(found)
 
 
 def _passed(node: ir.Node) -> Iterable[ir.Value]:

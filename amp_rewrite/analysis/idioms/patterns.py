@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 
 import onnx_ir as ir
 
-from amp_rewrite.model.constants import numbers, stored_as
+from amp_rewrite.model.constants import dims, numbers, stored_as
 
 _PASSED = ("Cast", "Identity")
 _MADE = frozenset(("Add", "Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
@@ -80,10 +82,14 @@ def scalar(value: ir.Value | None) -> float | None:
     if value is None or value.is_graph_input():
         return None
     tensor = stored_as(value)
-    if tensor is None or tensor.size != 1:
+    if tensor is None or math.prod(dims(tensor)) != 1 or not _is_number(tensor.dtype):
         return None
-    is_number = tensor.dtype.is_floating_point() or tensor.dtype.is_integer()
-    return float(numbers(tensor).reshape(-1)[0]) if is_number else None
+    return float(numbers(tensor).item())
+
+
+@functools.cache
+def _is_number(kind: ir.DataType) -> bool:
+    return kind.is_floating_point() or kind.is_integer()
 
 
 def square_of(node: ir.Node) -> ir.Value | None:
