@@ -109,6 +109,8 @@ TAKEN_FROM_1 = {
         b = Sub (o, e)""",
     "a gate of a recurrence": f"""o = Constant <value_float = 1.0> () {DECAY.replace("b =", "e =")}
         q = Mul (e, e) n = Neg (q) r = Add (n, o) b = Sqrt (r)""",
+    "a gate with a power": f"""o = Constant <value_float = 1.0> () {DECAY.replace("b =", "e =")}
+        t = Constant <value_float = 2.0> () q = Pow (e, t) r = Sub (o, q) b = Sqrt (r)""",
 }
 
 

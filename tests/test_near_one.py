@@ -22,7 +22,7 @@ WAYS = {
     "a reciprocal root": "t = Sigmoid (h) c = Sub (one, t) l = Pow (c, minus)",
     "a square less 1": "t = Tanh (h) b = Mul (t, t) c = Sub (b, one) n = Neg (c) l = Sqrt (n)",
     "an inverse": "t = Tanh (h) c = Mul (t, high) l = Atanh (c)",
-    "a deviation": """k = Abs (h) m = Neg (k) t = Exp (m) c = Add (t, one) q = Log (c) r0 = Relu (h)
+    "a deviation": """k = Abs (h) m = Neg (k) e = Exp (m) c = Add (e, one) q = Log (c) r0 = Relu (h)
         s = Add (r0, q) l = Div (g0, s)""",
     "a decay": "k = Abs (h) m = Neg (k) t = Exp (m) b = Pow (t, two) c = Sub (one, b) l = Sqrt (c)",
     "noise of a step": "b = Gather (table, step) c = Sub (one, b) r = Sqrt (c) l = Mul (r, h)",

@@ -6,8 +6,9 @@
     atanh(tanh(x)), acos(cos(x))            an inverse of something bounded
     sqrt(1 - table[step])                   how much of a signal is noise, in the steps of a diffusion
 
-What is taken from 1 is float32 as well, where an operator that saturates, an exponential, a square or a
-stored table makes it. Other operators are no reason to hold a difference: the rest of a half number is exact.
+What is taken from 1 is float32 as well, where an operator that saturates, a square or a stored table makes
+it; an exponential is so by its list, or by what is known of its range (`bounds.taken_from_1`). Other
+operators are no reason to hold a difference: the rest of a half number is exact.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     """The units from what is near 1 to what tells how near."""
     units = (unit for name in (*_FROM_ONE, *_FROM_ZERO) for unit in graph.by_operator.get(name, ()))
     ends = (graph.units[unit].node for unit in units if unit not in graph.spelled)
-    held = {node for end in ends for node in _way(end)}
+    held = {node for end in ends for node in _way(end) if node.op_type != "Exp"}
     evidence = Evidence(Authority.RANGE, Reason.NEAR_1)
     return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
 

@@ -1,6 +1,6 @@
 """Exponentials that are taken from 1: where one is near 1, what is left is hardly more than what half rounds.
 
-The gates of a recurrence are sqrt(1 - exp(2x)), and what a density absorbs is 1 - exp(x).
+The gates of a recurrence are sqrt(1 - exp(2x)), also as a square, and what a density absorbs is 1 - exp(x).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _way_to_1(graph: UnitGraph, unit: int) -> Iterator[int]:
 
 
 def _multiplied(graph: UnitGraph, units: list[int]) -> list[int]:
-    """These units, and those that move or multiply what they make."""
+    """These units, and those that move, multiply or square what they make."""
     return [
         *units,
         *reach(units, lambda at: graph.successors[at], lambda at: _is_factor(graph.units[at].node)),
@@ -44,7 +44,9 @@ def _multiplied(graph: UnitGraph, units: list[int]) -> list[int]:
 
 
 def _is_factor(node: ir.Node) -> bool:
-    return effective_op(node) in MOVERS or patterns.is_default(node, "Mul")
+    """Whether a node moves, multiplies or squares."""
+    moves = effective_op(node) in MOVERS or patterns.is_default(node, "Mul")
+    return moves or patterns.square_of(node) is not None
 
 
 def _readers(graph: UnitGraph, units: Iterable[int]) -> set[int]:
