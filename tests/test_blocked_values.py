@@ -162,6 +162,17 @@ def test_models_without_blocks_take_no_further_session(told):
     assert told == [None]
 
 
+@pytest.mark.parametrize(("weight", "expected"), [("w", True), ("q", False)])
+def test_weights_that_are_dequantised_are_in_no_block(weight, expected, monkeypatch):
+    """No further session is opened for a model that has no others."""
+    monkeypatch.setattr(blocked_values, "_ENOUGH", 1)
+    source = f"""g (float[1,3,8,8] x) => (float[1,5,8,8] y)
+        <float[5,3,1,1] w, int8[5,3,1,1] i, float s = {{1}}> {{
+        q = DequantizeLinear (i, s)
+        y = Conv (x, {weight}) }}"""
+    assert blocked_values.are_likely(text.unchecked(source).graph) is expected
+
+
 def test_a_model_that_onnxruntime_does_not_take_back_is_seen(told, monkeypatch):
     """As without blocks."""
     expected = in_order(network(0), samples(), monkeypatch)

@@ -23,8 +23,12 @@ _ENOUGH = 8
 
 
 def are_likely(graph: onnx.GraphProto) -> bool:
-    """Whether a model has enough convolutions for a session that reduces their values in blocks."""
-    return sum(node.op_type == "Conv" and node.domain == "" for node in graph.node) >= _ENOUGH
+    """Whether a model has enough convolutions for a session that reduces their values in blocks; onnxruntime
+    keeps none in blocks whose weights are dequantised.
+    """
+    dequantised = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    convolutions = (node for node in graph.node if node.op_type == "Conv" and node.domain == "")
+    return sum(node.input[1] not in dequantised for node in convolutions) >= _ENOUGH
 
 
 def reduce(graph: onnx.GraphProto, checked: Container[str]) -> frozenset[str] | None:

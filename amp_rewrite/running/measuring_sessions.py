@@ -86,12 +86,14 @@ def _options(setting: Setting, optimisation: Optimisation) -> Any:
         options.intra_op_num_threads = 1
     options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
     options.add_session_config_entry(_STOP_SPINNING, "1")  # threads that wait for a run take the CPU from us
+    options.add_session_config_entry(_NO_QUANTISED, "1")  # which takes a DequantizeLinear for each reader
     if setting.folder is not None:
         options.add_session_config_entry(sessions.DATA_FOLDER, str(setting.folder))
     return options
 
 
 _STOP_SPINNING = "session.force_spinning_stop"
+_NO_QUANTISED = "session.disable_quant_qdq"
 
 
 def _saving(setting: Setting, path: Path) -> Any:
