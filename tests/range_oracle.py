@@ -23,6 +23,7 @@ HUGE = (*MOVERS, "Add", "Neg", "Sub")
 MASK = (*HUGE, "Div", "Mul", "Sum")
 EPSILON = (*MOVERS, "Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum")
 BOUND = (*MOVERS, "Add", "Abs", "Clip", "Sqrt", "Sum")
+TINY = 1e-300
 FATAL = (("Div", 1), ("Reciprocal", 0), ("Log", 0), ("Pow", 0))
 
 
@@ -162,12 +163,37 @@ class _Look:
         """Of a single positive number, the paths to a division that is too large, and who reads that."""
         if self.array.min() <= 0 or self.array.min() != self.array.max():
             return
-        for path in self.paths(lambda use: use.operator in BOUND):
-            roots = sum(use.operator == "Sqrt" for use in path)
-            least = float(self.array.max()) ** (0.5**roots)
-            if self._dividend(path[-1]) / least > LARGEST:
+        for path in self.paths(lambda use: use.operator in BOUND or self._is_square(use)):
+            least = float(self.array.max())
+            for use in path[:-1]:
+                least = (
+                    least**0.5 if use.operator == "Sqrt" else least * least if self._is_square(use) else least
+                )
+            if self._dividend(path[-1]) / max(self._divisor(path[-1], least), TINY) > LARGEST:
                 yield from (use.output for use in path)
                 yield from (use.output for use in self.uses(path[-1].output))
+
+    def _is_square(self, use: Use) -> bool:
+        """Whether a node squares what it reads at this port, the first one; Identities count for nothing."""
+        if use.port or use.operator not in ("Mul", "Pow"):
+            return False
+        if use.operator == "Pow":
+            return self._exponent(use) == 2
+        first, second = map(self._origin, use.node.input)
+        return first == second
+
+    def _origin(self, name: str) -> str:
+        made = next((node for node in self.model.graph.node if name in node.output), None)
+        return self._origin(made.input[0]) if made is not None and made.op_type == "Identity" else name
+
+    def _exponent(self, use: Use) -> float:
+        """That of a power of what a node reads; 0 where it is not stored, or is more than one."""
+        stored = self.stored.get(use.node.input[1]) if (use.operator, use.port) == ("Pow", 0) else None
+        return float(stored.item()) if stored is not None and stored.size == 1 else 0.0
+
+    def _divisor(self, use: Use, least: float) -> float:
+        exponent = self._exponent(use)
+        return min(least, 1.0) ** -exponent if exponent <= -1 else least
 
     def grown(self) -> Iterator[str]:
         """Of a factor with few steps, the paths to where what it makes is multiplied up."""
@@ -196,7 +222,7 @@ class _Look:
         return size * (by if by >= SCALE else 1.0)
 
     def _dividend(self, use: Use) -> float:
-        if use.operator == "Reciprocal":
+        if use.operator == "Reciprocal" or self._exponent(use) <= -1:
             return 1.0
         divided = self.stored.get(use.node.input[0]) if (use.operator, use.port) == ("Div", 1) else None
         return 0.0 if divided is None else float(abs(divided).max())

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.ranges import (
     absorption,
@@ -76,7 +77,14 @@ def fill_of(node: ir.Node) -> NDArray[np.float32]:
 def _context(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Context:
     dividends = {value: magnitude(fits[value]) for value in _dividends(graph, fits)}
     largest = max(1.0, *dividends.values()) if dividends else 1.0
-    return Context(graph, half, fits, frozenset(graph.root.outputs), dividends, largest)
+    exponents = (patterns.scalar(graph.units[u].node.inputs[1]) for u in graph.by_operator.get("Pow", ()))
+    highest = max((-each for each in exponents if each is not None), default=0.0)
+    powers = max(_SQUARES, highest)
+    return Context(graph, half, fits, frozenset(graph.root.outputs), dividends, largest, powers)
+
+
+_SQUARES = 8.0
+"""The power that squares of squares make."""
 
 
 def _dividends(graph: UnitGraph, stored: Mapping[ir.Value, Fit]) -> Iterator[ir.Value]:

@@ -37,8 +37,8 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Context:
     """The `graph`, the `half` type, how the stored values fit into it, the outputs of the model (`leaving`),
-    and the largest magnitude of each stored value that is a dividend, and of all of them and 1 (the dividend
-    of a Reciprocal).
+    the largest magnitude of each stored value that is a dividend, and of all of them and 1 (the dividend of a
+    Reciprocal), and the highest power that a divisor may be taken to.
     """
 
     graph: UnitGraph
@@ -47,6 +47,7 @@ class Context:
     leaving: frozenset[ir.Value]
     dividends: Mapping[ir.Value, float]
     largest_dividend: float
+    highest_power: float
 
     def node(self, unit: int) -> ir.Node:
         """The node of a unit."""

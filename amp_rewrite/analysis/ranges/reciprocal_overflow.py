@@ -40,8 +40,8 @@ def find(constant: Constant, context: Context) -> Findings:
 
 
 def _may_overflow(least: float, context: Context) -> bool:
-    """Whether any stored dividend over this divisor, or over its square or its root, overflows."""
-    return min(least * least, 1.0) * context.half.largest < context.largest_dividend
+    """Whether any stored dividend over this divisor, or over a power or a root of it, overflows."""
+    return min(least, 1.0) ** context.highest_power * context.half.largest < context.largest_dividend
 
 
 def _dividend(use: UnitUse, context: Context) -> float:
