@@ -16,7 +16,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.derived import Derived
 from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model.constants import dims, stored_as
+from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _MOST = 64
@@ -38,7 +38,7 @@ def check(graph: UnitGraph, stored: Container[ir.Value]) -> Mapping[int, Evidenc
         for node in _way(difference, grid, derived.has)
     }
     evidence = Evidence(Authority.RANGE, Reason.DISPLACEMENT)
-    return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
+    return dict.fromkeys(graph.of_nodes(held), evidence)
 
 
 def _grid(difference: ir.Node, is_derived: Callable[[ir.Value], bool]) -> ir.Value | None:
@@ -90,4 +90,4 @@ def _is_same(value: ir.Value, grid: ir.Value, is_derived: Callable[[ir.Value], b
     one, other = stored_as(value), stored_as(grid)
     if one is None or other is None:
         return one is other and is_derived(value) and is_derived(grid)
-    return one.shape == other.shape and np.array_equal(one.numpy(), other.numpy())
+    return dims(one) == dims(other) and np.array_equal(numbers(one), numbers(other))

@@ -32,7 +32,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     reductions = (graph.units[u].node for name in _SQUARES for u in graph.by_operator.get(name, ()))
     held = {node for reduction in reductions for node in _distance(reduction)}
     evidence = Evidence(Authority.RANGE, Reason.DISTANCE)
-    return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
+    return dict.fromkeys(graph.of_nodes(held), evidence)
 
 
 def _distance(reduction: ir.Node) -> Iterator[ir.Node]:

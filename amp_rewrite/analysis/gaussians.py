@@ -51,8 +51,7 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Mapping[int, Eviden
     before = reach(ends, graph.predecessors.__getitem__, lambda unit: _carries(graph.units[unit].node))
     way = FromInputs(graph, fits, before.__contains__).units if ends else ()
     scaled = {node for unit in ends for value in read_by(graph, unit) for node in near_one.made(value)}
-    units = (unit.index for unit in graph.units if unit.node in scaled) if scaled else ()
-    return dict.fromkeys((*ends, *way, *units), Evidence(Authority.RANGE, Reason.GAUSSIAN))
+    return dict.fromkeys((*ends, *way, *graph.of_nodes(scaled)), Evidence(Authority.RANGE, Reason.GAUSSIAN))
 
 
 def _carries(node: ir.Node) -> bool:

@@ -48,7 +48,7 @@ def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
     steps = {step.nodes[-1]: step for node in nodes if (step := _step(node, most)) is not None}
     held = {node for step in steps.values() if _has_state(step, steps) for node in step.nodes}
     evidence = Evidence(Authority.RANGE, Reason.MOVING_AVERAGE)
-    return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
+    return dict.fromkeys(graph.of_nodes(held), evidence)
 
 
 def _step(total: ir.Node, most: float) -> _Step | None:
@@ -70,12 +70,7 @@ def _step(total: ir.Node, most: float) -> _Step | None:
 
 def _has_state(step: _Step, steps: Mapping[ir.Node, _Step]) -> bool:
     """Whether a step begins with what is given or stored, or with what another one of its weight makes."""
-    value = step.state
-    for _ in range(_DEPTH):
-        node = value.producer()
-        if node is None or not patterns.is_default(node, *_MOVES) or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
+    value = patterns.origin(step.state, _MOVES, _DEPTH)
     node = value.producer()
     other = steps.get(node) if node is not None else None
     is_same = other is not None and abs(other.weight - step.weight) <= _EXACT

@@ -45,7 +45,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     ends = (graph.units[unit].node for unit in units if unit not in graph.spelled)
     held = {node for end in ends for node in _way(end) if node.op_type != "Exp"}
     evidence = Evidence(Authority.RANGE, Reason.NEAR_1)
-    return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
+    return dict.fromkeys(graph.of_nodes(held), evidence)
 
 
 def _way(end: ir.Node) -> _Nodes:

@@ -42,7 +42,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     loops = dict.fromkeys(graph.units[u].node for name in _LOOPS for u in graph.by_operator.get(name, ()))
     held = {node for loop in loops for node in _Step(graph, loop).sums()}
     evidence = Evidence(Authority.RANGE, Reason.RUNNING_SUM)
-    return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
+    return dict.fromkeys(graph.of_nodes(held), evidence)
 
 
 class _Step:

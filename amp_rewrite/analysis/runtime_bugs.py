@@ -21,10 +21,8 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
             node = graph.units[unit].node
             if node.domain == "" and (reason := fault(node, graph.types)):
                 found[unit] = Evidence(Authority.RUNTIME_BUG, reason)
-    unequal = _unequal_ranks(graph)
-    held = (unit for unit in graph.units if unit.node in unequal) if unequal else ()
     evidence = Evidence(Authority.RUNTIME_BUG, Reason.UNEQUAL_RANKS)
-    return {**found, **{unit.index: evidence for unit in held}}
+    return {**found, **dict.fromkeys(graph.of_nodes(_unequal_ranks(graph)), evidence)}
 
 
 def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:

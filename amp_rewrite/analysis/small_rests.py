@@ -29,7 +29,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     """The units from what is taken from 1 to the rest."""
     held = {node for unit in graph.by_operator.get("Sub", ()) for node in _way(graph, graph.units[unit].node)}
     evidence = Evidence(Authority.RANGE, Reason.NEAR_1)
-    return {unit.index: evidence for unit in graph.units if unit.node in held} if held else {}
+    return dict.fromkeys(graph.of_nodes(held), evidence)
 
 
 def _way(graph: UnitGraph, rest: ir.Node) -> tuple[ir.Node, ...]:

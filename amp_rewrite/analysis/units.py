@@ -6,7 +6,7 @@ can change, so units exist for float32 alone; ports of every other type belong t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -71,6 +71,10 @@ class UnitGraph:
     nodes: GraphNodes
     spelled: Mapping[int, Spelled] = field(default_factory=dict[int, Spelled])
     alike: tuple[Alike, ...] = ()
+
+    def of_nodes(self, nodes: Collection[ir.Node]) -> tuple[int, ...]:
+        """The units of these nodes, in their order; a node may have several."""
+        return tuple(unit.index for unit in self.units if unit.node in nodes) if nodes else ()
 
 
 def value_of(use: Use) -> ir.Value | None:

@@ -31,8 +31,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     ends = [unit for unit in graph.by_operator.get("Sub", ()) if unit not in graph.spelled]
     held = {node for unit in ends for node in _variance(graph.units[unit].node)}
     evidence = Evidence(Authority.RANGE, Reason.VARIANCE)
-    units = (unit.index for unit in graph.units if unit.node in held and unit.index not in graph.spelled)
-    return dict.fromkeys(units, evidence) if held else {}
+    return dict.fromkeys((unit for unit in graph.of_nodes(held) if unit not in graph.spelled), evidence)
 
 
 class _Made(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def explain(model: Path, result: Path, *, carried: bool, observed: bool) -> str:
     return " ".join(("amp-rewrite", as_argument(model), *flags, *again, "&& amp-rewrite explain", plan))
 
 
-def tune(model: Path, output: Path | None, *instead: str, without: Container[str] = ()) -> str:
+def tune(model: Path, output: Path | None, *instead: str, without: Iterable[str] = ()) -> str:
     """What searches for a plan for the same job: with its flags, but those `without` which, and `instead` of
     their like.
 
@@ -50,10 +50,9 @@ def tune(model: Path, output: Path | None, *instead: str, without: Container[str
     context = click.get_current_context(silent=True)
     given = frozenset(param.name or "" for param in context.command.params) if context else frozenset[str]()
     forced = context is not None and context.params.get("level") == Level.UNSAFE_FORCE_ALL.value
-    idle = {word.lstrip("-") for word in instead} | ({"level"} if forced else set())
+    idle = {word.lstrip("-") for word in instead} | ({"level"} if forced else set()) | set(without)
     names = given - NOT_TUNED - idle - ({"json_"} if "rewritten" in given else set())
     to = ("-o", as_argument(output)) if output is not None else ()
-    names = {name for name in names if name not in without}
     words = (as_argument(model), *to, *_flags(names), *_calibrated(model), *instead)
     line = " ".join(("amp-rewrite tune", *words))
     first = _calibration(model)

@@ -117,11 +117,11 @@ class RewriteJob:
         """
         if not isinstance(self.original, Runnable):
             return
-        samples = feeds.feeds(self.original, self.data) if self.data.paths or self.data.dims else iter(())
-        if not self.data.paths:
-            next(samples, None)
-        for sample in samples if self.data.paths else ():
-            self.given.add(sample)
+        if self.data.paths:
+            for sample in feeds.feeds(self.original, self.data):
+                self.given.add(sample)
+        elif self.data.dims:
+            next(feeds.feeds(self.original, self.data), None)
 
     def plan(self, policy: ObservePolicy) -> Analysis:
         """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""

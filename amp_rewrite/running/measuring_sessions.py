@@ -6,7 +6,7 @@ import enum
 import os
 import tempfile
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,8 +67,7 @@ def open_changed_session(
         told = change(made.graph)
         if told is None:
             return None
-        own = Setting(setting.device, path.parent, setting.libraries, setting.abreast)
-        return open_session(made, own, Optimisation.NONE), told
+        return open_session(made, replace(setting, folder=path.parent), Optimisation.NONE), told
 
 
 def _keep_inputs(graph: onnx.GraphProto, given: Container[str]) -> None:

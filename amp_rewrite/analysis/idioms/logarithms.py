@@ -68,18 +68,12 @@ def _ways(value: ir.Value | None, behind: _Way) -> tuple[_Way, ...]:
 
 def _passed(node: ir.Node) -> Iterable[ir.Value]:
     """What a node moves, scales, bounds, squares, or takes together; none for another node."""
-    if _is_square(node):
-        return patterns.operands(node)[:1]
+    if patterns.is_default(node, "Pow"):
+        return patterns.operands(node)[:1] if patterns.scalar(node.inputs[1]) == 2 else ()
     if patterns.is_default(node, *_TOGETHER):
         return [value for value in patterns.operands(node) if patterns.scalar(value) is None]
     moved = patterns.moved_or_scaled(node, _MOVE, lambda value: patterns.scalar(value) is not None)
     return () if moved is None else (moved,)
-
-
-def _is_square(node: ir.Node) -> bool:
-    if patterns.is_default(node, "Mul"):
-        return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
-    return patterns.is_default(node, "Pow") and patterns.scalar(node.inputs[1]) == 2
 
 
 _TOGETHER = ("Add", "Clip", "Max", "Min", "Mul", "Sub")

@@ -37,19 +37,15 @@ def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
     """The node that makes a value, looking through Casts and Identities, if it is one of these operators."""
-    node = value.producer() if value is not None else None
-    for _ in range(_DEPTH):
-        if node is None or not is_default(node, *_PASSED) or node.inputs[0] is None:
-            break
-        node = node.inputs[0].producer()
+    node = origin(value).producer() if value is not None else None
     return node if node is not None and is_default(node, *operators) else None
 
 
-def origin(value: ir.Value) -> ir.Value:
-    """The value that Casts and Identities pass on as this one."""
-    for _ in range(_DEPTH):
+def origin(value: ir.Value, moves: tuple[str, ...] = _PASSED, most: int = _DEPTH) -> ir.Value:
+    """The value that Casts and Identities, or `moves`, pass on as this one; at `most` so many."""
+    for _ in range(most):
         node = value.producer()
-        if node is None or not is_default(node, *_PASSED) or node.inputs[0] is None:
+        if node is None or not is_default(node, *moves) or node.inputs[0] is None:
             break
         value = node.inputs[0]
     return value

@@ -73,12 +73,7 @@ def _is_triangle(source: ir.Value) -> bool:
 
 def _source(value: ir.Value) -> ir.Value:
     """The value that a few nodes move, expand or cast to this one."""
-    for _ in range(_DEPTH):
-        node = value.producer()
-        if node is None or not patterns.is_default(node, *_MOVES) or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-    return value
+    return patterns.origin(value, _MOVES, _DEPTH)
 
 
 def _is_stored_triangle(tensor: ir.TensorProtocol) -> bool:
