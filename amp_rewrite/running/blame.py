@@ -16,7 +16,7 @@ from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.accumulation import Accumulation
-from amp_rewrite.preparing import plain_casts
+from amp_rewrite.preparing import preparing
 from amp_rewrite.running import choices, metrics, sessions
 from amp_rewrite.running.choices import Choice
 from amp_rewrite.running.custom_ops import Libraries
@@ -127,7 +127,7 @@ def _pinnable(original: Runnable) -> set[str]:
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
-    plain_casts.bypass(model, types)
+    preparing.bypass_casts(model, types)
     return pin_patterns.pinnable(unit_building.build(model, types))
 
 

@@ -144,7 +144,7 @@ class _Emulator:
 
     def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
         """The nodes that add up half values, each with their type; values get shapes, which say how many."""
-        value_shapes.infer(self._model, self._types)
+        value_shapes.infer_shapes(self._model, self._types)
         nodes = filter(half_accumulation.sums, every_node(self._root))
         types = ((node, self._types.get(node.outputs[0])) for node in nodes)
         return [(node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES]
