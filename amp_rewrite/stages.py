@@ -30,7 +30,7 @@ from amp_rewrite.rewriting.plan_files import SavedPlan
 
 def bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
     """What is proven of values, where that decides anything; else it is found when somebody asks for it."""
-    return bounding.find(model, facts, options) if deciding.needs(facts, options) else None
+    return bounding.bound_model(model, facts, options) if deciding.needs(facts, options) else None
 
 
 def plan(facts: Facts, priced: Priced, options: Options) -> Plan:

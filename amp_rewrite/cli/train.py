@@ -25,9 +25,8 @@ from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.rewriting import result_checks
-from amp_rewrite.training import step_questions, step_text, steps
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.casting import Implementation
+from amp_rewrite.training import scaled_step, step_questions, steps
+from amp_rewrite.training.spec import Asked, Implementation
 
 
 @click.command(cls=WritingCommand)
@@ -114,9 +113,9 @@ def train(
     if written is not None:
         terminal_rewrite.print_summary(console, report, str(written))
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
-    terminal_rewrite.print_lines(console, step_text.lines(step))
+    terminal_rewrite.print_lines(console, scaled_step.lines(step))
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
     device_hint.show(console, policy, advise)
     if explain:
-        terminal_rewrite.print_lines(console, step_text.details(step))
+        terminal_rewrite.print_lines(console, scaled_step.details(step))
     exit_codes.end_rewrite(valid=report.ok, passed=None)

@@ -69,10 +69,9 @@ def _is_epsilon(value: ir.Value | None) -> bool:
     return scalar_of(value) is not None
 
 
-# Writes the product of data with themselves in a norm as their power of 2, which onnxruntime fuses.
-# Sqrt(ReduceMean(d * d) + epsilon) -> Sqrt(ReduceMean(Pow(d, 2)) + epsilon) onnxruntime 1.31.1 makes one
-# node of such a norm with a weight where the square is a Pow, and of no Mul, not even in float32. What is
-# squared may be data without their mean: with a bias behind, all is a LayerNormalization. The fused kernel
+# Sqrt(ReduceMean(d * d) + epsilon) becomes Sqrt(ReduceMean(Pow(d, 2)) + epsilon): onnxruntime 1.31.1 makes
+# one node of such a norm with a weight where the square is a Pow, and of no Mul, not even in float32. What
+# is squared may be data without their mean: with a bias behind, all is a LayerNormalization. The fused kernel
 # squares by a multiplication.
 
 _POW_BROADCASTS = 7
@@ -126,10 +125,9 @@ def _raise(node: ir.Node, names: UniqueNames) -> FormChange:
     return change
 
 
-# Writes the Reciprocal of a norm's root as the division of 1 by it, which onnxruntime fuses. x *
-# Reciprocal(Sqrt(ReduceMean(...) + epsilon)) -> x * (1 / Sqrt(ReduceMean(...) + epsilon)) onnxruntime
-# 1.31.1 makes a SimplifiedLayerNormalization of `x / s` and of `x * (1 / s)`, and of no Reciprocal, not
-# even in float32. Both round the exact quotient once: they are equal bit by bit.
+# x * Reciprocal(root) becomes x * (1 / root): onnxruntime 1.31.1 makes a SimplifiedLayerNormalization of
+# x / root and of x * (1 / root), and of no Reciprocal, not even in float32. Both round the exact quotient
+# once: they are equal bit by bit.
 
 _DIV_BROADCASTS = 7
 """From this opset on the operands of a Div are broadcast."""
