@@ -95,7 +95,7 @@ class Folded:
             found = stored_values.compare(Held(numpy_helper.from_array(arrays[left]), None), held)
             if found.problem:
                 raise DifferentError(f"computed anew, {found.problem}", (left, right, output))
-            self._proof.count(found)
+            self._proof.count(found, (left, right))
             self._proof.uses[Licence.FOLDED] += 1
 
     def _model(self, wanted: Sequence[int]) -> ModelProto:
