@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from amp_rewrite import certify
+from amp_rewrite import Options, certify, rewrite
 
 
 def model(text, opset=17, ir_version=8):
@@ -50,3 +51,64 @@ def test_only_masks_are_clamped(case, half):
         result.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(-32752, np.float16), "fill"))
     found = certify(original, result)
     assert found.proved == (case in MASKS), found
+
+
+ROUNDED = """(float[2] x) => (float[2] y) <float[2] w = {0.3, 12.7}, float two = {2}> {
+    h = Cast <to = %s> (w) f = Cast <to = 1> (h) m = Mul (f, two) y = Add (x, m) }"""
+HALF, BFLOAT, FLOAT8, FLOAT8_WIDE, INT8, INT64, BOOL = 10, 16, 17, 19, 3, 7, 9
+
+
+@pytest.mark.parametrize("to", [HALF, BFLOAT, FLOAT8, FLOAT8_WIDE, INT8, INT64, BOOL])
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_what_the_original_rounds_itself_is_folded(to, half):
+    """A constant on its way through another type is what that holds of it, in the result and in its proof."""
+    original = model(ROUNDED % to, 19, 9)
+    result = rewrite(original, Options(half=half, level="unsafe-force-all"))
+    assert result.report.certificate.proved
+
+
+def test_casts_before_and_after_a_call_round_what_is_folded():
+    """What a function is given and gives is read through the Casts around its call."""
+    text = """<ir_version: 8, opset_import: ["": 17, "d": 1]> g (float[2] x) => (float[2] y)
+        <float[2] w = {0.3, 1.1}> { h = Cast <to = 10> (w) f = Cast <to = 1> (h) c = d.twice (f)
+        i = Cast <to = 16> (c) j = Cast <to = 1> (i) m = Neg (j) y = Add (x, m) }
+        <domain: "d", opset_import: ["": 17]> twice (a) => (b) { b = Add (a, a) }"""
+    stored = "(float[2] x) => (float[2] y) <float[2] m = {%s, %s}> { y = Add (x, m) }"
+    rounded = np.float32([0.3, 1.1]).astype(np.float16) * np.float16(2)
+    numbers = -rounded.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert certify(parser.parse_model(text), model(stored % tuple(numbers.tolist()))).proved
+    assert certify(parser.parse_model(text), model(stored % (-0.6, -2.2))).proved
+    assert not certify(parser.parse_model(text), model(stored % (-0.6, -2.3))).proved
+
+
+CAST = "(float[2] x) => (float[2] y) { h = Cast <to = 10%s> (x) f = Cast <to = 1> (h) y = Neg (f) }"
+PLAIN = "(float[2] x) => (float[2] y) { y = Neg (x) }"
+
+
+@pytest.mark.parametrize("said", [", saturate = 2", ", saturate = 0", ', round_mode = "down"', ", other = 1"])
+def test_a_cast_with_further_attributes_is_no_cast_for_precision(said):
+    """No runtime, or not every one, takes it for one; what is its default says nothing."""
+    odd, plain, default = model(CAST % said, 24), model(PLAIN, 24), model(CAST % ", saturate = 1", 24)
+    assert certify(default, plain).proved
+    assert certify(plain, default).proved
+    assert not certify(plain, odd).proved
+    assert not certify(odd, plain).proved
+    assert certify(odd, odd).proved
+
+
+CLIPPED = (
+    "(float[2] x, float l) => (float[2] y) <float low = {%s}, float high = {%s}> { y = Clip (x, %s, high) }"
+)
+BOUNDED = CLIPPED.replace("y = Clip (x, %s, high)", "m = Max (x, %s) y = Min (m, high)")
+BOUNDS = {
+    ("0", "6", "low"): True,
+    ("nan", "6", "low"): False,
+    ("0", "nan", "low"): False,
+    ("0", "6", "l"): False,
+}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_a_clip_is_max_and_min_where_no_bound_is_nan(bounds):
+    """A Clip ignores a bound that is NaN; of a Max or a Min all becomes NaN."""
+    assert certify(model(CLIPPED % bounds), model(BOUNDED % bounds)).proved == BOUNDS[bounds]

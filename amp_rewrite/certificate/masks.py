@@ -122,4 +122,6 @@ class Masks:
         """All nodes, each once, but for the Casts that values are read through."""
         model = self._model
         made = (number for number, root in enumerate(model.roots) if root == number)
-        return (node for number in made if (node := model.makers[number]) is not None and node.first == number)
+        return (
+            node for number in made if (node := model.makers[number]) is not None and node.first == number
+        )
