@@ -103,6 +103,7 @@ class Proving(Proof):
             return False
         said = attributes.of(node).get("to")
         is_cast = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT
+        is_cast = is_cast and attributes.is_plain_cast(node)
         return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:

@@ -9,6 +9,7 @@ largest number of float32, as it is for Clip.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container
 
 import numpy as np
@@ -160,11 +161,10 @@ def _divide(node: ir.Node, names: UniqueNames) -> FormChange:
 
 
 def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
-    """Rewrites the float32 Clips between what will likely be half (half_outlook), but for those that keep
-    their form (kept_nodes).
+    """Rewrites the float32 Clips between what will likely be half (half_ports), but for those that keep
+    their form (form_changes).
 
-    The Min takes the node's name. Bounds that are computed stay what they are; one that is not known to be a
-    scalar keeps its Clip.
+    The Min takes the node's name. A bound that is computed, or no scalar, keeps its Clip.
     """
     nodes = [*traversal.every_node(model.graph)]
     clips = [node for node in nodes if half_ports.is_clip(node)]
@@ -193,18 +193,21 @@ def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
 
 
 def _is_known(node: ir.Node, types: Types) -> bool:
-    """Whether a Clip has float32 data, and bounds that are absent, numbers, or scalars."""
+    """Whether a Clip has float32 data, and bounds that are absent, or stored scalars: of one that is NaN, which
+    a Clip ignores, Max and Min make NaN.
+    """
     data = node.inputs[0]
     if data is None or types.get(data) != FLOAT32:
         return False
     stated = all(a.type == ir.AttributeType.FLOAT and not a.is_ref() for a in node.attributes.values())
-    return stated and all(value is None or _is_scalar(value) for value in node.inputs[1:])
+    numbers = stated and not any(math.isnan(each.as_float()) for each in node.attributes.values())
+    return numbers and all(value is None or _is_number(value) for value in node.inputs[1:])
 
 
-def _is_scalar(value: ir.Value) -> bool:
-    stored = constants.stored_as(value)
-    shape = value.shape if stored is None else stored.shape
-    return shape is not None and len(shape) == 0
+def _is_number(value: ir.Value) -> bool:
+    """Whether a value is a stored scalar that is a number, whatever a caller gives."""
+    stored = None if value.is_graph_input() else constants.stored_as(value)
+    return stored is not None and len(stored.shape) == 0 and not np.isnan(constants.numbers(stored))
 
 
 class _Constants:

@@ -1,0 +1,114 @@
+"""The certificate: each licence, by what it allows and by what looks like it."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+from amp_rewrite import Options, certify, rewrite
+
+
+def model(text, opset=17, ir_version=8):
+    """A model by the text of its graph; `other` is a domain that nobody knows."""
+    imports = f'["": {opset}, "com.microsoft": 1, "other": 1]'
+    return parser.parse_model(f"<ir_version: {ir_version}, opset_import: {imports}> g {text}")
+
+
+SCORES = "(float[2,2] x, bool[2,2] k, int64[2,2] n) => (y) <float fill = {-3.4e38}, float zero = {0}> { %s }"
+MASKS = {
+    "Add": "f = Where (k, fill, zero) a = Add (x, f) y = Softmax (a)",
+    "Where": "a = Where (k, x, fill) b = Transpose (a) y = Softmax (b)",
+    "Max": "a = Max (x, fill) y = Softmax (a)",
+    "a product with integers": "c = Cast <to = 1> (n) f = Mul (c, fill) a = Add (x, f) y = Softmax (a)",
+    "a written-out softmax": """a = Where (k, x, fill) m = ReduceMax <axes = [-1]> (a) s = Sub (a, m)
+        e = Exp (s) t = ReduceSum (e) y = Div (e, t)""",
+    "a body": """y = If (q) <then_branch = t () => (u) { a = Where (k, x, fill) u = Softmax (a) },
+        else_branch = e () => (v) { v = Identity (x) }>""",
+}
+NO_MASKS = {
+    "a product with floats": "f = Mul (x, fill) y = Softmax (f)",
+    "a product": "y = Mul (x, fill)",
+    "a threshold": "y = Less (x, fill)",
+    "a default where nothing is": "y = Where (k, x, fill)",
+    "a count": "y = Div (x, fill)",
+    "what is also compared": "a = Where (k, x, fill) l = Less (a, zero) b = Where (l, x, a) y = Softmax (b)",
+    "a logarithm": "a = Where (k, x, fill) y = LogSoftmax (a)",
+    "what leaves a body": """a = If (q) <then_branch = t () => (u) { u = Where (k, x, fill) },
+        else_branch = e () => (v) { v = Identity (x) }> y = Softmax (a)""",
+    "what an operator of nobody's reads": "f = other.Op (fill) a = Add (x, f) y = Softmax (a)",
+}
+
+
+@pytest.mark.parametrize("half", ["float32", "float16"])
+@pytest.mark.parametrize("case", [*MASKS, *NO_MASKS])
+def test_only_masks_are_clamped(case, half):
+    """A value beyond half's range may be clamped where softmaxes alone see of it that it is large."""
+    text = SCORES.replace("bool[2,2] k", "bool[2,2] k, bool q") % (MASKS | NO_MASKS)[case]
+    original, result = model(text, 12), model(text.replace("-3.4e38", "-32752"), 12)
+    if half == "float16":
+        result.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(-32752, np.float16), "fill"))
+    found = certify(original, result)
+    assert found.proved == (case in MASKS), found
+
+
+ROUNDED = """(float[2] x) => (float[2] y) <float[2] w = {0.3, 12.7}, float two = {2}> {
+    h = Cast <to = %s> (w) f = Cast <to = 1> (h) m = Mul (f, two) y = Add (x, m) }"""
+HALF, BFLOAT, FLOAT8, FLOAT8_WIDE, INT8, INT64, BOOL = 10, 16, 17, 19, 3, 7, 9
+
+
+@pytest.mark.parametrize("to", [HALF, BFLOAT, FLOAT8, FLOAT8_WIDE, INT8, INT64, BOOL])
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_what_the_original_rounds_itself_is_folded(to, half):
+    """A constant on its way through another type is what that holds of it, in the result and in its proof."""
+    original = model(ROUNDED % to, 19, 9)
+    result = rewrite(original, Options(half=half, level="unsafe-force-all"))
+    assert result.report.certificate.proved
+
+
+def test_casts_before_and_after_a_call_round_what_is_folded():
+    """What a function is given and gives is read through the Casts around its call."""
+    text = """<ir_version: 8, opset_import: ["": 17, "d": 1]> g (float[2] x) => (float[2] y)
+        <float[2] w = {0.3, 1.1}> { h = Cast <to = 10> (w) f = Cast <to = 1> (h) c = d.twice (f)
+        i = Cast <to = 16> (c) j = Cast <to = 1> (i) m = Neg (j) y = Add (x, m) }
+        <domain: "d", opset_import: ["": 17]> twice (a) => (b) { b = Add (a, a) }"""
+    stored = "(float[2] x) => (float[2] y) <float[2] m = {%s, %s}> { y = Add (x, m) }"
+    rounded = np.float32([0.3, 1.1]).astype(np.float16) * np.float16(2)
+    numbers = -rounded.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert certify(parser.parse_model(text), model(stored % tuple(numbers.tolist()))).proved
+    assert certify(parser.parse_model(text), model(stored % (-0.6, -2.2))).proved
+    assert not certify(parser.parse_model(text), model(stored % (-0.6, -2.3))).proved
+
+
+CAST = "(float[2] x) => (float[2] y) { h = Cast <to = 10%s> (x) f = Cast <to = 1> (h) y = Neg (f) }"
+PLAIN = "(float[2] x) => (float[2] y) { y = Neg (x) }"
+
+
+@pytest.mark.parametrize("said", [", saturate = 2", ", saturate = 0", ', round_mode = "down"', ", other = 1"])
+def test_a_cast_with_further_attributes_is_no_cast_for_precision(said):
+    """No runtime, or not every one, takes it for one; what is its default says nothing."""
+    odd, plain, default = model(CAST % said, 24), model(PLAIN, 24), model(CAST % ", saturate = 1", 24)
+    assert certify(default, plain).proved
+    assert certify(plain, default).proved
+    assert not certify(plain, odd).proved
+    assert not certify(odd, plain).proved
+    assert certify(odd, odd).proved
+
+
+CLIPPED = (
+    "(float[2] x, float l) => (float[2] y) <float low = {%s}, float high = {%s}> { y = Clip (x, %s, high) }"
+)
+BOUNDED = CLIPPED.replace("y = Clip (x, %s, high)", "m = Max (x, %s) y = Min (m, high)")
+BOUNDS = {
+    ("0", "6", "low"): True,
+    ("nan", "6", "low"): False,
+    ("0", "nan", "low"): False,
+    ("0", "6", "l"): False,
+}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_a_clip_is_max_and_min_where_no_bound_is_nan(bounds):
+    """A Clip ignores a bound that is NaN; of a Max or a Min all becomes NaN."""
+    assert certify(model(CLIPPED % bounds), model(BOUNDED % bounds)).proved == BOUNDS[bounds]
