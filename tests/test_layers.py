@@ -14,7 +14,7 @@ ORDER = """
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
     argument_checks certified stages pipeline training restoring
-    explanation_sources tuning rewrite_and_verify mending
+    explanation_sources tuning repair
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {
@@ -151,7 +151,7 @@ def is_part(target):
     return ast.unparse(target.value) != "self"
 
 
-LONGEST = 250
+LONGEST = 500
 
 
 @each_module
