@@ -200,7 +200,8 @@ def rewrite(
         removed = timed.run("tidy", stages.tidy, analysis)
         warnings = timed.run("annotate", stages.annotate, analysis, placed)
         proofs: certified.Proofs = []
-        made = timed.run("write", stages.write, analysis, source, target, changed, proofs, count_of(progress))
+        count = count_of(progress)
+        made = timed.run("write", stages.write, analysis, source, target, changed, proofs, timed, count)
         checked = timed.run("check", stages.check, analysis, source, made, changed)
     report = replace(
         analysis.report(),

@@ -20,7 +20,7 @@ from amp_rewrite.model import loading, serialization, writing
 from amp_rewrite.onnx_types import inlined_size
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
-from amp_rewrite.process.stopwatch import Count
+from amp_rewrite.process.stopwatch import Count, Stopwatch
 from amp_rewrite.rewriting import annotations, editing, result_checks
 from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting import tidy as tidying
@@ -71,6 +71,7 @@ def write(
     target: Path | None,
     changed: bool,
     proofs: certified.Proofs,
+    timed: Stopwatch,
     count: Count | None,
 ) -> writing.WrittenResult:
     """Writes the result, proved where that is asked for; a file is proved before it is moved into place."""
@@ -81,7 +82,7 @@ def write(
         target,
         changed=changed,
         external_data=options.external_data,
-        proof=certified.Proof(source, proofs) if options.certify else None,
+        proof=certified.Proof(source, proofs, timed) if options.certify else None,
         count=count,
     )
 

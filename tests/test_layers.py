@@ -14,7 +14,7 @@ ORDER = """
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
     argument_checks certified stages pipeline training restoring
-    explanation_sources tuning rewrite_and_verify mending
+    explanation_sources tuning repair
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {

@@ -15,8 +15,8 @@ from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting.html_report import HtmlReport
-from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data

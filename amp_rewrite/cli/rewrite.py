@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.cli import device_hint, rewrite_output, tuning_step
+from amp_rewrite.cli import device_hint, rewrite_output
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
@@ -22,14 +22,14 @@ from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.original_model import original
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.repair import ObservePolicy
 from amp_rewrite.reporting import summary, terminal_rewrite
-from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs.feeds import Data
 
@@ -136,7 +136,7 @@ def rewrite(
             limit=limit,
             on_plan=partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,
-            tuning=tuning_step.repair(asked.options, progress),
+            tuning=Tuning(watch=watching(progress)),
         )
         done = job.plan(policy) if dry_run else job.run(policy)
         placed = reports.write(job, done, latency=latency)

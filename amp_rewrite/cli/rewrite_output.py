@@ -20,9 +20,9 @@ from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import obsolete_data_files, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.repair import Outcome, Verification
 from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running import half_types
@@ -51,7 +51,7 @@ def print_result(
     if not console.quiet:
         terminal_rewrite.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
-    terminal_rewrite.print_lines(console, outcome_lines.lines(outcome.tuned, report, job.options.io))
+    terminal_rewrite.print_lines(console, outcome_lines.lines(outcome, job.options.io))
     if not report.changed:
         terminal_rewrite.print_lines(console, _already_half(Path(outcome.result.model)))
     if reason == NOTHING_CHANGED:
@@ -62,7 +62,8 @@ def print_result(
     loud = Console(stderr=True) if bad and console.quiet else console
     terminal_rewrite.print_hints(loud, _hints(job, outcome, bad=bad))
     metric_flags.refuse_failed(verdict)
-    passed = verdict.ok if isinstance(verdict, Verdict) else None
+    is_open = not isinstance(verdict, Verdict) or verdict.is_made_up
+    passed = None if is_open else verdict.ok
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
 
 
@@ -148,7 +149,7 @@ def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
     if bad:
         assert isinstance(outcome.verification, Verdict), "what is bad was compared"
         yield from hints_on_failure.hints(job, outcome, outcome.verification)
-    elif outcome.tuned is not None and outcome.tuned.is_float32:
+    elif outcome.tuned is not None and outcome.is_tuned and outcome.tuned.is_float32:
         if looser := hints_on_failure.looser(outcome.tuned):
             yield f"{looser}   # the default plan is within that"
         if job.tuning.prefer is Prefer.TIME and outcome.result.report.gated:

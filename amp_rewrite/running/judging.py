@@ -49,7 +49,7 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     Trials beyond the first, and float32's noise, are left out where models are slow and the verdict is good.
     """
     first = _judge(blank, pair, trials[0])
-    if not (first.is_quick or first.verdict.is_far):
+    if first.verdict.ok and not first.is_quick:
         return first.verdict
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
     return _best_conditioned([_completed(judged, pair) for judged in (first, *others)])
@@ -168,13 +168,16 @@ whose outputs are saturated (clipped, say) by inputs out of range.
 
 
 def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on the inputs that amplify rounding errors least, which names the others."""
-    chosen = verdicts[0]
-    for verdict in verdicts[1:]:
+    """The verdict on the inputs that amplify rounding errors least, which names the others: of those that
+    pass, where one does.
+    """
+    first, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
+    chosen = first
+    for verdict in others:
         if _is_better(verdict, chosen):
             chosen = verdict
-    others = tuple(_not_judged(verdict) for verdict in verdicts if verdict is not chosen)
-    return replace(chosen, not_judged=others)
+    rest = tuple(_not_judged(verdict) for verdict in verdicts if verdict is not chosen)
+    return replace(chosen, not_judged=rest)
 
 
 def _is_better(verdict: Verdict, chosen: Verdict) -> bool:
