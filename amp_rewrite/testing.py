@@ -14,8 +14,8 @@ from amp_rewrite.coverage.rule_checks import check
 from amp_rewrite.coverage.terminal_table import nodes
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.open_sizes import Dims
 
 
 def assert_coverage(
@@ -35,7 +35,7 @@ def assert_coverage(
 
     `model` is of any kind that `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares of what
     is floating-point, from 0 to 1; `require` maps operators to shares, `forbid_half` names one or several
-    operators. `dims` gives sizes for open dimensions; others count as 1. A share may fall below that in the
+    operators. `dims` gives sizes for open dimensions; others count as 64. A share may fall below that in the
     file `baseline` by `tolerance` (default 0.01). Raises AssertionError with each violated rule and the nodes
     that violate it, ModelError for an invalid model, and OptionError for an invalid rule or no rule.
 

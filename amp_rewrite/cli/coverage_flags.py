@@ -15,7 +15,7 @@ from amp_rewrite.cli.flag_builders import Flag, grouped, number, read_path, repe
 from amp_rewrite.coverage import baselines, rule_files
 from amp_rewrite.coverage.ci_rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops.open_dimensions import Dims
+from amp_rewrite.running.inputs.feeds import Data
 
 
 def _number(_: click.Context, flag: click.Parameter, text: str | None) -> float | None:
@@ -39,7 +39,7 @@ def _share(name: str, help_: str) -> Flag:
 
 
 _FLAGS = (
-    input_flags.counted_dim_flag,
+    *input_flags.COUNTED,
     read_path(
         "--rules",
         "FILE",
@@ -65,7 +65,7 @@ class CoverageFlags:
     """What the flags and the file ask for; `update` is where to write a baseline, or None."""
 
     rules: CoverageRules
-    dims: Dims
+    sized: Data
     update: Path | None
 
 
@@ -87,8 +87,8 @@ def _read(flags: Mapping[str, Any]) -> CoverageFlags:
         baseline=baselines.load(baseline) if baseline is not None and not flags["update"] else None,
         tolerance=_first(bounds["tolerance"], TOLERANCE),
     )
-    dims = {**held.dims, **input_flags.dims(flags["dim"])}
-    return CoverageFlags(rules, dims, baseline if flags["update"] else None)
+    sized = Data(tuple(flags["data"]), {**held.dims, **input_flags.dims(flags["dim"])})
+    return CoverageFlags(rules, sized, baseline if flags["update"] else None)
 
 
 def _first(flag: Any, held: Any) -> Any:

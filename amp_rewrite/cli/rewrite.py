@@ -31,6 +31,7 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.repair import ObservePolicy
 from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -112,10 +113,11 @@ def rewrite(
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+        sizes = feeds.given_sizes(model, data, calibration.paths)
         seen = calibration.seen(model, asked, limit, progress, comparing.libraries)
         placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
         placing = placing.before() if placing and in_place else placing
-        reports = JobReports(model, data, save_plan, report_files, placing)
+        reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
             original=None if no_verify or dry_run else original(model, in_place=in_place),
@@ -125,6 +127,7 @@ def rewrite(
                 certify=not no_certify,
                 metadata=not no_metadata,
                 external_data=external_data,
+                dims=sizes,
             ),
             replay=asked.replay,
             seen=seen,
@@ -146,7 +149,7 @@ def rewrite(
         rewrite_output.print_plan(console, done, json_, placed, seen, beside)
     else:
         result = done.result
-        advise = partial(explanation_sources.advise, result.model, result.report.half)
+        advise = partial(explanation_sources.advise, result.model, result.report.half, sizes.dims)
         device_hint.show(console, asked.policy, advise)
         if verbose:
             terminal_rewrite.print_lines(console, summary.seconds(result.report))

@@ -44,7 +44,7 @@ def print_result(
     report, verdict = outcome.result.report, outcome.verification
     reason = not_verified(job, verdict)
     if json_ is not None:
-        advice = explanation_sources.advise(outcome.result.model, report.half)
+        advice = explanation_sources.advise(outcome.result.model, report.half, job.options.dims.dims)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
     terminal_rewrite.print_summary(console, report, str(outcome.result.model))

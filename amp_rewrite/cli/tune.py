@@ -29,6 +29,7 @@ from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.repair import ObservePolicy
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.found import Prefer
 
@@ -119,12 +120,13 @@ def tune(
         shown_progress(quiet=quiet) as progress,
         opened(executor) as workers,
     ):
+        sizes = feeds.given_sizes(model, data)
         placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
-        reports = JobReports(model, data, save_plan, report_files, placing)
+        reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
             original=original(model, in_place=False),
-            options=replace(asked.options, external_data=external_data),
+            options=replace(asked.options, external_data=external_data, dims=sizes),
             replay=None,
             seen=asked.seen,
             output=output,

@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops.open_dimensions import Dims
+from amp_rewrite.policy.open_sizes import Dims
 
 TOLERANCE = 0.01
 """How far a share may fall below that of the baseline by default: one percentage point."""

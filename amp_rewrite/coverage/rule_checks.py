@@ -10,9 +10,9 @@ from amp_rewrite.coverage.counts import Coverage, NodeCoverage
 from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.policy.open_sizes import Dims
 
 
 def check(coverage: Coverage, rules: CoverageRules) -> tuple[RuleResult, ...]:

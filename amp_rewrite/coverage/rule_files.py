@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 from amp_rewrite.coverage.ci_rules import SHARE
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.policy import yaml_fields
+from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.yaml_fields import Field
 
 

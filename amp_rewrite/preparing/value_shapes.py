@@ -19,6 +19,7 @@ from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import attributes, control_flow, element_types, schema, worker, worker_process
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing import stored_values
 
 # Operators of ONNX whose outputs have the shapes of onnxruntime's own, which onnx cannot infer. They keep
@@ -326,6 +327,45 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
             kind = infos.get(structure.name(value))
             if kind is not None and not value.is_graph_output():
                 _declare(value, kind.tensor_type, types, _Names.GIVEN if value in counted else names)
+
+
+def sized(model: ir.Model, types: Types, dims: Dims) -> dict[ir.Value, ir.Shape]:
+    """The shapes of values where open dimensions of the inputs have these sizes; empty without any.
+
+    Raises OptionError when `dims` names what is not open, or gives one axis two sizes.
+    """
+    opened = OpenDimensions(model.graph, dims)
+    if not dims:
+        return {}
+    made = {value: opened.given_shape(value) for value in model.graph.inputs}
+    nodes = traversal.nodes(model.graph)
+    for value in (value for held in nodes.values() for node in held for value in node.outputs):
+        made[value] = opened.given_shape(value)
+    if sum(map(len, nodes.values())) <= MOST_NODES:
+        _infer_sized(build_structure(model, nodes, types), nodes, made)
+    return {value: shape for value, shape in made.items() if shape is not None}
+
+
+def _infer_sized(
+    structure: Structure,
+    nodes: GraphNodes,
+    made: dict[ir.Value, ir.Shape | None],
+) -> None:
+    """Adds to the sizes in `made` those that onnx infers from them."""
+    infos = {info.name: info for info in (*structure.proto.graph.input, *structure.proto.graph.value_info)}
+    for value, shape in made.items():
+        info = infos.get(structure.name(value))
+        if info is not None and shape is not None and info.type.HasField("tensor_type"):
+            ir.serde.serialize_shape_into(info.type, shape)
+    found = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
+    for held, inferred in zip(nodes.values(), found, strict=False):
+        kinds = {info.name: info.type.tensor_type for info in onnx.GraphProto.FromString(inferred).value_info}
+        for value in (value for node in held for value in node.outputs):
+            kind = kinds.get(structure.name(value))
+            if kind is not None and kind.HasField("shape"):
+                dims = tuple(_dimension(dim, _Names.ALL) for dim in kind.shape.dim)
+                known = _dims(made[value])
+                made[value] = ir.Shape(dims if known is None else _merged(known, dims))
 
 
 _Dims = tuple[int | str | None, ...]

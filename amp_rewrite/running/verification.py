@@ -9,9 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import onnx_ir as ir
+
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import ModelError
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
@@ -132,7 +135,9 @@ def verify_trials(
         outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
     )
     try:
-        with emulated(models[1], where, late=True, accumulate=accumulate) as runnable:
+        left: list[ir.Node] = []
+        with emulated(models[1], where, late=True, accumulate=accumulate, left=left) as runnable:
+            blank = replace(blank, how=_how(where, accumulate, left))
             after = _open_rewritten(runnable, where, libraries)
             if isinstance(after, WitnessSession):
                 blank = replace(blank, how=f"{blank.how}, {after.placed} there")
@@ -155,9 +160,12 @@ def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> An
         raise RewrittenRunError(error) from error
 
 
-def _how(device: Device, accumulate: Accumulation) -> str:
-    sums = ", sums too" if device is Device.CPU and accumulate is Accumulation.HALF else ""
-    return f"{_HOW[device]}{sums}"
+def _how(device: Device, accumulate: Accumulation, left: Sequence[ir.Node] = ()) -> str:
+    """How two models are compared; `left` are nodes that sum in float32, where sums are to be half."""
+    if device is not Device.CPU or accumulate is not Accumulation.HALF:
+        return _HOW[device]
+    beside = f" but those of {plural(len(left), 'node')}" if left else ""
+    return f"{_HOW[device]}, sums too{beside}"
 
 
 _HOW = {

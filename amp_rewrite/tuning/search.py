@@ -235,6 +235,6 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
     """The FLOPs of the units that are half, where they count."""
     if prefer is Prefer.TIME:
         return {}
-    flops = flop_count.count(analysis.loaded.model, analysis.graph.types).flops
+    flops = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims).flops
     known = ((unit, flops.get(analysis.graph.units[unit].node)) for unit in range(len(analysis.graph.units)))
     return {unit: found for unit, found in known if found}
