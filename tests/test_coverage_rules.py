@@ -59,11 +59,37 @@ def test_a_check_says_what_was_found(coverage):
 
 
 def test_a_rule_on_what_is_not_there_is_kept(coverage):
-    """Rules on an absent operator, and on a model without floats, hold."""
-    assert only(coverage, require={"Conv": 1.0}).ok
+    """That an absent operator is not in half, and what a model without floats has, hold."""
     assert only(coverage, forbid_half=("com.microsoft:FusedMatMul",)).ok
     integers = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
     assert only(integers, min_flops=1.0).ok
+
+
+def test_what_is_required_has_to_be_there(coverage):
+    """Unless it is wanted only where it is present; arithmetic without floats is none to have in half."""
+    absent = only(coverage, require={"Conv": 1.0})
+    assert (absent.ok, absent.found) == (False, "the model has no Conv node; if-present accepts that")
+    assert check(coverage, CoverageRules(require={"Conv": 1.0}, if_present=True))[0].ok
+    integers = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
+    assert only(integers, require={"Add": 1.0}).found.startswith("no Add node has floats")
+
+
+@pytest.mark.parametrize("operator", ["FusedConv", "NhwcFusedConv"])
+def test_fused_forms_count(operator):
+    """A rule on Conv is one on what onnxruntime fuses a Conv into; both are named."""
+    domain = "com.microsoft"
+    source = f"""<ir_version: 8, opset_import: ["" : 17, "{domain}" : 1]>
+    g (float16[1,1,4,4] x, float[1,1,4,4] z) => (float16[1,1,4,4] y, float[1,1,4,4] v)
+    <float[1,1,1,1] u = {{1.0}}> {{
+        w = Cast <to = 10> (u)
+        y = Conv (x, w)
+        [fused] v = {domain}.{operator} (z, u) }}"""
+    found = measure(text.unchecked(source))
+    required = only(found, require={"Conv": 1.0})
+    assert (required.ok, required.nodes) == (False, ("fused",))
+    assert required.found == f"50.0 % of 2 Conv and {domain}:{operator} nodes in half"
+    assert only(found, forbid_half=("Conv",)).nodes == ("y",)
+    assert not only(found, require={f"{domain}:{operator}": 1.0}).ok
 
 
 def test_what_is_not_known_is_not_kept():
@@ -175,6 +201,7 @@ min-weights: 1
 require:
   MatMul: 1.0
   com.microsoft:FusedMatMul: 0.5
+if-present: true
 forbid-half: [Softmax, Exp]
 max-casts: 12
 baseline: numbers/coverage.json
@@ -198,6 +225,7 @@ def test_a_file_says_all_that_flags_can(tmp_path):
         min_nodes=0.5,
         min_weights=1.0,
         require={"MatMul": 1.0, "com.microsoft:FusedMatMul": 0.5},
+        if_present=True,
         forbid_half=("Softmax", "Exp"),
         max_casts=12,
         baseline=tmp_path / "numbers" / "coverage.json",
@@ -221,6 +249,7 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
         ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
         ("require: MatMul", r":1: require is not a mapping"),
+        ("if-present: yes!", r":1: if-present is not a truth value"),
         ("require:\n  MatMul: 2", r":2: MatMul is 2"),
         ("forbid-half: {a: 1}", r":1: forbid-half is not a list of operators"),
         ("max-casts: -1", r":1: max-casts is not a whole number"),

@@ -50,6 +50,7 @@ _FLAGS = (
     _share("--min-nodes", "The least share of nodes in half, 0 to 1."),
     _share("--min-weights", "The least share of weight bytes in half, 0 to 1."),
     repeatable("--require", "OP=SHARE", "The least share of an operator's nodes in half."),
+    switch("--if-present", "A required operator that the model lacks is no fault."),
     repeatable("--forbid-half", "OP", "An operator that must not be in half."),
     number("--max-casts", click.IntRange(min=0), "The most Casts between half and float32."),
     read_path(
@@ -86,6 +87,7 @@ def _read(flags: Mapping[str, Any]) -> CoverageFlags:
         max_casts=_first(flags["max_casts"], held.max_casts),
         baseline=baselines.load(baseline) if baseline is not None and not flags["update"] else None,
         tolerance=_first(bounds["tolerance"], TOLERANCE),
+        if_present=flags["if_present"] or held.if_present,
     )
     sized = Data(tuple(flags["data"]), {**held.dims, **input_flags.dims(flags["dim"])})
     return CoverageFlags(rules, sized, baseline if flags["update"] else None)

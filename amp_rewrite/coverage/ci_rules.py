@@ -38,8 +38,8 @@ class Baseline:
 class CoverageRules:
     """Rules for a coverage; None or empty is no rule. Shares are of floats, from 0 to 1.
 
-    `require` sets the least share in half for an operator's nodes; `forbid_half` names operators that must
-    have no node in half.
+    `require` sets the least share in half for an operator's nodes, fused ones included, and is broken where
+    there are none, unless `if_present`; `forbid_half` names operators that must have no node in half.
     """
 
     min_flops: float | None = None
@@ -50,6 +50,7 @@ class CoverageRules:
     max_casts: int | None = None
     baseline: Baseline | None = None
     tolerance: float = TOLERANCE
+    if_present: bool = False
 
     def __post_init__(self) -> None:
         """Raises OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""

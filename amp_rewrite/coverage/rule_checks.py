@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 from amp_rewrite.coverage.ci_rules import EXACT, Baseline, CoverageRules, RuleResult, percent
-from amp_rewrite.coverage.counts import Coverage, NodeCoverage
+from amp_rewrite.coverage.counts import Coverage, NodeCoverage, add
 from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import plural
@@ -18,9 +18,9 @@ from amp_rewrite.policy.open_sizes import Dims
 def check(coverage: Coverage, rules: CoverageRules) -> tuple[RuleResult, ...]:
     """The result of every rule, in a fixed order.
 
-    A share of nothing (a model without floats, or without the operator) breaks no rule, but a share of FLOPs
-    none of which are known does. Raises OptionError for an operator that neither the model nor any schema
-    has, and for a baseline that was counted with other dimensions.
+    A share of a model without floats breaks no rule, but a share of FLOPs none of which are known does, and
+    so does a required operator that the model lacks, unless `if_present`. Raises OptionError for an operator
+    that neither the model nor any schema has, and for a baseline that was counted with other dimensions.
     """
     _refuse_unknown(coverage, (*rules.require, *rules.forbid_half))
     return tuple(_results(coverage, rules))
@@ -32,7 +32,7 @@ def _results(coverage: Coverage, rules: CoverageRules) -> Iterator[RuleResult]:
         if bound is not None:
             yield _share_of(coverage, what, f"min-{what} {bound:g}", bound)
     for operator, bound in rules.require.items():
-        yield _share_of_operator(coverage, operator, f"require {operator}={bound:g}", bound)
+        yield _required(coverage, operator, bound, rules)
     for operator in rules.forbid_half:
         yield _forbidden(coverage, operator)
     if rules.max_casts is not None:
@@ -55,22 +55,55 @@ def _share_of(coverage: Coverage, what: str, rule: str, bound: float, note: str 
     return _result(rule, ok, f"{percent(share)} of {_UNITS[what]} in half{more}{note}", names)
 
 
-def _share_of_operator(
-    coverage: Coverage, operator: str, rule: str, bound: float, note: str = ""
+FUSED_FORMS = {
+    "Conv": "FusedConv NhwcConv NhwcFusedConv",
+    "MatMul": "FusedMatMul FusedMatMulActivation TransposeMatMul GemmFastGelu MatMulNBits MatMulBnb4",
+    "Gemm": "FusedGemm",
+    "Gelu": "BiasGelu FastGelu QuickGelu BiasSplitGelu",
+    "Softmax": "BiasSoftmax",
+    "Attention": "Attention MultiHeadAttention GroupQueryAttention PackedAttention PackedMultiHeadAttention",
+    "LayerNormalization": "SkipLayerNormalization EmbedLayerNormalization",
+    "RMSNormalization": "SimplifiedLayerNormalization SkipSimplifiedLayerNormalization",
+    "SimplifiedLayerNormalization": "SkipSimplifiedLayerNormalization",
+    "GroupNormalization": "GroupNorm SkipGroupNorm",
+}
+"""The operators of onnxruntime that have another one in them; rules on that one count them as well."""
+
+
+def _nodes_of(coverage: Coverage, operator: str) -> tuple[list[NodeCoverage], str]:
+    """The nodes of an operator and of its fused forms, and which operators they are of, in words."""
+    named = (operator, *(f"{CONTRIB}:{fused}" for fused in FUSED_FORMS.get(operator, "").split()))
+    nodes = [node for node in coverage.node_list if node.operator in named]
+    used = {node.operator for node in nodes}
+    return nodes, " and ".join(name for name in named if name in used) or operator
+
+
+def _required(coverage: Coverage, operator: str, bound: float, rules: CoverageRules) -> RuleResult:
+    """Whether an operator is in the model, and the share of its nodes in half reaches a bound."""
+    nodes, names = _nodes_of(coverage, operator)
+    rule, share = f"require {operator}={bound:g}", add((node.precision, 1) for node in nodes).share
+    if share is None:
+        found = f"no {operator} node has floats" if nodes else f"the model has no {operator} node"
+        return _result(rule, rules.if_present, found if rules.if_present else f"{found}; {_ABSENT}", ())
+    return _share_of_nodes(nodes, names, share, rule, bound)
+
+
+_ABSENT = "if-present accepts that"
+
+
+def _share_of_nodes(
+    nodes: Sequence[NodeCoverage], names: str, share: float | None, rule: str, bound: float, note: str = ""
 ) -> RuleResult:
-    """Whether the share of an operator's nodes in half reaches a bound."""
-    nodes = [node for node in coverage.node_list if node.operator == operator]
-    row = coverage.row(operator)
-    share = row.nodes.share if row else None
-    found = f"{percent(share)} of {plural(len(nodes), f'{operator} node')} in half{note}"
+    """Whether the share of nodes in half reaches a bound; a share of nothing does."""
+    found = f"{percent(share)} of {plural(len(nodes), f'{names} node')} in half{note}"
     return _result(rule, share is None or _reaches(share, bound), found, _not_in_half(nodes))
 
 
 def _forbidden(coverage: Coverage, operator: str) -> RuleResult:
-    halves = (Precision.HALF, Precision.MIXED)
-    nodes = [n.name for n in coverage.node_list if n.operator == operator and n.precision in halves]
-    found = f"{plural(len(nodes), f'{operator} node')} in half"
-    return _result(f"forbid-half {operator}", not nodes, found, nodes)
+    halves, (nodes, names) = (Precision.HALF, Precision.MIXED), _nodes_of(coverage, operator)
+    broken = [node.name for node in nodes if node.precision in halves]
+    found = f"{plural(len(broken), f'{names} node')} in half"
+    return _result(f"forbid-half {operator}", not broken, found, broken)
 
 
 def _casts(coverage: Coverage, bound: int) -> RuleResult:
@@ -90,8 +123,10 @@ def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterat
         note = f", {percent(before)} before"
         yield _share_of(coverage, what, f"baseline {what}", before - tolerance, note)
     for operator, before in baseline.operators.items():
-        note = f", {percent(before)} before"
-        yield _share_of_operator(coverage, operator, f"baseline {operator}", before - tolerance, note)
+        note, bound = f", {percent(before)} before", before - tolerance
+        nodes, row = [n for n in coverage.node_list if n.operator == operator], coverage.row(operator)
+        share = row.nodes.share if row else None
+        yield _share_of_nodes(nodes, operator, share, f"baseline {operator}", bound, note)
 
 
 def _result(rule: str, ok: bool, found: str, nodes: Sequence[str]) -> RuleResult:

@@ -5,6 +5,7 @@ min-nodes: 0.8
 min-weights: 0.9
 require:
   MatMul: 1.0
+if-present: true   # required operators that the model lacks are no fault
 forbid-half: [Softmax]
 max-casts: 12
 baseline: coverage.json   # beside this file
@@ -36,6 +37,7 @@ class RuleFile:
     min_nodes: float | None = None
     min_weights: float | None = None
     require: Mapping[str, float] = field(default_factory=dict[str, float])
+    if_present: bool = False
     forbid_half: tuple[str, ...] = ()
     max_casts: int | None = None
     baseline: Path | None = None
@@ -60,6 +62,13 @@ def _share(held: Field) -> float:
     if not 0 <= number <= 1:
         raise held.error(f"{held.name} is {number:g}", SHARE)
     return number
+
+
+def _truth(held: Field) -> bool:
+    text = _scalar(held)
+    if text not in ("true", "false"):
+        raise held.error(f"{held.name} is not a truth value", "write true or false")
+    return text == "true"
 
 
 def _count(held: Field) -> int:
@@ -106,6 +115,7 @@ _READERS: Mapping[str, Callable[[Field], Any]] = {
     "min-nodes": _share,
     "min-weights": _share,
     "require": _mapping(_share),
+    "if-present": _truth,
     "forbid-half": _names,
     "max-casts": _count,
     "baseline": _path,
