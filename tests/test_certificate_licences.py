@@ -112,3 +112,64 @@ BOUNDS = {
 def test_a_clip_is_max_and_min_where_no_bound_is_nan(bounds):
     """A Clip ignores a bound that is NaN; of a Max or a Min all becomes NaN."""
     assert certify(model(CLIPPED % bounds), model(BOUNDED % bounds)).proved == BOUNDS[bounds]
+
+
+LOOPED = """(float[N] x, int64 n) => (float[M] y) <bool yes = {1}> { y = Loop (n, yes, x) <body = b (
+    int64 i, bool go, float[%s] s) => (bool go, float[%s] t) <float[%s] u> { u = Exp (s) t = Neg (u) }> }"""
+CHOSEN = """(float[N] x, bool q) => (float[M] y) { y = If (q) <then_branch = t () => (float[%s] u) { u = Exp (x) },
+    else_branch = e () => (float[%s] v) { v = Neg (x) }> }"""
+FOUND = "(float[N,N] x) => (y) <int64[%s] n> { n = NonZero (x) y = Transpose (n) }"
+SIZED = "(float[N] x, int64[R] s) => (y) <float[%s] h> { h = Reshape (x, s) y = Exp (h) }"
+CONTRIB = "(float[2,N] x) => (y) <float[%s] h> { h = com.microsoft.Gelu (x) y = Exp (h) }"
+AFTER = (
+    "(float[2,N] x) => (y) <float[2,N] h, float[%s] e> { h = com.microsoft.Gelu (x) e = Exp (h) y = Neg (e) }"
+)
+SHAPES = {
+    "what a loop carries": (LOOPED, ("N", "N", "N"), ("3", "N", "N")),
+    "what a loop gives": (LOOPED, ("N", "N", "N"), ("N", "3", "N")),
+    "what stands in a loop": (LOOPED, ("N", "N", "N"), ("N", "N", "3,3")),
+    "what a branch gives": (CHOSEN, ("N", "N"), ("3", "N")),
+    "what the other branch gives": (CHOSEN, ("N", "N"), ("N", "2,2")),
+    "how many are not zero": (FOUND, "2,K", "2,5"),
+    "how many axes there are": (FOUND, "2,K", "3,K"),
+    "what is given": (SIZED, "A,B", "A,3"),
+    "the rank of what is given": (SIZED, "A,B", "A,B,C"),
+    "what is made of that": (AFTER, "2,N", "3,N"),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.parametrize("declares", ["the same", "nothing"])
+def test_a_declared_shape_is_the_original_s_or_follows(case, declares):
+    """A runtime believes a shape that it cannot infer: a result may not declare another."""
+    text, said, other = SHAPES[case]
+    original, result = model(text % said), model(text % other)
+    if declares == "nothing":
+        del original.graph.value_info[:]
+    assert not certify(original, result).proved
+    assert certify(model(text % said), model(text % said)).proved
+
+
+def test_of_an_operator_that_onnx_does_not_know_the_original_tells_the_shape():
+    """What it does not declare is left to onnxruntime, which infers shapes of its own operators."""
+    assert certify(model(CONTRIB % "2,N"), model(CONTRIB % "2,N")).proved
+    assert not certify(model(CONTRIB % "2,N"), model(CONTRIB % "2,3")).proved
+
+
+def test_sizes_that_follow_from_the_inputs_may_be_declared():
+    """Though the original declares none."""
+    text = "(float[2,3] x) => (y) <float[2,3] e> { e = Exp (x) n = Neg (e) y = Transpose (n) }"
+    original = model(text)
+    del original.graph.value_info[:]
+    assert certify(original, model(text)).proved
+    assert not certify(original, model(text.replace("> {", ", float[3,3] n> {"))).proved
+
+
+FLAT = "(float[2,2,2] x, int64[2] i) => (float[2,2,2] y) <float[%s] h> { h = Gather (x, i) y = Softmax <axis = 1> (h) }"
+
+
+def test_a_wrong_rank_proves_no_other_version():
+    """Softmax of axis 1 is one of the last axis where a value has two: it has three, whatever is declared."""
+    assert not certify(model(FLAT % "A,B", 11), model(FLAT % "A,B", 13)).proved
+    two = FLAT.replace("2,2,2", "2,2")
+    assert certify(model(two % "2,2", 11), model(two % "2,2", 13)).proved

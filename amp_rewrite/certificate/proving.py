@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 from amp_rewrite.certificate import (
     attributes,
     cast_likes,
+    declared_shapes,
     exchanges,
     stored_values,
     unknown_casts,
@@ -57,9 +58,16 @@ class Proving(Proof):
                 self._step(*at)
             self._small.compare()
             self._folded.prove()
+            declared_shapes.refuse_other(self, self._declared())
         except DifferentError as found:
             return self._failed(self._small.first() or found, at)
         return Certificate(True, self._compared, self._uses())
+
+    def _declared(self) -> Iterator[declared_shapes.Declared]:
+        """What the result declares of values that are compared, or that stand in the place of a node."""
+        roots, equal = self.rewritten.roots, {right: left for left, right in self._seen}
+        for info, number in declared_shapes.of_numbered(self.rewritten):
+            yield info, equal.get(roots[number], MISSING), number
 
     def _failed(self, found: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = found.at or at
