@@ -13,8 +13,8 @@ _SMALL = 1 << 10
 
 
 def of(model: ModelProto, unknown: Container[str] | None = None) -> GraphProto:
-    """The graph of a model, with the shapes that follow from its inputs, and from what it declares of values but
-    of the `unknown` ones, which by default are all; only inputs where onnx fails.
+    """The graph of a model, with the shapes that follow from its inputs, and from what it declares of values that
+    are not `unknown`; by default all are. Only inputs where onnx fails.
     """
     bare = ModelProto()
     bare.CopyFrom(model)
@@ -24,7 +24,7 @@ def of(model: ModelProto, unknown: Container[str] | None = None) -> GraphProto:
     try:
         return shape_inference.infer_shapes(bare, data_prop=True).graph
     except Exception:  # of many kinds
-        return GraphProto(input=model.graph.input)
+        return GraphProto(input=model.graph.input) if unknown is None else of(model)
 
 
 def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
@@ -32,10 +32,11 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
     waiting = [graph]
     while waiting:
         held = waiting.pop()
-        if unknown is None:
-            del held.value_info[:]
-        for info in (*held.value_info, *held.output, *(() if held is graph else held.input)):
-            if (unknown is None or info.name in unknown) and info.type.HasField("tensor_type"):
+        known = [] if unknown is None else [info for info in held.value_info if info.name not in unknown]
+        del held.value_info[:]
+        held.value_info.extend(known)
+        for info in held.output if held is graph else (*held.input, *held.output):
+            if unknown is None or info.name in unknown:
                 info.type.tensor_type.ClearField("shape")
         for tensor in held.initializer:
             _empty(tensor)
