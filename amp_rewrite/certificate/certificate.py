@@ -82,7 +82,12 @@ class Certificate:
     place: Place | None = None
 
     def __str__(self) -> str:
-        """One line, not escaped."""
+        """One line, not escaped; a result that is proved may still be one that no runtime loads."""
+        return f"{self.summary}; the proof says nothing of loading" if self.proved else self.summary
+
+    @property
+    def summary(self) -> str:
+        """The same for a result that is checked besides."""
         if self.proved:
             used = ", ".join(f"{licence.value} {count:,}" for licence, count in self.licences.items())
             noun = "node" if self.nodes == 1 else "nodes"
