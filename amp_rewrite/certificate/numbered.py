@@ -102,7 +102,7 @@ class Numbered:
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
     value itself. `visible` has the values of the model's graph by name, `rows`
     its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well. `results` has
-    the value in a function for each output of a call.
+    the value in a function for each output of a call, and `scopes` all graphs and functions with their scopes.
     """
 
     proto: ModelProto
@@ -119,6 +119,7 @@ class Numbered:
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: int = 0
     results: dict[int, int] = field(default_factory=dict[int, int])
+    scopes: list[tuple[Any, Scope]] = field(default_factory=list[tuple[Any, Scope]])
 
     def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:
         """A new value."""

@@ -72,6 +72,7 @@ class _Numbering:
     def _graph(self, graph: GraphProto, scope: Scope) -> Step:
         """All of a graph but its inputs, which are in its scope."""
         names, made = scope.names, self._made
+        made.scopes.append((graph, scope))
         if self._believed:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
         stored = made.initial if scope is self._root else tensors.initial(graph)
@@ -200,6 +201,7 @@ class _Numbering:
         ):
             inner.names[name] = number
         made.calls += 1
+        made.scopes.append((function, inner))
         yield self._nodes(function.node, inner)
         for port, name in enumerate(function.output[:count]):
             made.results[first + port] = self._find(name, inner)
