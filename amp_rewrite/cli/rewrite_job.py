@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
@@ -29,10 +27,9 @@ from amp_rewrite.errors import (
     TimeLimitError,
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.files import staging
-from amp_rewrite.model import loading, output_paths, writing
+from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
-from amp_rewrite.policy.options import ExternalData, Level, Options
+from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
@@ -139,8 +136,7 @@ class RewriteJob:
     def _observe(self) -> Seen:
         """What was observed before, with what the samples of the comparison show."""
         tell(self.progress, "observe")
-        # with --in-place the file may hold the result by now
-        model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
+        model = self.model
         with naming_sizes(model, self.data), self.limit.running():
             data = self._seen_data()
             source, libraries = feeds.input_source(data), self.comparing.libraries
@@ -163,14 +159,13 @@ class RewriteJob:
 
     def _tune(self, failed: Result[Any], seen: Seen, faint: Faint) -> Tuned | None:
         """A plan that was tuned on the samples of the last comparison; None where none can be, or need be."""
-        model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
         if self.replay is not None or failed.report.size_before > self.tuning.largest:
             return None
         tell(self.progress, "tune")
-        samples = feeds.feeds(model, self._seen_data())
+        samples = feeds.feeds(self.model, self._seen_data())
         try:
             with self.limit.running():
-                return self.tuning.run(model, samples, self.options, self.comparing, seen, faint)
+                return self.tuning.run(self.model, samples, self.options, self.comparing, seen, faint)
         except CANNOT_RUN:
             return None
 
@@ -186,15 +181,11 @@ class RewriteJob:
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
     def _write(self, seen: Seen, faint: Faint, plan: SavedPlan | None) -> Result[Any]:
-        overwritten = (
-            self.in_place and isinstance(self.original, onnx.ModelProto) and bool(seen or self.judged)
-        )
-        asked = tuning_step.beside_a_plan(self.options) if plan else self.options
         result = pipeline.rewrite(
-            self.original if overwritten else self.model,
-            replace(asked, external_data=ExternalData()) if overwritten else asked,
+            self.model,
+            tuning_step.beside_a_plan(self.options) if plan else self.options,
             output=self.output,
-            in_place=self.in_place and not overwritten,
+            in_place=self.in_place,
             replay=plan or self.replay,
             seen=seen,
             faint=faint,
@@ -203,14 +194,7 @@ class RewriteJob:
         )
         report = result.report
         told = (*map(in_flags, report.warnings), *self.given.warnings(report.ranges, seen))
-        result = replace(result, report=replace(report, warnings=told))
-        if not overwritten:
-            return result
-        if result.report.changed:
-            writing.save(loading.load(result.model), self.model, self.options.external_data)
-        else:
-            staging.write(result.model.SerializeToString(), self.model)
-        return replace(result, model=self.model)
+        return replace(result, report=replace(report, warnings=told))
 
     def _compare(self, result: Result[Any]) -> Verification:
         if self.original is None or not (result.report.changed or self.required):
