@@ -370,7 +370,7 @@ def test_the_command_writes_a_result_and_its_plan(files):
     """The result passes, the plan makes the same file again, and JSON has what was measured."""
     data = ["--data", files / "in.npz"]
     done = run(
-        "tune", files / "m.onnx", "-o", files / "t.onnx", "--plan", files / "p.json",
+        "tune", files / "m.onnx", "-o", files / "t.onnx", "--save-plan", files / "p.json",
         "--json", files / "t.json", "--max-error", "1e-3", "--prefer", "flops", *data,
     )  # fmt: skip
     assert done.exit_code == 0, done.output

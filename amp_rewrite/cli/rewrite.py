@@ -19,7 +19,6 @@ from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.original_model import original
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
@@ -116,11 +115,10 @@ def rewrite(
         sizes = feeds.given_sizes(model, data, calibration.paths)
         seen = calibration.seen(model, asked, limit, progress, comparing.libraries)
         placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
-        placing = placing.before() if placing and in_place else placing
         reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
-            original=None if no_verify or dry_run else original(model, in_place=in_place),
+            original=None if no_verify or dry_run else model,
             options=replace(
                 asked.options,
                 check=not no_check,
@@ -143,6 +141,8 @@ def rewrite(
         )
         done = job.plan(policy) if dry_run else job.run(policy)
         placed = reports.write(job, done, latency=latency)
+        if not isinstance(done, Analysis):
+            done = rewrite_output.settle(job, done, json_, placed)
     beside = (save_plan, report_files.html, report_files.plots, calibration.save)
     if isinstance(done, Analysis):
         device_hint.show(console, asked.policy, lambda: explanation_sources.advise_planned(done))
@@ -153,7 +153,7 @@ def rewrite(
         device_hint.show(console, asked.policy, advise)
         if verbose:
             terminal_rewrite.print_lines(console, summary.seconds(result.report))
-        rewrite_output.print_result(console, job, done, json_, placed, beside)
+        rewrite_output.print_result(console, job, done, (json_, *beside))
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import onnx
-
 from amp_rewrite import pipeline, repair
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
@@ -31,10 +29,9 @@ from amp_rewrite.errors import (
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.files import staging
-from amp_rewrite.model import loading, output_paths, writing
+from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
-from amp_rewrite.policy.options import ExternalData, Options
+from amp_rewrite.policy.options import Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.repair import ObservePolicy, Outcome, Settings, Verification
@@ -171,11 +168,6 @@ class RewriteJob:
         return {} if self.seen is None else self.seen
 
     @property
-    def _runnable(self) -> Runnable:
-        """The original to run: with --in-place its file may hold the result by now."""
-        return self.original if isinstance(self.original, onnx.ModelProto) else self.model
-
-    @property
     def trusts_synthetic(self) -> bool:
         """Whether a search was asked for, whatever the inputs."""
         return self.tuning.is_requested
@@ -193,7 +185,7 @@ class RewriteJob:
             return self._known
 
     def _observe(self, data: Data) -> Seen:
-        model = self._runnable
+        model = self.model
         with naming_sizes(model, data), self.limit.running():
             source = feeds.input_source(data)
             seen = observe(
@@ -211,14 +203,14 @@ class RewriteJob:
             return None
         assert isinstance(outcome.verification, Verdict), "a verdict failed"
         data = of_source(self.data, outcome.verification.inputs)
-        fresh = None if data.paths else feeds.feeds(self._runnable, _fresh(data))
-        samples, settings = feeds.feeds(self._runnable, data), outcome.settings
+        fresh = None if data.paths else feeds.feeds(self.model, _fresh(data))
+        samples, settings = feeds.feeds(self.model, data), outcome.settings
         try:
             with self.limit.running():
                 return self._stage(
                     "tune",
                     lambda: tune(
-                        self._runnable,
+                        self.model,
                         samples,
                         settings.options,
                         self.comparing.judging.bounds,
@@ -239,7 +231,7 @@ class RewriteJob:
 
     def half_flops(self, result: Result[Any]) -> int:
         """The FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
-        counted = measuring.measure(result.model, feeds.open_sizes(self._runnable, self.data)).flops
+        counted = measuring.measure(result.model, feeds.open_sizes(self.model, self.data)).flops
         return counted.half + counted.mixed
 
     def rewrite(self, settings: Settings) -> Result[Any]:
@@ -254,17 +246,11 @@ class RewriteJob:
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
     def _write(self, settings: Settings) -> Result[Any]:
-        overwritten = (
-            self.in_place
-            and isinstance(self.original, onnx.ModelProto)
-            and bool(settings.seen or self.judged)
-        )
-        asked = _beside_a_plan(self.options) if settings.plan else settings.options
         result = pipeline.rewrite(
-            self.original if overwritten else self.model,
-            replace(asked, external_data=ExternalData()) if overwritten else asked,
+            self.model,
+            _beside_a_plan(self.options) if settings.plan else settings.options,
             output=self.output,
-            in_place=self.in_place and not overwritten,
+            in_place=self.in_place,
             replay=settings.plan or self.replay,
             seen=settings.seen,
             faint=settings.faint,
@@ -274,14 +260,7 @@ class RewriteJob:
         report = result.report
         self.timed.add(report.seconds)
         warnings = (*map(in_flags, report.warnings), *self.given.warnings(report.ranges, settings.seen))
-        result = replace(result, report=replace(report, warnings=warnings))
-        if not overwritten:
-            return result
-        if result.report.changed:
-            writing.save(loading.load(result.model), self.model, self.options.external_data)
-        else:
-            staging.write(result.model.SerializeToString(), self.model)
-        return replace(result, model=self.model)
+        return replace(result, report=replace(report, warnings=warnings))
 
     def compare(self, result: Result[Any], *, fresh: bool = False) -> Verification:
         """The verdict on a result, what kept it from being run, or None where there is nothing to compare."""

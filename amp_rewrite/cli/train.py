@@ -20,6 +20,7 @@ from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.train_flags import ScaleFlags, scale_flags, spec_flags
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
+from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import ExternalData
@@ -110,7 +111,9 @@ def train(
         writing.write_json(content, json_)
     if written is not None and html is not None:
         ReportFiles(html, None, placement=False).write(pages.of_step(model, report, step, Path(written)))
+    written = staging.current().commit(written)
     if written is not None:
+        advise = partial(explanation_sources.advise, written, report.half)
         terminal_rewrite.print_summary(console, report, str(written))
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal_rewrite.print_lines(console, scaled_step.lines(step))

@@ -14,12 +14,11 @@ from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.executor_flag import executor_flag, opened
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN, choice, number
+from amp_rewrite.cli.flag_builders import PATH, choice, number, written_file
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
-from amp_rewrite.cli.original_model import original
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
@@ -72,14 +71,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     help="How long to search, such as 30s or 5m; the best plan by then is used. If not given, the search "
     "takes a number of runs that depends on the model alone.",
 )
-@click.option(
-    "--plan",
-    "--save-plan",
-    "save_plan",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Write the plan as JSON, for amp-rewrite MODEL --plan FILE.",
-)
+@written_file("--save-plan", "Write the plan as JSON, for amp-rewrite MODEL --plan FILE.")
 @executor_flag("What runs the samples of the search")
 @json_flag("report")
 @external_data_flag
@@ -125,7 +117,7 @@ def tune(
         reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
-            original=original(model, in_place=False),
+            original=model,
             options=replace(asked.options, external_data=external_data, dims=sizes),
             replay=None,
             seen=asked.seen,
@@ -143,9 +135,9 @@ def tune(
         )
         done = job.run(ObservePolicy.ON_FAILURE)
         placed = reports.write(job, done, latency=False)
-    rewrite_output.print_result(
-        console, job, done, json_, placed, (save_plan, report_files.html, report_files.plots)
-    )
+        done = rewrite_output.settle(job, done, json_, placed)
+    beside = (json_, save_plan, report_files.html, report_files.plots)
+    rewrite_output.print_result(console, job, done, beside)
 
 
 def _refuse_force_all(asked: DecisionFlags) -> None:

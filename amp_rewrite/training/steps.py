@@ -113,10 +113,12 @@ def insert_loss_scale(
         step, _ = scaled_step.scale(found_in(loaded.model, _asked(spec)), asked, skip_nonfinite=skips)
         if target is not None:
             output_paths.refuse_data(target, loaded.external)
-        made = writing.write_result(model, loaded, target, changed=True)
-    nodes = len(loaded.model.graph)
-    checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
-    return InsertResult(made.model, step, checked.broken)
+        with writing.transaction(target) as written:
+            made = writing.write_result(model, loaded, target, changed=True)
+            nodes = len(loaded.model.graph)
+            checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
+            result = written.commit(made.model)
+    return InsertResult(result, step, checked.broken)
 
 
 def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None) -> Path | None:
