@@ -103,7 +103,7 @@ EMBEDDED = """g (int64[2, 64] ids, int64[2, 64] places) => (float[2, 256, 64] y)
 
 
 def test_a_pin_keeps_what_it_names():
-    """What pins cut off stays half, embeddings too, at whatever price: it was half for what it is without them.
+    """What pins cut off stays half, embeddings too, as it is half without them, whatever the Casts cost.
 
     What only moves or measures data of pinned nodes takes their type.
     """

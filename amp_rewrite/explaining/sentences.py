@@ -73,9 +73,10 @@ def _because(decision: Decision, cause: str) -> str:
     if rule in _ON_THE_WAY:
         proof = f"{own}; " if decision.entry.authority is Authority.PROOF else ""
         return f"{proof}{_ON_THE_WAY[rule]} {cause or _GONE}"
-    if rule is Rule.UNPINNED:
-        return "safe, and in half without pins as well"
-    return f"{'allowed' if rule is Rule.ALLOW else 'denied'}: {own}"
+    return f"{_OWN.get(rule, 'denied')}: {own}"
+
+
+_OWN = {Rule.ALLOW: "allowed", Rule.UNPINNED: "half without the pins as well"}
 
 
 _ON_THE_WAY = {
