@@ -233,6 +233,7 @@ def _decide(
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
     before = observed_before.find(loaded.model)
+    timed.run("widen", stages.widen, loaded, options)
     kept = {**before, **timed.run("insert", first, loaded.model)} if first is not None else before
     prepared = timed.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
     facts = timed.run("analyse", gather, prepared, options, seen, faint, kept)

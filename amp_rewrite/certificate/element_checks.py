@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def between(before: int, after: int) -> Check | None:
         return _RoundedBlocks(HALVES[after])
     if before in HALVES and after == FLOAT:
         return _widened
-    return None
+    return partial(_converted, HALVES[after]) if before in HALVES and after in HALVES else None
 
 
 def only_result(before: int, after: int) -> Rounding:
@@ -189,6 +190,12 @@ _TWO = np.uint16(0x4000)
 
 def _infinity(half: Half) -> Any:
     return np.array(np.inf, half.numpy).view(np.uint16)[()]
+
+
+def _converted(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+    """Of one half type: as rounding to the other makes it, with the licences of that."""
+    uses[Licence.CONVERTED] += 1
+    return rounded(old, new, uses, half)
 
 
 def _widened(old: Array, new: Array, uses: Counter[Licence]) -> int | None:

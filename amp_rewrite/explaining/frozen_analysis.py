@@ -169,7 +169,9 @@ class Analysis:
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
-        return paying.pruned(self.graph, painting, options, self._prices, unpruned).painting
+        freed, known = self.facts.freed, self._prices
+        painting, paid = paying.beside_pins(self.graph, self.findings, freed, painting, options, known)
+        return paying.pruned(self.graph, painting, options, known, {*paid, *unpruned}).painting
 
     def _refuse_edited(self) -> None:
         if self.state.is_edited:

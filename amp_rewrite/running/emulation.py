@@ -11,6 +11,7 @@ import contextlib
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -26,9 +27,10 @@ from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.preparing import value_shapes
-from amp_rewrite.rewriting import cast_insertion, editing, widening
+from amp_rewrite.rewriting import cast_insertion, container_casts, editing, widened_model, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
-from amp_rewrite.running import container_casts, half_accumulation, sessions
+from amp_rewrite.running import half_accumulation, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device
 
 KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
@@ -101,6 +103,36 @@ def emulated(
         return
     with runnable(emulation(model, late=late, accumulate=accumulate, left=left)) as made:
         yield made
+
+
+@contextlib.contextmanager
+def reference(
+    original: sessions.Runnable, device: Device, libraries: Libraries = ()
+) -> Generator[tuple[sessions.Runnable, Any, str]]:
+    """Yields the model that a result is compared with, a session of it, and what to say of it.
+
+    That is the original, and where onnxruntime refuses it the original as it can be run: with its half values
+    in float32, as `restore` makes them, and with node names that differ. Raises ModelError where that is
+    refused, too.
+    """
+    try:
+        session = sessions.open_session(original, device, libraries)
+    except ModelError as refusal:
+        loaded = loading.load(original)
+        inlining.inline(loaded.model)
+        is_half = widened_model.has_half(loaded.model)
+        if not (is_half or loaded.warnings):
+            raise
+        widened_model.widen(loaded.model, kept_io=None)
+        with runnable(loaded) as made:
+            try:
+                session = sessions.open_session(made, device, libraries)
+            except ModelError:
+                raise refusal from None
+            mended = "with its half values restored to float32" if is_half else "with node names that differ"
+            yield made, session, f"the original runs {mended} only: {refusal}"
+    else:
+        yield original, session, ""
 
 
 @contextlib.contextmanager

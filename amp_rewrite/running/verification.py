@@ -20,6 +20,7 @@ from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
+    emulation,
     half_types,
     judging,
     own_metrics,
@@ -127,30 +128,31 @@ def verify_trials(
     """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
-    reference = sessions.reference(where)
     began = time.perf_counter()
-    before = sessions.open_session(models[0], reference, libraries)
-    source = tried[0].source if before.get_inputs() else FROM_CALLER
-    blank = Verdict(
-        outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
-    )
-    try:
-        left: list[ir.Node] = []
-        with emulated(models[1], where, late=True, accumulate=accumulate, left=left) as runnable:
-            blank = replace(blank, how=_how(where, accumulate, left))
-            after = _open_rewritten(runnable, where, libraries)
-            if isinstance(after, WitnessSession):
-                blank = replace(blank, how=f"{blank.how}, {after.placed} there")
-            wrong = signatures.wrongly_declared(models, before, after)
-            exempt = {*wrong, *signatures.undeclared(models[0], before, after)}
-            differences = tuple(signatures.differences(before, after, io, exempt))
-            blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
-            noise = Float32Noise(models[0], reference, libraries)
-            pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)
-            return blank if differences else judging.judge(blank, pair, tried)
-    except RewrittenRunError as error:
-        cause = str(error)
-        return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
+    with emulation.reference(models[0], sessions.reference(where), libraries) as (float32, before, note):
+        source = tried[0].source if before.get_inputs() else FROM_CALLER
+        blank = Verdict(
+            outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
+        )
+        try:
+            left: list[ir.Node] = []
+            with emulated(models[1], where, late=True, accumulate=accumulate, left=left) as runnable:
+                blank = replace(blank, how=_how(where, accumulate, left))
+                after = _open_rewritten(runnable, where, libraries)
+                if isinstance(after, WitnessSession):
+                    blank = replace(blank, how=f"{blank.how}, {after.placed} there")
+                wrong = signatures.wrongly_declared((float32, models[1]), before, after)
+                exempt = {*wrong, *signatures.undeclared(float32, before, after)}
+                differences = tuple(signatures.differences(before, after, io, exempt))
+                told = (*([note] if note else ()), *wrong.values())
+                blank = replace(blank, signature=differences, warnings=told)
+                noise = Float32Noise(float32, sessions.reference(where), libraries)
+                half = half_types.half_of(runnable)
+                pair = judging.Pair(before, after, half, bounds, metrics, noise, began)
+                return blank if differences else judging.judge(blank, pair, tried)
+        except RewrittenRunError as error:
+            cause = str(error)
+            return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
 
 
 def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:

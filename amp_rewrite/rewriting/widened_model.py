@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +15,11 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
-from amp_rewrite.onnx_types import element_types, schema
+from amp_rewrite.onnx_types import attribute_types, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import preparing
-from amp_rewrite.rewriting import annotations, cast_insertion, editing, widening
+from amp_rewrite.rewriting import annotations, cast_insertion, container_casts, editing, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
-from amp_rewrite.running import container_casts
 
 SMALL = 1 << 20
 """Elements up to which a stored tensor is searched for numbers at half's limits, as masks and bounds are."""
@@ -38,29 +38,47 @@ class Edited:
     at_limit: tuple[str, ...]
 
 
-def widen(model: ir.Model, *, io: bool) -> Edited:
-    """Widens a model, with `io` its inputs and outputs too, which otherwise get Casts.
+Halves = Collection[ir.DataType]
+"""The half types that are widened."""
 
-    A node without a schema, such as a custom operator, keeps its half inputs and outputs, behind Casts.
-    Raises ModelError where a node reads the bits of half values.
+
+def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
+    """Returns whether a model has values of these types: given, stored, or made by a Cast or its like."""
+    if any(value.dtype in halves for graph in graphs(model.graph) for value in graph.initializers.values()):
+        return True
+    nodes = itertools.chain(every_node(model.graph), *model.functions.values())
+    return any(value.dtype in halves for value in model.graph.inputs) or any(
+        attribute_types.of_constant(node) in halves
+        if node.op_type == "Constant"
+        else (typed := attribute_types.of(node)) and attribute_types.declared(node, typed) in halves
+        for node in nodes
+    )
+
+
+def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[str | None] | None) -> Edited:
+    """Widens the values of a model that have these types; inputs and outputs that are in `kept_io`, all for
+    None, keep them behind Casts.
+
+    A node without a schema, such as a custom operator, and one that reads or makes the bits of half values
+    keep their half inputs and outputs, behind Casts.
     """
-    widener = _Widener(model, io=io)
-    widened, at_limit = _stored(model)
+    widener = _Widener(model, halves, kept_io)
+    widened, at_limit = _stored(model, halves)
     before = _casts(model)
     widener.run()
     added = _casts(model) - before
     annotations.remove(model)
     preparing.bypass_casts(model, element_types.infer(model))
     _take_over_outputs(model)
-    _declare(model)
+    _declare(model, halves)
     return Edited(widened, before + added - _casts(model), added, at_limit)
 
 
-def _declare(model: ir.Model) -> None:
+def _declare(model: ir.Model, halves: Halves) -> None:
     """Corrects values that are declared half and are not: another tool may have left such declarations."""
     for value, kind in element_types.infer(model).items():
         declared = value.type
-        if declared is not None and declared.dtype in HALF_TYPES and kind.dtype not in HALF_TYPES:
+        if declared is not None and declared.dtype in halves and kind.dtype not in halves:
             value.type = editing.with_element(declared, kind.dtype)
 
 
@@ -68,9 +86,9 @@ def _casts(model: ir.Model) -> int:
     return sum(node.op_type == "Cast" for node in every_node(model.graph))
 
 
-def _stored(model: ir.Model) -> tuple[int, tuple[str, ...]]:
+def _stored(model: ir.Model, kinds: Halves) -> tuple[int, tuple[str, ...]]:
     """How many half tensors are stored, and which of them reach a limit."""
-    halves = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in HALF_TYPES]
+    halves = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in kinds]
     return len(halves), tuple(name for name, tensor in halves if _is_at_limit(tensor))
 
 
@@ -93,8 +111,8 @@ def _is_at_limit(tensor: ir.TensorProtocol) -> bool:
 
 
 class _Widener:
-    def __init__(self, model: ir.Model, *, io: bool) -> None:
-        self._root, self._io = model.graph, io
+    def __init__(self, model: ir.Model, halves: Halves, kept_io: Container[str | None] | None) -> None:
+        self._root, self._halves, self._kept_io = model.graph, halves, kept_io
         self._types: Types = element_types.infer(model)
         self._version = element_types.versions(model.graph.opset_imports)
         self._lists_weights = model.ir_version < constants.CONSTANT_INPUTS_BELOW
@@ -105,13 +123,13 @@ class _Widener:
                 self._ends.setdefault(value, []).append(Use(graph, port))
 
     def run(self) -> None:
-        halves = [value for value, kind in self._types.items() if kind.dtype in HALF_TYPES and value.name]
+        halves = [value for value in self._types if value.name and self._is_half(value)]
         nodes = [*every_node(self._root)]
         opaque = [node for node in nodes if not self._is_known(node)]
         staying = {value for value in halves if self._is_border(value) or value.producer() in opaque}
         for node in nodes:
             if node not in opaque:
-                _widen_node(node, self._types)
+                _widen_node(node, self._types, self._halves)
         for value in halves:
             if value not in staying:
                 self._widen(value)
@@ -119,18 +137,27 @@ class _Widener:
             self._feed(node, staying)
         for value in staying:
             self._use_widened(value)
-        if not self._io:
-            self._keep_outputs([value for value in halves if value not in staying])
+        self._keep_outputs([value for value in halves if value not in staying])
 
     def _is_known(self, node: ir.Node) -> bool:
-        """Whether an operator's schema says what is in its types."""
+        """Whether an operator's schema says what is in its types, and float32 is as good as half there."""
+        if node.op_type == "BitCast":
+            return not any(self._is_half(value) for value in (*node.inputs, *node.outputs))
         inputs, outputs, version = len(node.inputs), len(node.outputs), self._version(node.domain)
         return schema.layout(node.domain, node.op_type, version, inputs, outputs) is not None
+
+    def _is_half(self, value: ir.Value | None) -> bool:
+        kind = None if value is None else self._types.get(value)
+        return kind is not None and kind.dtype in self._halves
 
     def _is_border(self, value: ir.Value) -> bool:
         """Whether it is an input of the model that keeps its type."""
         is_weight = self._lists_weights and value.is_initializer()
-        return not self._io and value in self._root.inputs and not is_weight
+        return self._keeps(value) and value in self._root.inputs and not is_weight
+
+    def _keeps(self, value: ir.Value) -> bool:
+        """Returns whether the value keeps its type as an input or output of the model."""
+        return self._kept_io is None or value.name in self._kept_io
 
     def _widen(self, value: ir.Value) -> None:
         if value.const_value is not None:
@@ -140,21 +167,21 @@ class _Widener:
     def _feed(self, node: ir.Node, staying: set[ir.Value]) -> None:
         """Casts what an opaque node reads to half, as it was."""
         for port, value in enumerate(node.inputs):
-            kind = self._types.get(value) if value is not None else None
-            if value is not None and kind is not None and kind.dtype in HALF_TYPES and value not in staying:
-                node.replace_input_with(port, self._cast(value, kind.dtype))
+            if value is not None and self._is_half(value) and value not in staying:
+                node.replace_input_with(port, self._cast(value, self._types[value].dtype))
 
     def _use_widened(self, value: ir.Value) -> None:
         """Casts a value that stays half for all that reads it, but for opaque nodes."""
         uses = [Use(node, port) for node, port in value.uses() if self._is_known(node)]
-        uses += [use for use in self._ends.get(value, ()) if self._io or use.holder is not self._root]
+        kept = self._root if self._keeps(value) else None
+        uses += [use for use in self._ends.get(value, ()) if use.holder is not kept]
         if uses:
             self._replace(value, uses, ir.DataType.FLOAT)
 
     def _keep_outputs(self, halves: list[ir.Value]) -> None:
         for value in halves:
             uses = [use for use in self._ends.get(value, ()) if use.holder is self._root]
-            if uses:
+            if uses and self._keeps(value):
                 self._replace(value, uses, self._types[value].dtype)
 
     def _replace(self, value: ir.Value, uses: list[Use], dtype: ir.DataType) -> None:
@@ -188,23 +215,11 @@ class _Widener:
         return container_casts.cast_nodes(value, editing.with_element(kind, other), dtype, self._names)
 
 
-def _widen_node(node: ir.Node, types: Types) -> None:
+def _widen_node(node: ir.Node, types: Types, halves: Halves) -> None:
     """Widens what the attributes of a node hold and name."""
-    if node.op_type == _BITS and any(
-        value is not None and value in types and types[value].dtype in HALF_TYPES
-        for value in (*node.inputs, *node.outputs)
-    ):
-        raise ModelError(
-            f"node '{node.name}' ({_BITS}) reads the bits of half values, which float32 does not have",
-            where="the given model",
-            remedy="export the model in float32",
-        )
-    widening.widen_attributes(node)
-    if node.op_type == "Cast" and not node.domain and types[node.outputs[0]].dtype in HALF_TYPES:
+    widening.widen_attributes(node, halves)
+    if node.op_type == "Cast" and not node.domain and types[node.outputs[0]].dtype in halves:
         node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
-
-
-_BITS = "BitCast"
 
 
 def _take_over_outputs(model: ir.Model) -> None:
