@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.reporting.summary import SummaryLine
+from amp_rewrite.training.comparing import StepComparison
 from amp_rewrite.training.scaled_step import ScaledStep
 from amp_rewrite.training.scales import FixedLossScale
 
@@ -22,6 +23,23 @@ def lines(step: ScaledStep) -> Iterator[SummaryLine]:
     yield SummaryLine("float32", f"{around} around the loss, {behind} behind {gradients}")
     for pair in step.unguarded:
         yield SummaryLine("warning", f"the state {pair} is an input itself, and kept whatever happens")
+
+
+def compared(found: StepComparison) -> str:
+    """What two steps were compared on, and how, in one sentence."""
+    limits = f"limits in {found.half}: error {found.bounds.loss:g}, update {found.bounds.update:g}"
+    return f"compared {len(found.steps)} steps with the original's on {found.inputs}; {limits}"
+
+
+COLUMNS = ("step", "loss", "in half", "error", "update", "largest of a state", "skipped", "verdict")
+
+
+def cells(found: StepComparison) -> Iterator[tuple[str, ...]]:
+    """A row for each step, one cell for each of COLUMNS."""
+    for number, step in enumerate(found.steps, 1):
+        largest = f"{step.largest:.1e} {step.state}" if step.state else ""
+        numbers = (f"{step.loss:.6g}", f"{step.half_loss:.6g}", f"{step.error:.1e}", f"{step.update:.1e}")
+        yield (str(number), *numbers, largest, str(step.skipped), found.verdict_of(step))
 
 
 def _scale(step: ScaledStep) -> str:

@@ -83,6 +83,15 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     return (read(inputs) for read in _all_readers(data))
 
 
+def partial_feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
+    """The samples in files, which may lack inputs of the model; raises as `feeds`."""
+    inputs = model_inputs.of(
+        loading.load(model).model, "" if isinstance(model, onnx.ModelProto) else str(model)
+    )
+    optional = {declared.name: replace(declared, has_default=True) for declared in inputs}
+    return (read(optional) for read in _all_readers(data))
+
+
 def input_source(data: Data) -> InputSource:
     """The source of the samples, with the files if they are read; raises FeedError as `feeds` does."""
     if not data.paths:
@@ -98,7 +107,7 @@ def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> G
     data = replace(data, paths=data.paths or others)
     if not data.paths:
         return GivenSizes(data.dims)
-    first = next(feeds(model, data), {})
+    first = next(partial_feeds(model, data), {})
     shapes = {name: array.shape for name, array in first.items() if hasattr(array, "shape")}
     found = {
         f"{declared.name}:{axis}": shapes[declared.name][axis]
