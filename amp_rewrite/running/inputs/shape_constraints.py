@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.running.inputs import recurrent_states
-from amp_rewrite.running.inputs.cache_sizes import CACHE_INPUTS, cache_size
 from amp_rewrite.running.inputs.consumers import NodeInput
 
 
@@ -79,5 +78,4 @@ _CONSTRAINTS: dict[tuple[str, int], _Constraint] = {
     ("Gemm", 0): _gemm,
     ("Conv", 0): _conv,
     **{(op, 0): _recurrent for op in recurrent_states.LAYERS},
-    **dict.fromkeys(CACHE_INPUTS, cache_size),
 }

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from amp_rewrite.running.inputs import audio_windows, edge_lists, size_formulas
-from amp_rewrite.running.inputs.cache_sizes import window_size
+from amp_rewrite.running.inputs import size_formulas
 from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.model_inputs import Dim, Input
 from amp_rewrite.running.inputs.patch_positions import required_side
@@ -102,21 +101,6 @@ def _patched(dim: OpenDim, _found: Found) -> int | None:
     return next((side for side in sides if side is not None), None)
 
 
-def _in_a_graph(dim: OpenDim, _found: Found) -> int | None:
-    """Several nodes and edges, where a batch would have one: an index must find more than itself."""
-    counts = edge_lists.counts_items(dim.input, dim.axis, dim.inputs, dim.consumers)
-    return SEQUENCE if counts else None
-
-
-def _windowed(dim: OpenDim, found: Found) -> int | None:
-    """A second of audio, where a usual size has no room for a window of it."""
-    if dim.axis != len(dim.dims) - 1:
-        return None
-    longest = audio_windows.longest(dim.consumers.of(dim.input.value))
-    usual = _named(dim, found) or _positional(dim, found) or 0
-    return max(SAMPLES, longest) if longest > usual else None
-
-
 _NAMED = (
     ("past cache", PAST),
     ("batch bs n b", BATCH),
@@ -203,18 +187,13 @@ def _derived(dim: OpenDim, found: Found) -> int | None:
             symbol, {key: size for key, size in found.items() if isinstance(key, str)}
         )
         return SEQUENCE if size is None else size
-    pasts = (size_of(other, 2, found, PAST) for other in dim.inputs if _grows(other, dim.consumers))
+    pasts = (size_of(other, 2, found, PAST) for other in dim.inputs if _is_past_input(other))
     tokens = (size_of(other, 1, found, SEQUENCE) for other in dim.inputs if _is_tokens(other))
     return next(pasts, 0) + next(tokens, SEQUENCE)
 
 
 def _is_past_input(declared: Input) -> bool:
     return bool(name_words(declared.name) & {"past", "cache"}) and len(declared.dims or ()) == 4
-
-
-def _grows(declared: Input, consumers: Consumers) -> bool:
-    """Whether it is a past with one token for each that was seen, not for those of a sliding window."""
-    return _is_past_input(declared) and not any(map(window_size, consumers.of(declared.value)))
 
 
 def _is_tokens(declared: Input) -> bool:
@@ -227,8 +206,6 @@ def _is_tokens(declared: Input) -> bool:
 RULES: tuple[Callable[[OpenDim, Found], int | None], ...] = (
     _required,
     _patched,
-    _in_a_graph,
-    _windowed,
     _named,
     _batch,
     _positional,
