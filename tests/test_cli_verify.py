@@ -17,7 +17,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.demo import network
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running.inputs import npz_files
+from amp_rewrite.running.inputs import feeds
 from tests.commands import run
 
 OVERFLOW = """<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
@@ -388,7 +388,7 @@ def test_a_bad_sample_among_good_ones_is_found_before_anything_is_written(model,
 def test_samples_are_read_one_at_a_time(model, folder, monkeypatch):
     """At most one sample is in memory while all are checked beforehand."""
     (folder / "b.npz").unlink()
-    arrays, read_all = [], npz_files.read
+    arrays, read_all = [], feeds.read
 
     def read(*arguments):
         assert sum(array() is not None for array in arrays) <= 1
@@ -396,7 +396,7 @@ def test_samples_are_read_one_at_a_time(model, folder, monkeypatch):
         arrays.append(weakref.ref(found["x"]))
         return found
 
-    monkeypatch.setattr(npz_files, "read", read)
+    monkeypatch.setattr(feeds, "read", read)
     assert run(model, "--data", folder).exit_code == 0
 
 

@@ -65,7 +65,7 @@ def explain(
     ranges: bool,
     advice: bool,
     device_capability: str | None,
-    sized: Data,
+    data: Data,
     json_: Path | None,
     asked: DecisionFlags,
     report_files: ReportFiles,
@@ -82,7 +82,7 @@ def explain(
     query.refuse_contradictions()
     placed: PlacementView | None = None
     with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
-        asked = _sized(model, asked, sized)
+        asked = _sized(model, asked, data)
         found = _explanation(model, asked)
         if report_files.asked:
             page = _page(
@@ -101,11 +101,11 @@ def explain(
         writing.write_json({"model": str(model), "from": found.source.value, **answer, **told}, json_)
 
 
-def _sized(model: Path, asked: DecisionFlags, sized: Data) -> DecisionFlags:
+def _sized(model: Path, asked: DecisionFlags, data: Data) -> DecisionFlags:
     """The flags with the sizes of open dimensions that were given; OptionError for a plan alone."""
     if model.suffix != PLAN:
-        return replace(asked, options=replace(asked.options, dims=feeds.given_sizes(model, sized)))
-    if asked.decided or sized.dims or sized.paths:
+        return replace(asked, options=replace(asked.options, dims=feeds.given_sizes(model, data)))
+    if asked.decided or data.dims or data.paths:
         raise OptionError(
             "a plan alone has decided everything",
             where=model,

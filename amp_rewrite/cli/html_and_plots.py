@@ -123,9 +123,9 @@ class PageMaker:
         placed = self._placing.view(result, boxes) if self._placing else None
         return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)
 
-    def of_step(self, model: Path, report: Report, step: ScaledStep, result: Path) -> HtmlReport:
-        """The page of the last analysis of a train step, which is not compared."""
-        shown = self.page(model, report, Evidence(unverified=_NOT_COMPARED), result)
+    def of_step(self, model: Path, report: Report, step: ScaledStep, said: str, result: Path) -> HtmlReport:
+        """The page of the last analysis of a train step; `said` is what its comparison came to."""
+        shown = self.page(model, report, Evidence(unverified=said), result)
         lines = list(scaled_step.lines(step))
         return replace(shown, step=step_view.view(lines, step.parts, shown.decided.graph.boxes))
 
@@ -141,9 +141,6 @@ class PageMaker:
         """The page of a model that was rewritten before, from the decisions that it carries."""
         self._decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
         return self.page(model, None, Evidence(), model)
-
-
-_NOT_COMPARED = "A train step is proved, not compared: train both to see what rounding does."
 
 
 def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:

@@ -50,8 +50,8 @@ COUNTED = (
     ),
 )
 
-counted_flags = grouped(COUNTED, "sized", lambda flags: Data(tuple(flags["data"]), dims(flags["dim"])))
-"""Adds flags to a command that counts and runs nothing, which gets them as `Data` in `sized`."""
+counted_flags = grouped(COUNTED, "data", lambda flags: Data(tuple(flags["data"]), dims(flags["dim"])))
+"""Adds flags to a command that counts and runs nothing, which gets them as `Data` in `data`."""
 
 
 def dims(texts: Sequence[str]) -> dict[str, int]:

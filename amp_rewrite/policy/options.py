@@ -192,4 +192,4 @@ SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 GRAPPLERS = "tensorflow"
 """The shipped list that holds TensorFlow's."""
 CASTING = "casting"
-"""The name of lists that have every layer in half (training.casting)."""
+"""The name of lists that have every layer in half (training.spec)."""
