@@ -16,6 +16,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.pipeline import Result
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.verdict import Output, Verdict
 from amp_rewrite.tuning.tuned import Tuned
 
@@ -133,8 +134,8 @@ def _faint(verdict: Verification, half: Half) -> dict[str, float]:
 
 def _is_rounded(output: Output) -> bool:
     """Whether the error is not much below what rounding the output makes."""
-    floor = (output.floor or 0.0) * output.metrics.scale
-    return floor <= 2 * output.metrics.rms
+    by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however faint
+    return (output.floor or 0.0) <= 2 * (output.error or 0.0) * by_spread
 
 
 def _is_nearer(before: Verification, after: Verification, faint: Faint) -> bool:
@@ -147,4 +148,4 @@ def _is_nearer(before: Verification, after: Verification, faint: Faint) -> bool:
 
 
 def _differences(verdict: Verdict) -> dict[str, float]:
-    return {output.name: output.metrics.rms for output in verdict.outputs}
+    return {output.name: output.error or 0.0 for output in verdict.outputs}

@@ -237,7 +237,7 @@ def test_what_overflows_stays_float32():
     model = text.model(LOST)
     sample = {"x": np.full((8, 64), 1.0, np.float32)}
     assert not amp_rewrite.verify(model, amp_rewrite.rewrite(model).model, sample).ok
-    found = tune(model, sample, max_error=5e-3, prefer="flops")
+    found = tune(model, sample, max_error=1e-2, prefer="flops")
     assert found.is_met
     assert "square" in found.kept
     assert not {"front", "back"} & set(found.kept)

@@ -54,6 +54,8 @@ def cells(output: Output) -> tuple[str, ...]:
     agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
     numbers = (output.error, output.floor, output.noise, m.relative_l2, m.max_abs)
     judged = "inconclusive" if output.is_undecided else "FAIL" if output.broken else "PASS"
+    if output.unbounded:
+        judged = f"{judged}, no bound on {' and '.join(output.unbounded)}"
     return (output.name, *map(_number, numbers), f"{m.cosine:.6f}", agreement, judged)
 
 
@@ -161,4 +163,4 @@ def hints(verdict: Verdict) -> Iterator[str]:
     if verdict.inputs.is_synthetic and doubtful:
         yield "--data FILE.npz   # these inputs were synthetic: compare on real ones"
     elif any(output.is_undecided for output in verdict.outputs):
-        yield "--data FILE.npz   # other inputs: on these, float32 itself is not exact enough to tell"
+        yield "--data FILE.npz   # other inputs: these decide nothing"

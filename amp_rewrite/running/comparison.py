@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.running import metrics, sessions, witness_sessions
-from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.metrics import Channels, Metrics, Moments
 from amp_rewrite.running.sessions import Feeds
 
 
@@ -25,13 +25,18 @@ class RewrittenRunError(Exception):
 class OutputComparison:
     """The metrics of an output on one sample, and whether it is floating-point.
 
-    `rounding` is the root mean square of the error that rounding the original output to half makes: infinite
-    if a finite value becomes infinite, None for an output that is not float and for a model without half.
+    `moments` are those of the original's output, None where it is not float or not comparable, and `off` the
+    RMS differences from it. `rounding` are those that rounding it to half makes: infinite if a finite value
+    becomes infinite, None for an output that is not float and for a model without half. `only` is the value
+    that all elements have, in the original and in the result; None where they differ.
     """
 
     metrics: Metrics
     is_float: bool
-    rounding: float | None = None
+    moments: Moments | None = None
+    off: Channels = field(default_factory=dict[int | None, Any])
+    rounding: Channels | None = None
+    only: tuple[Any, Any] = (None, None)
 
 
 Outputs = dict[str, OutputComparison]
@@ -91,11 +96,18 @@ def _measure(
     found: Outputs = {}
     for name in dict.fromkeys((*expected, *actual)):
         wanted, got = expected.get(name), actual.get(name)
-        measured, rounded = _INCOMPARABLE, None
+        is_float = wanted is None or metrics.is_float(wanted)
+        found[name] = OutputComparison(_INCOMPARABLE, is_float)
         if wanted is not None and got is not None and got.shape == wanted.shape:
-            measured = metrics.measure(wanted, got)
-            rounded = _rounding(wanted, half) if half is not None and metrics.is_float(wanted) else None
-        found[name] = OutputComparison(measured, wanted is None or metrics.is_float(wanted), rounded)
+            only = metrics.only_value(wanted), metrics.only_value(got)
+            found[name] = replace(found[name], metrics=metrics.measure(wanted, got), only=only)
+            if is_float:
+                found[name] = replace(
+                    found[name],
+                    moments=metrics.moments(wanted),
+                    off=metrics.differences(wanted, got),
+                    rounding=None if half is None else _rounding(wanted, half),
+                )
     return found
 
 
@@ -103,11 +115,13 @@ _INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0, np.inf, 0.0
 """For an output that is missing or has a different shape."""
 
 
-def _rounding(array: NDArray[Any], half: Half) -> float:
-    finite = array[np.isfinite(array)]
+def _rounding(array: NDArray[Any], half: Half) -> Channels:
+    finite = np.where(np.isfinite(array), array, 0)
     with np.errstate(over="ignore"):
         rounded = rounding.convert(finite.astype(np.float32), half, nan=False)
-    return metrics.rms(rounded.astype(np.float64) - finite.astype(np.float64))
+    if np.isinf(rounded).any():
+        return {}  # which counts as infinite
+    return metrics.differences(array, rounded.reshape(array.shape))
 
 
 def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -117,12 +131,43 @@ def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
 def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
     """Why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
     compared = {name for run in runs for name, found in run.outputs.items() if found.metrics.compared}
-    found = (*_unproven_outputs(runs, compared), *_unproven_samples(runs, compared))
+    found = (
+        *_unproven_outputs(runs, compared),
+        *_unproven_samples(runs, compared),
+        *_missing(runs, compared),
+    )
     if compared or found:
         return found
     non_finite = any(run.non_finite_outputs for run in runs)
     why = "no value of the original is finite" if non_finite else "the outputs have no values"
     return (f"nothing was compared: {why}",)
+
+
+def _missing(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
+    """The outputs that were not compared, where these are half of all or more."""
+    names = dict.fromkeys(name for run in runs for name in run.outputs)
+    missing = [name for name in names if name not in compared]
+    if compared and 2 * len(missing) >= len(names):
+        yield f"{len(missing)} of {len(names)} outputs were not compared: {', '.join(missing)}"
+
+
+def silent(runs: Sequence[SampleComparison]) -> dict[str, str]:
+    """The outputs that were compared and show nothing, and why; none where any other one shows something."""
+    compared = dict.fromkeys(n for run in runs for n, found in run.outputs.items() if found.metrics.compared)
+    told = {name: _why_silent(name, runs) for name in compared}
+    return told if all(told.values()) else {}
+
+
+def _why_silent(name: str, runs: Sequence[SampleComparison]) -> str:
+    """Why equal values of an output show nothing; empty if they do. A single number is no constant."""
+    found = [run.outputs[name] for run in runs if name in run.outputs]
+    if sum(each.metrics.compared for each in found) < 2:
+        return ""
+    for side, where in enumerate(("", " in the result")):
+        values = {each.only[side] for each in found}
+        if len(values) == 1 and None not in values:
+            return f"it is {'all zero' if values == {0} else 'constant'}{where}"
+    return ""
 
 
 def _unproven_outputs(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:

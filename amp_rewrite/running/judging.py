@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from amp_rewrite.errors import FeedError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import changing, comparison, halved_ports, own_metrics, tolerances, undecided
+from amp_rewrite.running import (
+    changing,
+    comparison,
+    halved_ports,
+    metrics,
+    own_metrics,
+    tolerances,
+    undecided,
+)
 from amp_rewrite.running.comparison import OutputComparison, Runs, SampleComparison
 from amp_rewrite.running.inputs.trials import Trial
+from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.noise import Float32Noise
 from amp_rewrite.running.own_metrics import Metric
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.running.undecided import Undecided
-from amp_rewrite.running.verdict import NotJudged, Output, Verdict
+from amp_rewrite.running.verdict import Channel, NotJudged, Output, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +69,13 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A verdict without noise, the runs on the first sample, whether they were quick, the runs on the first
-    sample that is too far off alone (None where none is), and the outputs that float32 does not tell, with
-    the reason.
+    """A verdict without noise, what it compares, the runs on the first sample, whether they were quick, the
+    runs on the first sample that is too far off alone (None where none is), and the outputs that float32 does
+    not tell, with the reason.
     """
 
     verdict: Verdict
+    compared: Sequence[SampleComparison]
     first: Runs
     is_quick: bool
     far: Runs | None
@@ -87,48 +100,73 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
             doubt.look(runs, outputs)
     if not kept:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
+    outputs = pair.judge(compared)
+    silent = {} if any(output.broken for output in outputs) else comparison.silent(compared)
     judged = replace(
         blank,
-        outputs=pair.judge(compared),
+        outputs=tuple(replace(output, is_undecided=output.name in silent) for output in outputs),
         samples=len(compared),
-        unproven=comparison.unproven(compared),
+        unproven=(
+            *comparison.unproven(compared),
+            *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
+        ),
         metrics=own_metrics.measure(pair.metrics, kept),
     )
-    return _Judged(judged, kept[0], is_quick, far, doubt.why)
+    return _Judged(judged, compared, kept[0], is_quick, far, doubt.why)
 
 
 def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
     for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
         samples = [sample.outputs.get(name) for sample in compared]
-        yield _output(name, [found for found in samples if found is not None], samples, bounds)
+        known = [found for found in samples if found is not None]
+        worst = comparison.worst([found.metrics for found in known])
+        output = Output(
+            name=name,
+            metrics=worst,
+            broken=(),
+            by_sample=tuple(sample.metrics.relative_l2 if sample else None for sample in samples),
+        )
+        if known[0].is_float:
+            output = _measured(output, known, bounds.atol or 0.0)
+        broken = tolerances.violations(worst, output.error, bounds)
+        yield replace(
+            output,
+            broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
+            unbounded=bounds.removed(is_float=known[0].is_float),
+        )
 
 
-def _output(
-    name: str,
-    found: Sequence[OutputComparison],
-    samples: Sequence[OutputComparison | None],
-    bounds: Tolerances,
-) -> Output:
-    worst, is_float = comparison.worst([sample.metrics for sample in found]), found[0].is_float
-    roundings = [sample.rounding for sample in found if sample.rounding is not None]
-    return Output(
-        name=name,
-        metrics=worst,
-        broken=tuple(tolerances.violations(worst, bounds, is_float=is_float)),
-        error=worst.error(bounds.atol or 0.0) if is_float else None,
-        floor=_share(max(roundings), max(worst.scale, bounds.atol or 0.0)) if roundings else None,
-        by_sample=tuple(sample.metrics.relative_l2 if sample else None for sample in samples),
+def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
+    """A float output with what its differences, and those of rounding it, are beside its spread."""
+    spread = _spread(samples)
+    errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
+    error, channel = max(errors, key=lambda found: (math.isnan(found[0]), found[0]))
+    floors = [spread.error(found.rounding, atol)[0] for found in samples if found.rounding is not None]
+    return replace(
+        output,
+        error=error,
+        floor=max(floors, default=None),
+        spread=float(spread.sizes[channel]),
+        channel=None if spread.axis is None else Channel(spread.axis, channel),
     )
 
 
-def _share(rms: float, scale: float) -> float:
-    return rms / scale if rms else 0.0
+def _spread(samples: Sequence[OutputComparison]) -> Spread:
+    known = [found.moments for found in samples if found.moments is not None]
+    return metrics.spread(known or [metrics.moments(np.zeros(0))])
+
+
+def _channel(output: Output, bound: str) -> str:
+    """Where an error is largest, if a channel is meant."""
+    is_meant = output.channel is not None and bound.startswith("error ")
+    return f" in channel {output.channel.index} of axis {output.channel.axis}" if is_meant else ""
 
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
     """The verdict with float32's noise on the first sample, at the scale of all samples."""
     found = pair.noise.measure(judged.first.feeds, judged.first.original)
-    outputs = (_noisy(output, found, pair.bounds) for output in judged.verdict.outputs)
+    least = max(metrics.SMALLEST, pair.bounds.atol or 0.0)
+    outputs = (_noisy(output, judged.compared, found, least) for output in judged.verdict.outputs)
     verdict = replace(judged.verdict, outputs=tuple(outputs))
     return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
 
@@ -151,11 +189,13 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
     return replace(verdict, misfits=found)
 
 
-def _noisy(output: Output, found: Mapping[str, float], bounds: Tolerances) -> Output:
+def _noisy(
+    output: Output, compared: Sequence[SampleComparison], found: Mapping[str, Channels], least: float
+) -> Output:
     if output.name not in found or output.error is None:
         return output
-    noise = replace(output.metrics, rms=found[output.name])
-    return replace(output, noise=noise.error(bounds.atol or 0.0))
+    spread = _spread([sample.outputs[output.name] for sample in compared if output.name in sample.outputs])
+    return replace(output, noise=spread.error(found[output.name], least)[0])
 
 
 BETTER = 2.0

@@ -8,6 +8,7 @@ from typing import Any
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.running import comparison, metrics, sessions
 from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.running.metrics import Channels
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
@@ -39,14 +40,14 @@ class Float32Noise:
             self._session = sessions.open_unoptimised_session(self._model, self._device, self._libraries)
         return sessions.run_session(self._session, feeds)
 
-    def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, float]:
-        """The root mean square of the difference from `outputs`, for each floating-point output; none where
-        the model does not run unoptimised.
+    def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:
+        """The RMS differences from `outputs`, for each floating-point output; none where the model does not
+        run unoptimised.
         """
         found = self.outputs(feeds)
         plain = dict(comparison.arrays(found)) if found is not None else {}
         return {
-            name: metrics.measure(value, plain[name]).rms
+            name: metrics.differences(value, plain[name])
             for name, value in comparison.arrays(outputs)
             if metrics.is_float(value) and name in plain and plain[name].shape == value.shape
         }

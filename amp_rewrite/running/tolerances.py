@@ -6,11 +6,12 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
+from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.running import bound_text
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.own_metrics import Metric
@@ -24,9 +25,10 @@ class _Default(float):
 class Tolerances:
     """The bounds of a verdict; None is no bound.
 
-    `error` (Metrics.error) is twenty times float16's unit roundoff (2**-11), for the accumulation in a deep
-    network; a bound on `relative_l2`, which is that of the worst sample, replaces this default. `agreement`
-    applies to outputs that are not float, `top1` to the arg-max of float outputs. `atol` is no bound but the
+    `error` (Output.error) is twenty times float16's unit roundoff (2**-11), for the accumulation in a deep
+    network, and 8 times as much for a result in bfloat16, whose roundoff is 8 times as large; a bound on
+    `relative_l2`, which is that of the worst sample, replaces this default. `agreement` applies to outputs
+    that are not float, `top1` to the arg-max of float outputs. `atol` is no bound but the
     scale below which `error` counts an output as zero.
     Raises OptionError for a bound that is not a number, or outside of the metric's range.
 
@@ -56,8 +58,21 @@ class Tolerances:
         for name in NAMES:
             _check_bound(name, getattr(self, name))
         if isinstance(self.error, _Default):
-            settled = None if self.relative_l2 is not None else float(self.error)
-            object.__setattr__(self, "error", settled)
+            object.__setattr__(self, "error", self.error if self.relative_l2 is None else None)
+
+    def of(self, half: Half | None) -> Tolerances:
+        """These bounds for a result in a half type: what nobody asked for follows its unit roundoff."""
+        coarser = FLOAT16.integers / half.integers if half is not None else 1
+        return replace(self, error=self.error * coarser) if isinstance(self.error, _Default) else self
+
+    def removed(self, *, is_float: bool) -> tuple[str, ...]:
+        """The bounds of such an output that were removed: what has a default, and bounds nothing now. An
+        error of more than 1 has another output, too.
+        """
+        errors = min(math.inf if bound is None else bound for bound in (self.error, self.relative_l2))
+        lacking = {"error": errors > 1, "non_finite": self.non_finite is None}
+        lacking = lacking if is_float else {"agreement": not self.agreement}
+        return tuple(name for name, is_lacking in lacking.items() if is_lacking)
 
     @property
     def is_empty(self) -> bool:
@@ -139,9 +154,11 @@ def _remedy(text: str, names: Sequence[str]) -> str:
 _NUMBER = re.compile(r"[\d.]+(?:[eE][+-]?\d+)?")
 
 
-def violations(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:
-    """The bounds that an output violates, in words; only `agreement` applies to one that is not float."""
-    error = metrics.error(bounds.atol or 0.0)
+def violations(metrics: Metrics, error: float | None, bounds: Tolerances) -> Iterator[str]:
+    """The bounds that an output violates, in words; only `agreement` applies to one that is not float, which
+    has no `error`.
+    """
+    is_float = error is not None
     for name in _UPPER if is_float else ():
         value, bound = error if name == "error" else getattr(metrics, name), getattr(bounds, name)
         if bound is not None and not value <= bound:

@@ -83,7 +83,7 @@ def _is_within(output: Output, own: Output) -> bool:
 def _distance(output: Output) -> float:
     """How far an output is off: the share of values that differ where it is not float."""
     if output.error is not None:
-        return output.metrics.rms
+        return output.error
     return 1.0 - (1.0 if output.metrics.agreement is None else output.metrics.agreement)
 
 

@@ -18,15 +18,25 @@ from amp_rewrite.running.sessions import Device
 
 
 @dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel of an output: an axis, and the position along it."""
+
+    axis: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """An output's metrics, the worst over all samples, and the violated bounds, in words.
 
-    `error` is that of the tolerances (Metrics.error), at the largest scale of all samples, and `floor` what
-    of it rounding this output alone makes, in relation to its scale however faint; infinite where half
-    cannot hold a value of it. `noise` is float32's own error: of the original without onnxruntime's
-    optimisation, on the first sample. None for what does not apply or was not measured. `by_sample` is the
-    relative L2 error of each sample, None where a sample does not have this output. `is_undecided` holds
-    where it is too far off, and float32 itself about as far: then no bound counts as violated.
+    `error` is that of the tolerances: the RMS of the difference over the `spread` of the output
+    (metrics.spread), of the worst channel where channels count apart, which is `channel`. `floor` is what of
+    it rounding this output alone makes, in relation to its spread however faint; infinite where half cannot
+    hold a value of it. `noise` is float32's own error: of the original without onnxruntime's optimisation, on
+    the first sample. None for what does not apply or was not measured. `by_sample` is the relative L2 error
+    of each sample, None where a sample does not have this output. `is_undecided` holds where nothing is
+    decided: it is too far off, and float32 itself about as far, so that no bound counts as violated, or it
+    says as little as all others. `unbounded` names the bounds that were removed.
     """
 
     name: str
@@ -35,8 +45,11 @@ class Output:
     error: float | None = None
     floor: float | None = None
     noise: float | None = None
+    spread: float | None = None
+    channel: Channel | None = None
     by_sample: tuple[float | None, ...] = ()
     is_undecided: bool = False
+    unbounded: tuple[str, ...] = ()
 
     @property
     def is_compared(self) -> bool:
@@ -91,6 +104,8 @@ class Verdict:
     - in no output at all: they are empty, or the original computes nothing finite;
     - in a non-empty output, if all samples with values for it have non-finite inputs;
     - in a sample with non-finite inputs, if the same outputs are comparable in other samples;
+    - in every output that has values, as each is zero or constant, in the original or in the result;
+    - in half of the outputs or more, while others were compared;
     - in an output that another run of the original alone has too far from the first;
     - in an output that is too far off, while float32 itself, optimised differently, is about as far off.
 

@@ -140,8 +140,11 @@ def verify_trials(
             exempt = {*wrong, *signatures.undeclared(models[0], before, after)}
             differences = tuple(signatures.differences(before, after, io, exempt))
             blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
-            noise = Float32Noise(models[0], reference, libraries)
-            pair = judging.Pair(before, after, half_types.half_of(runnable), bounds, metrics, noise, began)
+            noise, half = Float32Noise(models[0], reference, libraries), half_types.half_of(runnable)
+            if (settled := bounds.of(half)) != bounds and half is not None:
+                how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
+                bounds, blank = settled, replace(blank, how=how)
+            pair = judging.Pair(before, after, half, bounds, metrics, noise, began)
             return blank if differences else judging.judge(blank, pair, tried)
     except RewrittenRunError as error:
         cause = str(error)

@@ -85,7 +85,7 @@ def tune(
         >>> rewrite(network(), replay=tuned.plan).report.nodes.half
         44
     """
-    judged = _bounds(bounds, max_error)
+    judged = _bounds(bounds, max_error).of((options or Options()).half)
     runnable, own = run_arguments.model("model", model), own_metrics.several(metrics)
     end = time.monotonic() + (seconds := _above_zero("budget", budget))
     prefer = arguments.choice("prefer", prefer, Prefer)
