@@ -102,18 +102,14 @@ def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
     return float(np.max(np.where(offset >= _BESIDE * size, offset, 0.0)))
 
 
-def _size(value: ir.Value, most: int = 8) -> NDArray[Any]:
-    """How large a value is, by channel: the product of what scales it that is stored, `most` factors at most."""
+def _size(value: ir.Value) -> NDArray[Any]:
+    """How large a value is, by channel: what is stored and scales it last, and else what makes it."""
     node = patterns.origin(value, _MOVED).producer()
-    if node is None or node.op_type not in ("Div", "Mul") or not most:
+    if node is None or node.op_type not in ("Div", "Mul"):
         return _ONE if node is None else _made(node)
-    ports = [port for port, each in enumerate(node.inputs) if stored_as(each) is not None]
-    if not ports or (node.op_type == "Div" and 0 in ports):
-        return _ONE
-    scale, data = _channels(node.inputs[ports[0]]), node.inputs[1 - ports[0]]
-    size = _ONE if data is None else _size(data, most - 1)
-    size = size if 1 in (size.size, scale.size) or size.size == scale.size else size.max(keepdims=True)
-    return size * scale if node.op_type == "Mul" else size / np.maximum(scale, _TINY)
+    scales = [each for each in node.inputs[node.op_type == "Div" :] if stored_as(each) is not None]
+    scale = _channels(scales[0]) if scales else _ONE
+    return scale if node.op_type == "Mul" else 1 / np.maximum(scale, _TINY)
 
 
 def _made(node: ir.Node) -> NDArray[Any]:
