@@ -50,14 +50,15 @@ def find(constant: Constant, context: Context) -> Findings:
     if fit.overflowing or not magnitude(fit):
         return NONE
     least = max(fit.low, -fit.high)
-    if least >= half.integers:
-        sums = [use.unit for use in constant.uses if context.node(use.unit).op_type in _SUMS]
-        return {unit: _evidence(constant, context, least) for unit in sums}
     uses = propagate(context.graph, constant.uses, lambda use: 0.0 if _moves(use, context) else None).uses
-    found = {
+    offsets = {
         use.unit: _offset(use, constant, context.node(use.unit)) for use in uses if use.unit in context.ending
     }
-    return {unit: _evidence(constant, context, offset) for unit, offset in found.items() if offset}
+    found = {unit: _evidence(constant, context, offset) for unit, offset in offsets.items() if offset}
+    if least >= half.integers:
+        sums = [use.unit for use in constant.uses if context.node(use.unit).op_type in _SUMS]
+        found |= dict.fromkeys(sums, _evidence(constant, context, least))
+    return found
 
 
 def at_end(graph: UnitGraph, stored: Mapping[ir.Value, Fit]) -> frozenset[int]:
