@@ -14,8 +14,8 @@ from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import bound_text, judging, verification
-from amp_rewrite.running.noise import Float32Noise
+from amp_rewrite.running import tolerances, verification
+from amp_rewrite.running.comparison import Float32Noise
 from amp_rewrite.running.sessions import Device
 
 SMALLEST = 2.0**-14
@@ -81,7 +81,7 @@ def test_an_output_that_passes_for_being_faint_is_named(sample, shift, said):
 )
 def test_a_violated_bound_is_told_from_what_violates_it(value, bound, said):
     """With as many digits as that takes."""
-    assert bound_text.above("error", value, bound) == said
+    assert tolerances.above("error", value, bound) == said
 
 
 # ---- errors about the mean
@@ -336,7 +336,7 @@ def test_the_floor_is_that_of_the_half_type():
 def test_float32_is_compared_with_itself(monkeypatch):
     """Where models run quickly, or the verdict is bad; what cannot be had is left out."""
     assert judged([1.0], 0).outputs[0].noise == 0
-    monkeypatch.setattr(judging, "QUICK", 0)
+    monkeypatch.setattr(verification, "QUICK", 0)
     assert judged([1.0], 0).outputs[0].noise is None
     assert judged([1.0], 1.0).outputs[0].noise == 0
     refuse = amp_rewrite.errors.ModelError("refused")

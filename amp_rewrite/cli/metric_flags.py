@@ -12,8 +12,7 @@ from pathlib import Path
 from amp_rewrite.cli.flag_builders import repeatable
 from amp_rewrite.errors import OptionError
 from amp_rewrite.running import tolerances
-from amp_rewrite.running.own_metrics import Metric, MetricFunction
-from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 
 metric_flag = repeatable(

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.running.halved_ports import HalvedPort
+from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
-from amp_rewrite.running.own_metrics import Measured
-from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.tolerances import Measured, Tolerances
 from amp_rewrite.running.verdict import NotJudged, Output, Tried, Verdict
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
