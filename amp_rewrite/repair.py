@@ -21,6 +21,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.verdict import Output, Tried, Verdict
 from amp_rewrite.tuning.tuned import Tuned
 
@@ -265,8 +266,8 @@ def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
 
 def _is_rounded(output: Output) -> bool:
     """Whether the error is not much below what rounding the output makes."""
-    floor = (output.floor or 0.0) * output.metrics.scale
-    return floor <= 2 * output.metrics.rms
+    by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however faint
+    return (output.floor or 0.0) <= 2 * (output.error or 0.0) * by_spread
 
 
 def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
@@ -274,7 +275,7 @@ def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
     old, new = before.verification, after.verification
     if not isinstance(old, Verdict) or not isinstance(new, Verdict) or old.ok > new.ok:
         return False
-    was, now = ({output.name: output.metrics.rms for output in each.outputs} for each in (old, new))
+    was, now = ({output.name: output.error or 0.0 for output in each.outputs} for each in (old, new))
     shares = [now.get(name, math.inf) / was[name] for name in after.settings.faint]
     return max(shares) <= 1 and min(shares) <= 1 / 2
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from amp_rewrite.coverage import baselines, rule_files
-from amp_rewrite.coverage.ci_rules import CoverageRules, percent
+from amp_rewrite.coverage import baselines
+from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rule_checks import check
+from amp_rewrite.coverage.rules import CoverageRules, check, percent
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
 from tests import text
 from tests.edits import edits
@@ -215,12 +215,12 @@ def rules(tmp_path, content):
     """The rules of a file with that content."""
     path = tmp_path / "rules.yaml"
     path.write_text(content)
-    return rule_files.load(path)
+    return coverage_rules.load(path)
 
 
 def test_a_file_says_all_that_flags_can(tmp_path):
     """Every key is read; the baseline path is relative to the file."""
-    assert rules(tmp_path, FILE) == rule_files.RuleFile(
+    assert rules(tmp_path, FILE) == coverage_rules.RuleFile(
         min_flops=0.95,
         min_nodes=0.5,
         min_weights=1.0,
@@ -236,7 +236,7 @@ def test_a_file_says_all_that_flags_can(tmp_path):
 
 def test_the_docstring_shows_a_file_that_works(tmp_path):
     """The example in the module can be copied."""
-    example = rule_files.__doc__.split("\n\n")[1]
+    example = coverage_rules.__doc__.split("\n\n")[1]
     assert rules(tmp_path, example).require == {"MatMul": 1.0}
 
 
@@ -272,7 +272,7 @@ def test_a_bad_file_is_told_with_its_line(tmp_path, content, problem):
 def test_a_missing_file_is_an_error_of_ours(tmp_path):
     """With its name."""
     with pytest.raises(AmpRewriteError, match="cannot be read"):
-        rule_files.load(tmp_path / "none.yaml")
+        coverage_rules.load(tmp_path / "none.yaml")
 
 
 def test_a_baseline_is_plain_json(baseline, coverage):
@@ -307,4 +307,4 @@ def test_a_number_of_too_many_digits(tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text(f"max-casts: {'9' * 5000}")
     with pytest.raises(ListError, match="max-casts is not a whole number of at most 18 digits"):
-        rule_files.load(path)
+        coverage_rules.load(path)

@@ -12,8 +12,9 @@ import click
 
 from amp_rewrite.cli import input_flags
 from amp_rewrite.cli.flag_builders import Flag, grouped, number, read_path, repeatable, switch
-from amp_rewrite.coverage import baselines, rule_files
-from amp_rewrite.coverage.ci_rules import SHARE, SHARES, TOLERANCE, CoverageRules
+from amp_rewrite.coverage import baselines
+from amp_rewrite.coverage import rules as coverage_rules
+from amp_rewrite.coverage.rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
 from amp_rewrite.running.inputs.feeds import Data
 
@@ -73,7 +74,7 @@ class CoverageFlags:
 def _read(flags: Mapping[str, Any]) -> CoverageFlags:
     """Flags before the file; requirements and dimensions of both."""
     path = flags["file"]
-    held = rule_files.load(path) if path is not None else rule_files.RuleFile()
+    held = coverage_rules.load(path) if path is not None else coverage_rules.RuleFile()
     baseline: Path | None = flags["baseline"] or held.baseline
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")

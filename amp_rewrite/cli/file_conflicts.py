@@ -14,7 +14,7 @@ import click
 from amp_rewrite.cli.flag_builders import WRITTEN
 from amp_rewrite.cli.help_sections import SectionedCommand
 from amp_rewrite.cli.ineffective_flags import refuse_ineffective_flags
-from amp_rewrite.coverage import rule_files
+from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
 from amp_rewrite.model import external_data_writing, obsolete_data_files, output_paths
@@ -168,5 +168,5 @@ def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:
         yield named
     elif rules:
         with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
-            baseline = rule_files.load(rules).baseline
+            baseline = coverage_rules.load(rules).baseline
             yield from (baseline,) if baseline else ()

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.cli import exit_codes, metric_flags, rewrite_output
+from amp_rewrite.cli import comparison_flags as metric_flags
+from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, switch

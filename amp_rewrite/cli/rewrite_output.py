@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands, outcome_lines
+from amp_rewrite.cli import comparison_flags, exit_codes, hints_on_failure, next_commands, outcome_lines
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
@@ -83,7 +83,7 @@ def print_result(
     bad = isinstance(verdict, Verdict) and bool(reason)
     loud = Console(stderr=True) if bad and console.quiet else console
     terminal_rewrite.print_hints(loud, _hints(job, outcome, bad=bad))
-    metric_flags.refuse_failed(verdict)
+    comparison_flags.refuse_failed(verdict)
     is_open = not isinstance(verdict, Verdict) or verdict.is_made_up
     passed = None if is_open else verdict.ok
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)

@@ -23,12 +23,11 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.running import own_metrics, run_arguments
+from amp_rewrite.running import run_arguments, tolerances
 from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.own_metrics import Metric, MetricFunction
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds
-from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
 from amp_rewrite.tuning import confirming, effort, sites
@@ -87,8 +86,8 @@ def tune(
         >>> rewrite(network(), replay=tuned.plan).report.nodes.half
         44
     """
-    judged = _bounds(bounds, max_error)
-    runnable, own = run_arguments.model("model", model), own_metrics.several(metrics)
+    judged = _bounds(bounds, max_error).of((options or Options()).half)
+    runnable, own = run_arguments.model("model", model), tolerances.several(metrics)
     seconds = math.inf if budget is None else _above_zero("budget", budget)
     end = time.monotonic() + seconds
     prefer = arguments.choice("prefer", prefer, Prefer)

@@ -80,7 +80,8 @@ def _context(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Cont
     exponents = (patterns.scalar(graph.units[u].node.inputs[1]) for u in graph.by_operator.get("Pow", ()))
     highest = max((-each for each in exponents if each is not None), default=0.0)
     powers = max(_SQUARES, highest)
-    return Context(graph, half, fits, frozenset(graph.root.outputs), dividends, largest, powers)
+    ending = absorption.at_end(graph, fits)
+    return Context(graph, half, fits, frozenset(graph.root.outputs), ending, dividends, largest, powers)
 
 
 _SQUARES = 8.0
