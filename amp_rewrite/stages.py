@@ -16,21 +16,39 @@ from amp_rewrite.colouring import classification, paying, rules
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.model import loading, serialization, writing
+from amp_rewrite.model import inlining, loading, serialization, writing
+from amp_rewrite.model.loading import Loaded
+from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import inlined_size
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
-from amp_rewrite.process.stopwatch import Count
-from amp_rewrite.rewriting import annotations, editing, result_checks
+from amp_rewrite.process.stopwatch import Count, Stopwatch
+from amp_rewrite.rewriting import annotations, editing, result_checks, widened_model
 from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting import tidy as tidying
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
+def widen(loaded: Loaded, options: Options) -> bool:
+    """Has a model whose values are of the other half type compute in float32; returns whether it had any.
+
+    The other stages take it as they take any float32 model. What keeps its type as an input or output keeps
+    that.
+    """
+    others = HALF_TYPES - {options.half.dtype}
+    if not widened_model.has_half(loaded.model, others):
+        return False
+    if not options.keep_functions:
+        inlining.inline(loaded.model)
+    kept = None if options.io is IOTypes.KEEP else options.keep_io
+    widened_model.widen(loaded.model, others, kept_io=kept)
+    return True
+
+
 def bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
     """What is proven of values, where that decides anything; else it is found when somebody asks for it."""
-    return bounding.find(model, facts, options) if deciding.needs(facts, options) else None
+    return bounding.bound_model(model, facts, options) if deciding.needs(facts, options) else None
 
 
 def plan(facts: Facts, priced: Priced, options: Options) -> Plan:
@@ -71,6 +89,7 @@ def write(
     target: Path | None,
     changed: bool,
     proofs: certified.Proofs,
+    timed: Stopwatch,
     count: Count | None,
 ) -> writing.WrittenResult:
     """Writes the result, proved where that is asked for; a file is proved before it is moved into place."""
@@ -81,7 +100,7 @@ def write(
         target,
         changed=changed,
         external_data=options.external_data,
-        proof=certified.Proof(source, proofs) if options.certify else None,
+        proof=certified.Proof(source, proofs, timed) if options.certify else None,
         count=count,
     )
 
@@ -118,4 +137,7 @@ def colour(facts: Facts, entries: tuple[Entry, ...], options: Options, replay: S
 
 def price(facts: Facts, painting: Painting, options: Options, replay: SavedPlan | None) -> Priced:
     """What stays half as it pays, and the prediction; a saved plan is carried out as it is."""
-    return paying.settle(facts.graph, painting, options, decided=replay is not None)
+    if replay is not None:
+        return paying.settle(facts.graph, painting, options, decided=True)
+    beside = paying.beside_pins(facts.graph, facts.findings, facts.freed, painting, options)
+    return paying.settle(facts.graph, beside[0], options, beside[1], decided=False)

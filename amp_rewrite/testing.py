@@ -13,8 +13,8 @@ from amp_rewrite.coverage.measuring import measure
 from amp_rewrite.coverage.rules import TOLERANCE, CoverageRules, RuleResult, check
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.open_sizes import Dims
 
 
 def assert_coverage(
@@ -36,7 +36,7 @@ def assert_coverage(
     `model` is of any kind that `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares of what
     is floating-point, from 0 to 1; `require` maps operators to shares, and is violated where the model lacks
     one, unless `if_present`; `forbid_half` names one or several operators. `dims` gives sizes for open
-    dimensions; others count as 1. A share may fall below that in the file `baseline` by `tolerance` (default
+    dimensions; others count as 64. A share may fall below that in the file `baseline` by `tolerance` (default
     0.01). Raises AssertionError with each violated rule and the nodes that violate it, ModelError for an
     invalid model, and OptionError for an invalid rule or no rule.
 

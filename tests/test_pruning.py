@@ -85,6 +85,39 @@ def test_a_model_that_does_not_pay_at_all_is_half_all_the_same(state):
     assert half(analyze(state, Options(pins=Pins(keep_full=("product", "again"))))) == {"read"}
 
 
+EMBEDDED = """g (int64[2, 64] ids, int64[2, 64] places) => (float[2, 256, 64] y)
+  <float[64] one, float[999, 256] words, float[64, 256] positions, float[256] s, float[256, 256] w> {
+  [word] a = Gather(words, ids)
+  [position] b = Gather(positions, places)
+  [sum] c = Add(a, b)
+  [norm] d = LayerNormalization(c, s)
+  [shape] e = Shape(d)
+  [product] f = MatMul(d, w)
+  [flat] g = Reshape(f, e)
+  [norm_2] h = LayerNormalization(g, s)
+  [moved] i = Transpose<perm=[0, 2, 1]>(h)
+  [norm_3] j = LayerNormalization(i, one)
+  [again] y = MatMul(w, j)
+}"""
+"""An embedding in half for the norm that reads it, and what moves data from one norm to another."""
+
+
+def test_a_pin_keeps_what_it_names():
+    """What pins cut off stays half, embeddings too, as it is half without them, whatever the Casts cost.
+
+    What only moves or measures data of pinned nodes takes their type.
+    """
+    model = shaped(EMBEDDED)
+    norms = ("norm", "norm_2", "norm_3")
+    unpinned = half(analyze(model))
+    assert {"word", "position", "sum", *norms} <= unpinned
+    pinned = analyze(model, Options(pins=Pins(keep_full=norms)))
+    assert unpinned - half(pinned) == {*norms, "shape", "moved"}
+    assert half(pinned) <= unpinned
+    again = pinned.painted(replace(pinned.options, pins=Pins(keep_full=norms)))
+    assert again == pinned.painting
+
+
 def test_a_saved_plan_is_carried_out_as_it_is(state, tmp_path):
     """What was pruned stays float32, with its reason; what is half in the plan becomes half, paid or not."""
     analysis = analyze(state)

@@ -167,26 +167,48 @@ def test_a_filled_mask_saturates():
     assert np.frombuffer(fill.attribute[0].t.raw_data, np.float16).tolist() == [LOWEST]
 
 
-def test_a_mask_that_float32_computes_saturates_too():
-    """Where only the sum with the scores is half, the fill saturates in float32: its Cast stays finite."""
-    text = attention("n = Sub (one, k) f = Mul (n, fill) a = Add (s, f)", LOW, inputs="float[4,4] k")
-    assert in_half(text) == {"s", "a", "p", "y"}
-    proto = model(text)
-    result = rewritten(proto)
-    fill = stored(result.model)["fill"]
-    assert (fill.dtype, fill.item()) == (np.float32, LOWEST)
+WHOLE = "c = Cast <to = 1> (k) n = Sub (one, c)"
+FILL = "h = Shape (k) fill = ConstantOfShape <value = float[1] {-3.4e38}> (h)"
+WITH_FACTORS = {
+    "a stored fill": (WHOLE, LOW, "a = Add (s, f)"),
+    "a fill of a shape": (f"{FILL} {WHOLE}", "", "a = Add (s, f)"),
+    "a Cast that does nothing": (WHOLE, LOW, "b = Add (s, f) a = Cast <to = 1> (b)"),
+    "a temperature": (WHOLE, "float two = {2}, " + LOW, "b = Add (s, f) a = Div (b, two)"),
+    "a factor near 1": ("n = Identity (one)", "float two = {0.3}, " + LOW, "b = Add (s, f) a = Mul (b, two)"),
+}
+
+
+@pytest.mark.parametrize("case", WITH_FACTORS)
+def test_a_mask_that_float32_computes_saturates_too(case):
+    """Where only the sum with the scores is half, the fill saturates in float32: its Cast stays finite. It may
+    be multiplied by integers, and by stored numbers near 1.
+    """
+    factor, declared, added = WITH_FACTORS[case]
+    proto = model(attention(f"{factor} f = Mul (n, fill) {added}", declared, inputs="int64[4,4] k"))
+    result = rewritten(proto, Options(fold=False))
+    assert result.report.saturated == 1
     agree(proto, result.model)
 
 
-def test_a_filled_mask_that_float32_computes_saturates_too():
-    """The same for a ConstantOfShape that stays float32."""
-    mask = """h = Shape (k) c = ConstantOfShape <value = float[1] {-3.4e38}> (h)
-        n = Sub (one, k) f = Mul (n, c) a = Add (s, f)"""
-    text = attention(mask, inputs="float[4,4] k")
-    assert in_half(text) == {"s", "a", "p", "y"}
-    result = rewritten(model(text))
-    fill = next(n for n in result.model.graph.node if n.op_type == "ConstantOfShape")
-    assert np.frombuffer(fill.attribute[0].t.raw_data, np.float32).tolist() == [LOWEST]
+@pytest.mark.parametrize(
+    ("mask", "inputs"),
+    [
+        ("n = Sub (one, k) f = Mul (n, fill) a = Add (s, f)", "float[4,4] k"),
+        ("f = Where (k, fill, zero) b = Add (s, f) a = Div (b, far)", "bool[4,4] k, float far"),
+        ("f = Where (k, fill, zero) b = Add (s, f) a = Mul (b, tiny)", "bool[4,4] k"),
+        ("f = Where (k, fill, zero) i = Less (f, s) b = Add (s, f) a = Where (i, b, s)", "bool[4,4] k"),
+    ],
+    ids=["times what is given", "divided by what is given", "times what is tiny", "compared"],
+)
+def test_what_is_no_mask_for_certain_is_float32_up_to_the_softmax(mask, inputs):
+    """A clamped fill times 1e-31 is 0: what is not known to stay a mask is not clamped."""
+    text = attention(mask, "float tiny = {1e-30}, " + LOW, inputs=inputs)
+    proto = model(text)
+    result = rewritten(proto)
+    assert stored(result.model)["fill"].item() == np.float32(-3.4e38)
+    assert result.report.certificate.licences == {}
+    assert {"a", "p"}.isdisjoint(in_half(text))
+    agree(proto, result.model)
 
 
 def test_a_mask_of_integers():
@@ -365,22 +387,6 @@ def test_a_mask_that_is_also_an_output_is_none():
     assert stored(result.model)["fill"].tolist() == [-1e9, 0, 0, 0]
     assert "beyond float16" in kept(text)["a"]
     agree(proto, result.model)
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        "f = Mul (n, fill) a = Add (s, f) c = Cast <to = 1> (a)",
-        "f = Mul (n, fill) b = Add (s, f) two = Constant <value = float {2.0}> () c = Div (b, two)",
-    ],
-    ids=["a Cast that does nothing", "a temperature"],
-)
-def test_a_mask_goes_through_more_than_an_add(steps):
-    """Between the fill and the softmax there may be a Cast to float32 or a division: it saturates too."""
-    text = f"""g (float[4,4] x, float[4,4] n) => (float[4,4] y) <float[4,4] w, float fill = {{-3.4e38}}> {{
-        s = MatMul (x, w) {steps} p = Softmax (c) y = MatMul (p, w) }}"""
-    proto = model(text)
-    assert stored(rewritten(proto).model)["fill"].item() == LOWEST
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def between(before: int, after: int) -> Check | None:
         return _RoundedBlocks(HALVES[after])
     if before in HALVES and after == FLOAT:
         return _widened
-    return None
+    return partial(_converted, HALVES[after]) if before in HALVES and after in HALVES else None
 
 
 def only_result(before: int, after: int) -> Rounding:
@@ -115,10 +116,23 @@ def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Hal
         fill = np.copysign(np.float32(half.fill), old).astype(half.numpy).view(np.uint16)
         clamped = differs & _clamped(old, half) & (given == fill)
         uses[Licence.CLAMPED] += int(clamped.sum())
-        differs &= ~clamped & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
+        lifted = differs & _lifted(old, new, half)
+        uses[Licence.LIFTED] += int(lifted.sum())
+        differs &= ~clamped & ~lifted & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
     overflowed = ((given & ~_SIGN) == _infinity(half)) & np.isfinite(old)
     uses[Licence.OVERFLOWED] += int(overflowed.sum())
     return _first(differs)
+
+
+def _lifted(old: Array, new: Array, half: Half) -> Array:
+    """Where numbers that are not 0 were raised to one of float16's two least, of their sign, as converters do so
+    that nothing becomes 0: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
+    """
+    if half is not FLOAT16:
+        return np.zeros(old.shape, bool)
+    size, raised = np.abs(old), new.astype(np.float32)
+    found = [(size < least) & (np.abs(raised) == least) for least in (half.smallest, 2 * half.smallest)]
+    return (old != 0) & (np.signbit(old) == np.signbit(raised)) & (found[0] | found[1])
 
 
 def _are(wanted: Array, given: Array) -> bool:
@@ -176,6 +190,12 @@ _TWO = np.uint16(0x4000)
 
 def _infinity(half: Half) -> Any:
     return np.array(np.inf, half.numpy).view(np.uint16)[()]
+
+
+def _converted(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+    """Of one half type: as rounding to the other makes it, with the licences of that."""
+    uses[Licence.CONVERTED] += 1
+    return rounded(old, new, uses, half)
 
 
 def _widened(old: Array, new: Array, uses: Counter[Licence]) -> int | None:

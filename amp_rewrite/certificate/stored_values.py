@@ -65,7 +65,7 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
 
 def _of_elements(check: Check, original: Held, rewritten: Held) -> Comparison:
     a, b = original.tensor, rewritten.tensor
-    found = Comparison(half=b.data_type if a.data_type == FLOAT and b.data_type in HALVES else None)
+    found = Comparison(half=b.data_type if b.data_type in HALVES and b.data_type != a.data_type else None)
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
     seen = _seen(*both, rewritten.folder)
     if seen is not None and block_checks.agree_in_places(check, *both):
@@ -99,7 +99,7 @@ def _of_whole(uses: Counter[Licence]) -> Counter[Licence]:
     return Counter({licence: 1 if licence in _OF_ALL else count for licence, count in uses.items()})
 
 
-_OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED))
+_OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED, Licence.CONVERTED))
 
 
 def _identical(a: TensorProto, b: TensorProto) -> bool:

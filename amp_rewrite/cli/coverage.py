@@ -22,6 +22,7 @@ from amp_rewrite.coverage.rules import Baseline, check
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
+from amp_rewrite.running.inputs import feeds
 
 
 @click.command(cls=WritingCommand)
@@ -69,7 +70,7 @@ def coverage(
 
 
 def _measured(model: Path, asked: CoverageFlags) -> MeasuredModel:
-    found = measure(model, asked.dims)
+    found = measure(model, feeds.given_sizes(model, asked.sized).dims)
     return MeasuredModel(str(model), found, check(found, asked.rules))
 
 

@@ -16,7 +16,7 @@ from amp_rewrite.coverage import baselines
 from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.coverage.rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops.open_dimensions import Dims
+from amp_rewrite.running.inputs.feeds import Data
 
 
 def _number(_: click.Context, flag: click.Parameter, text: str | None) -> float | None:
@@ -40,7 +40,7 @@ def _share(name: str, help_: str) -> Flag:
 
 
 _FLAGS = (
-    input_flags.counted_dim_flag,
+    *input_flags.COUNTED,
     read_path(
         "--rules",
         "FILE",
@@ -67,7 +67,7 @@ class CoverageFlags:
     """What the flags and the file ask for; `update` is where to write a baseline, or None."""
 
     rules: CoverageRules
-    dims: Dims
+    sized: Data
     update: Path | None
 
 
@@ -90,8 +90,8 @@ def _read(flags: Mapping[str, Any]) -> CoverageFlags:
         tolerance=_first(bounds["tolerance"], TOLERANCE),
         if_present=flags["if_present"] or held.if_present,
     )
-    dims = {**held.dims, **input_flags.dims(flags["dim"])}
-    return CoverageFlags(rules, dims, baseline if flags["update"] else None)
+    sized = Data(tuple(flags["data"]), {**held.dims, **input_flags.dims(flags["dim"])})
+    return CoverageFlags(rules, sized, baseline if flags["update"] else None)
 
 
 def _first(flag: Any, held: Any) -> Any:

@@ -20,14 +20,14 @@ from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.train_flags import ScaleFlags, scale_flags, spec_flags
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
+from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.rewriting import result_checks
-from amp_rewrite.training import step_questions, step_text, steps
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.casting import Implementation
+from amp_rewrite.training import scaled_step, step_questions, steps
+from amp_rewrite.training.spec import Asked, Implementation
 
 
 @click.command(cls=WritingCommand)
@@ -111,12 +111,14 @@ def train(
         writing.write_json(content, json_)
     if written is not None and html is not None:
         ReportFiles(html, None, placement=False).write(pages.of_step(model, report, step, Path(written)))
+    written = staging.current().commit(written)
     if written is not None:
+        advise = partial(explanation_sources.advise, written, report.half)
         terminal_rewrite.print_summary(console, report, str(written))
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
-    terminal_rewrite.print_lines(console, step_text.lines(step))
+    terminal_rewrite.print_lines(console, scaled_step.lines(step))
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
     device_hint.show(console, policy, advise)
     if explain:
-        terminal_rewrite.print_lines(console, step_text.details(step))
+        terminal_rewrite.print_lines(console, scaled_step.details(step))
     exit_codes.end_rewrite(valid=report.ok, passed=None)

@@ -24,6 +24,7 @@ class Rule(enum.Enum):
     LEAD = "lead"
     FOLLOW = "follow"
     SPREAD = "spread"
+    UNPINNED = "unpinned"
     SETTLE = "settle"
     LEFT = "left"
     PRUNE = "prune"

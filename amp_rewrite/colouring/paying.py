@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring import pruning
+from amp_rewrite.colouring import classification, pruning, rules
+from amp_rewrite.colouring.classification import Findings
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.costs import prices
 from amp_rewrite.costs.prediction import Prediction
@@ -33,15 +34,18 @@ shapes are not inferred either (preparing.value_shapes), it would take a fifth o
 """
 
 
-def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: bool) -> Priced:
-    """What is left of a painting, with its prediction; one that is `decided` stays as it is.
+def settle(
+    graph: UnitGraph, painting: Painting, options: Options, unpruned: Collection[int] = (), *, decided: bool
+) -> Priced:
+    """What is left of a painting, and all units that are `unpruned`, with its prediction; one that is
+    `decided` stays as it is.
 
     Nothing is predicted of a very large model with mostly unknown shapes, unless the gate is asked for.
     """
     as_it_is = Priced(painting, gated=_is_gated(painting))
     if _is_guesswork(graph, options):
         return as_it_is
-    found = as_it_is if decided else pruned(graph, painting, options)
+    found = as_it_is if decided else pruned(graph, painting, options, unpruned=unpruned)
     if not any(found.painting.halves):
         return found
     known = found.prices or prices.measure(graph, options)
@@ -66,6 +70,27 @@ def pruned(
         return Priced(painting)
     found = known or prices.measure(graph, options)
     return Priced(pruning.prune(found, painting, unpruned), found)
+
+
+def beside_pins(
+    graph: UnitGraph,
+    findings: Findings,
+    freed: Findings,
+    painting: Painting,
+    options: Options,
+    known: Prices | None = None,
+) -> tuple[Painting, Collection[int]]:
+    """Returns a painting in which pins keep what they name in float32 and nothing else, and the units that
+    are half without them, which are not pruned: an island that pins make is priced without them.
+    """
+    if not options.pins.keep_full or options.only_grappler:
+        return painting, ()
+    unpinned = replace(options, pins=replace(options.pins, keep_full=()))
+    entries = classification.classify(graph, findings, unpinned, freed)
+    whole = rules.paint(graph, entries, follow=options.follow, level=options.level)
+    halves = pruned(graph, whole, unpinned, known).painting.halves
+    paid = [unit for unit, is_half in enumerate(halves) if is_half]
+    return rules.paint(graph, painting.entries, paid, follow=options.follow, level=options.level), paid
 
 
 def _is_gated(painting: Painting) -> bool:

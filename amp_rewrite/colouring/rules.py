@@ -8,6 +8,8 @@
 | lead    | weight-derived CLEAR and marked INFER units HALF      | back from HALF units                   |
 | follow  | marked INFER units HALF that no denied unit feeds     | forward from HALF units                |
 | spread  | CLEAR units HALF                                      | both ways, and ties, from HALF units   |
+| unpinned| INFER, weight-derived and CLEAR units that are HALF   | both ways through CLEAR units          |
+|         | without pins HALF, so that a pin keeps its node alone |                                        |
 | settle  | what is written out FULL, what is tied to a FULL unit | ties, weights and data of one kernel;  |
 |         | FULL; Casts as all beside                             | then one step to each side             |
 | left    | all others FULL                                       |                                        |
@@ -41,11 +43,12 @@ from amp_rewrite.policy.options import Level
 def paint(
     graph: UnitGraph,
     entries: Sequence[Entry],
+    unpinned: Iterable[int] = (),
     *,
     follow: bool = True,
     level: Level = Level.DEFAULT,
 ) -> Painting:
-    """Colours for all units; linear in the number of edges.
+    """Colours for all units, of which these are HALF without pins; linear in the number of edges.
 
     Raises nothing: any graph and any entries have a painting.
     """
@@ -57,6 +60,7 @@ def paint(
     if follow:
         rules.paint(Rule.LEAD, rules.leading())
     rules.follow_and_spread(follow=follow)
+    rules.paint(Rule.UNPINNED, rules.unpinned(unpinned))
     rules.settle_idioms()
     rules.settle_ties()
     rules.settle_types()
@@ -133,6 +137,17 @@ class _Rules:
             found = reach(fresh, self._consumers, self._follows) if follow else {}
             fresh = [*fresh, *self.paint(Rule.FOLLOW, found)]
             fresh = self.paint(Rule.SPREAD, reach(fresh, self._neighbours, self._is_clear_and_open))
+
+    def unpinned(self, halves: Iterable[int]) -> _Found:
+        """Units that are HALF without pins, and around them what moves data to or from them.
+
+        What only moves data between FULL units takes the type that they give.
+        """
+        open_units = frozenset(filter(self._is_open, halves))
+        derived = weight_derived.find(self._graph, self._entries) if open_units else ()
+        roots = [u for u in sorted(open_units) if self._kinds[u] is Kind.INFER or u in derived]
+        moving = open_units.difference(roots)
+        return dict.fromkeys((*roots, *reach(roots, self._neighbours, moving.__contains__)))
 
     def settle_idioms(self) -> None:
         """What stands for an operator that is written out has passed its colour on, and is FULL itself."""

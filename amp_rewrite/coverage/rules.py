@@ -30,10 +30,10 @@ from amp_rewrite.coverage.counts import Coverage, NodeCoverage, add
 from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.policy import yaml_fields
+from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.yaml_fields import Field
 
 TOLERANCE = 0.01

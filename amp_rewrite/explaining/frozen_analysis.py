@@ -111,7 +111,7 @@ class Analysis:
         if self.state.ranges is None:
             self._refuse_edited()
             model, options = self.loaded.model, self.options
-            found = self.state.proven or bounding.find(model, self.facts, options)
+            found = self.state.proven or bounding.bound_model(model, self.facts, options)
             proven = bounding.with_clamped_masks(model, self.facts, options, found)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
             self.state.ranges = unit_ranges.find(self.facts, halves, proven, self._seen, options.half)
@@ -169,7 +169,9 @@ class Analysis:
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
-        return paying.pruned(self.graph, painting, options, self._prices, unpruned).painting
+        freed, known = self.facts.freed, self._prices
+        painting, paid = paying.beside_pins(self.graph, self.findings, freed, painting, options, known)
+        return paying.pruned(self.graph, painting, options, known, {*paid, *unpruned}).painting
 
     def _refuse_edited(self) -> None:
         if self.state.is_edited:

@@ -73,7 +73,10 @@ def _because(decision: Decision, cause: str) -> str:
     if rule in _ON_THE_WAY:
         proof = f"{own}; " if decision.entry.authority is Authority.PROOF else ""
         return f"{proof}{_ON_THE_WAY[rule]} {cause or _GONE}"
-    return f"{'allowed' if rule is Rule.ALLOW else 'denied'}: {own}"
+    return f"{_OWN.get(rule, 'denied')}: {own}"
+
+
+_OWN = {Rule.ALLOW: "allowed", Rule.UNPINNED: "half without the pins as well"}
 
 
 _ON_THE_WAY = {

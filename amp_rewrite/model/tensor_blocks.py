@@ -51,6 +51,9 @@ def read(
     if isinstance(tensor, ir.ExternalTensor):
         yield from _from_file(tensor, start, stop, block)
         return
+    if isinstance(tensor, ConvertedTensor):
+        yield from map(tensor.convert, read(tensor.source, start, stop, block))
+        return
     flat = constants.numbers(tensor).reshape(-1)
     yield from (flat[at : min(at + block, stop)] for at in range(start, stop, block))
 
@@ -124,12 +127,12 @@ class ConvertedTensor(ir.LazyTensor):
     `written` sees that, if it is set.
     """
 
-    __slots__ = ("_convert", "_source", "written")
+    __slots__ = ("convert", "source", "written")
 
     def __init__(
         self, source: ir.TensorProtocol, convert: Conversion, dtype: ir.DataType, name: str | None
     ) -> None:
-        self._source, self._convert = source, convert
+        self.source, self.convert = source, convert
         self.written: WrittenTensors | None = None
         super().__init__(
             self._whole,
@@ -143,20 +146,20 @@ class ConvertedTensor(ir.LazyTensor):
     def _whole(self) -> ir.TensorProtocol:
         whole = np.empty(self.size, self.dtype.numpy())
         start = 0
-        for block in read(self._source):
-            whole[start : start + block.size] = self._convert(block)
+        for block in read(self.source):
+            whole[start : start + block.size] = self.convert(block)
             start += block.size
         return ir.Tensor(whole.reshape(self.shape.numpy()), dtype=self.dtype, name=self.name)
 
     def tofile(self, file: Any) -> None:
         """Writes the tensor's bytes to a binary file."""
-        source = read(self._source, block=_WRITTEN)
-        if self.written is not None and isinstance(self._source, ir.ExternalTensor):
-            self.written.write(file, self.dtype, _extent(self._source), source, self._convert)
+        source = read(self.source, block=_WRITTEN)
+        if self.written is not None and isinstance(self.source, ir.ExternalTensor):
+            self.written.write(file, self.dtype, _extent(self.source), source, self.convert)
             return
         little = self.dtype.numpy().newbyteorder("<")
         for block in source:
-            file.write(self._convert(block).astype(little, copy=False).view(np.uint8))
+            file.write(self.convert(block).astype(little, copy=False).view(np.uint8))
 
 
 def _extent(tensor: ir.ExternalTensor) -> Extent:

@@ -27,6 +27,8 @@ def in_short(verdict: Verdict) -> str:
     """The verdict in a few words."""
     if verdict.ok:
         return "PASS: verified against the original"
+    if verdict.is_made_up:
+        return "inconclusive: too far from the original, on made-up inputs"
     if verdict.signature:
         return "FAIL: not compared with the original"
     return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"

@@ -13,9 +13,8 @@ from amp_rewrite.model import inlining, loading, output_paths, serialization, wr
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.onnx_types import worker
 from amp_rewrite.policy.options import ExternalData
-from amp_rewrite.restoring import widened_model
-from amp_rewrite.restoring.widened_model import Edited
-from amp_rewrite.rewriting import result_checks
+from amp_rewrite.rewriting import result_checks, widened_model
+from amp_rewrite.rewriting.widened_model import Edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +95,14 @@ def restore(
             output_paths.refuse_data(target, loaded.external)
         worker.start()
         kept = inlining.inline(loaded.model)
-        edited = widened_model.widen(loaded.model, io=io == "float")
-        made = writing.write_result(
-            model, loaded, target, changed=True, external_data=external_data or ExternalData()
-        )
-        nodes = len(loaded.model.graph)
-        checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
+        edited = widened_model.widen(loaded.model, kept_io=() if io == "float" else None)
+        nodes, beside = len(loaded.model.graph), external_data or ExternalData()
+        with writing.transaction(target) as written:
+            made = writing.write_result(model, loaded, target, changed=True, external_data=beside)
+            checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
+            result = written.commit(made.model)
     told = (*loaded.warnings, *([kept] if kept else ()), *made.warnings, *checked.warnings)
-    return Restored(made.model, edited, loaded.size, made.size, checked.broken, told)
+    return Restored(result, edited, loaded.size, made.size, checked.broken, told)
 
 
 _IO = ("keep", "float")

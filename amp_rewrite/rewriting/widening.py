@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,22 @@ from amp_rewrite.onnx_types import attribute_types
 from amp_rewrite.rewriting import editing
 
 
-def widen_attributes(node: ir.Node) -> None:
-    """Makes half tensors in attributes float32, and half types that attributes name float32."""
+def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF_TYPES) -> None:
+    """Makes tensors of these types in attributes float32, and such types that attributes name."""
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-            if attribute.as_tensor().dtype in HALF_TYPES:
+            if attribute.as_tensor().dtype in halves:
                 node.attributes[name] = ir.AttrTensor(name, widened(attribute.as_tensor()))
         elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
             value_type = attribute.value.type
-            if value_type.dtype in HALF_TYPES:
+            if value_type.dtype in halves:
                 wide = editing.with_element(value_type, ir.DataType.FLOAT)
                 held = ir.TypeAndShape(wide, attribute.value.shape)
                 node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
     typed = attribute_types.of(node)
     if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
         return
-    if attribute_types.declared(node, typed) in HALF_TYPES:
+    if attribute_types.declared(node, typed) in halves:
         wide_type = int(ir.DataType.FLOAT)
         node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
 

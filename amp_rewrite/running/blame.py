@@ -22,7 +22,7 @@ from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.accumulation import Accumulation
-from amp_rewrite.preparing import plain_casts
+from amp_rewrite.preparing import preparing
 from amp_rewrite.running import metrics, sessions, witness_sessions
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
@@ -317,7 +317,7 @@ def _pinnable(original: Runnable) -> set[str]:
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
-    plain_casts.bypass(model, types)
+    preparing.bypass_casts(model, types)
     return pin_patterns.pinnable(unit_building.build(model, types))
 
 

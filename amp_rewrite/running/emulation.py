@@ -11,6 +11,7 @@ import contextlib
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -26,9 +27,10 @@ from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.preparing import value_shapes
-from amp_rewrite.rewriting import cast_insertion, editing, widening
+from amp_rewrite.rewriting import cast_insertion, container_casts, editing, widened_model, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
-from amp_rewrite.running import container_casts, half_accumulation, sessions
+from amp_rewrite.running import half_accumulation, sessions
+from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device
 
 KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
@@ -69,12 +71,18 @@ def emulate(
 
 
 def emulation(
-    source: loading.ModelSource, *, late: bool = False, accumulate: Accumulation = Accumulation.FLOAT
+    source: loading.ModelSource,
+    *,
+    late: bool = False,
+    accumulate: Accumulation = Accumulation.FLOAT,
+    left: list[ir.Node] | None = None,
 ) -> loading.Loaded:
-    """The model of `emulate`, to be edited further."""
+    """The model of `emulate`, to be edited further; adds to `left` the nodes that sum in float32 still."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
-    _Emulator(loaded.model, late=late).run(accumulate)
+    unsummed = _Emulator(loaded.model, late=late).run(accumulate)
+    if left is not None:
+        left += unsummed
     return loaded
 
 
@@ -85,13 +93,46 @@ def emulated(
     *,
     late: bool = False,
     accumulate: Accumulation = Accumulation.FLOAT,
+    left: list[ir.Node] | None = None,
 ) -> Generator[sessions.Runnable]:
-    """The model to run in place of a half model: its emulation on the CPU, itself where half is computed."""
+    """The model to run in place of a half model: its emulation on the CPU, itself where half is computed.
+    Adds to `left` as `emulation` does.
+    """
     if device is not Device.CPU:
         yield model
         return
-    with runnable(emulation(model, late=late, accumulate=accumulate)) as made:
+    with runnable(emulation(model, late=late, accumulate=accumulate, left=left)) as made:
         yield made
+
+
+@contextlib.contextmanager
+def reference(
+    original: sessions.Runnable, device: Device, libraries: Libraries = ()
+) -> Generator[tuple[sessions.Runnable, Any, str]]:
+    """Yields the model that a result is compared with, a session of it, and what to say of it.
+
+    That is the original, and where onnxruntime refuses it the original as it can be run: with its half values
+    in float32, as `restore` makes them, and with node names that differ. Raises ModelError where that is
+    refused, too.
+    """
+    try:
+        session = sessions.open_session(original, device, libraries)
+    except ModelError as refusal:
+        loaded = loading.load(original)
+        inlining.inline(loaded.model)
+        is_half = widened_model.has_half(loaded.model)
+        if not (is_half or loaded.warnings):
+            raise
+        widened_model.widen(loaded.model, kept_io=None)
+        with runnable(loaded) as made:
+            try:
+                session = sessions.open_session(made, device, libraries)
+            except ModelError:
+                raise refusal from None
+            mended = "with its half values restored to float32" if is_half else "with node names that differ"
+            yield made, session, f"the original runs {mended} only: {refusal}"
+    else:
+        yield original, session, ""
 
 
 @contextlib.contextmanager
@@ -131,8 +172,10 @@ class _Emulator:
             for port, value in enumerate(graph.outputs):
                 self._graph_outputs.setdefault(value, []).append(Use(graph, port))
 
-    def run(self, accumulate: Accumulation) -> None:
-        """Makes every half value a rounded float32 value; inputs and outputs of the model stay half."""
+    def run(self, accumulate: Accumulation) -> list[ir.Node]:
+        """Makes every half value a rounded float32 value; inputs and outputs of the model stay half. Returns
+        the nodes that sum in float32 though their sums are to be half.
+        """
         summing = self._summing() if accumulate is Accumulation.HALF else []
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for node in list(every_node(self._root)):
@@ -140,11 +183,11 @@ class _Emulator:
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
-        half_accumulation.apply(summing, self._opset, self._names)
+        return half_accumulation.apply(summing, self._opset, self._names)
 
     def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
         """The nodes that add up half values, each with their type; values get shapes, which say how many."""
-        value_shapes.infer(self._model, self._types)
+        value_shapes.infer_shapes(self._model, self._types)
         nodes = filter(half_accumulation.sums, every_node(self._root))
         types = ((node, self._types.get(node.outputs[0])) for node in nodes)
         return [(node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES]

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from amp_rewrite.model import external_data, inlining, loading, proto_traversal, serialization, writing
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.onnx_types import element_types, shape_inference
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import garbage_collection
-from amp_rewrite.rewriting import plan_files
+from amp_rewrite.rewriting import plan_files, widened_model
 from amp_rewrite.running import reducible_values
 from amp_rewrite.running.reducible_values import FloatTypes
 from amp_rewrite.running.sessions import Runnable
@@ -64,12 +65,18 @@ def _read(model: Runnable, folder: Path) -> LightModel:
     loaded = loading.load(model)
     fingerprint = plan_files.fingerprint(loaded.model.graph)
     inlining.inline(loaded.model)
+    if widened_model.has_half(loaded.model, _NO_KERNELS):
+        widened_model.widen(loaded.model, _NO_KERNELS, kept_io=())
     types = reducible_values.float_types(loaded.model, shape_inference.types(loaded.model))
     opset = element_types.default_opset(loaded.model.graph.opset_imports)
     if loaded.external or external_data.size_of(loaded.model) <= LARGE:
         proto = serialization.to_proto(loaded)
         return LightModel(fingerprint, proto, types, opset, _relocate(proto, loaded.external))
     return LightModel(fingerprint, _written(loaded, folder / "model.onnx"), types, opset, folder)
+
+
+_NO_KERNELS = (ir.DataType.BFLOAT16,)
+"""Half types for which onnxruntime's CPU provider has few kernels: what has them is observed in float32."""
 
 
 def _written(loaded: Loaded, path: Path) -> onnx.ModelProto:

@@ -100,6 +100,7 @@ class Verdict:
     `tried` are options that might have mended a failed comparison, in the order in which they were tried.
     `misfits` are the inputs and outputs that half cannot hold: rounding one alone fails the comparison.
     `changing` are the outputs that the original does not compute alike twice; these are not compared.
+    `is_made_up` holds where outputs are too far off on synthetic inputs, which is no proof of a fault.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -138,6 +139,7 @@ class Verdict:
     failed_run: str = ""
     misfits: tuple[HalvedPort, ...] = ()
     changing: tuple[str, ...] = ()
+    is_made_up: bool = False
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
@@ -164,6 +166,22 @@ class Verdict:
         """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
         own = any(metric.fault and not metric.problem for metric in self.metrics)
         return not self.signature and (own or any(output.broken for output in self.outputs))
+
+    def on_made_up_inputs(self) -> Verdict:
+        """This as an open question: what is too far off on synthetic inputs counts as undecided."""
+        broken = max((output for output in self.outputs if output.broken), key=lambda each: each.error or 0.0)
+        outputs = tuple(
+            replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
+            for output in self.outputs
+        )
+        first = broken.broken[0]
+        is_error, (_, number, *_, limit) = (
+            first.startswith("error "),
+            first.partition(" in channel ")[0].split(),
+        )
+        what = f"{float(number):.1e}, limit {_shortest(float(limit))}" if is_error else first
+        question = f"inconclusive on made-up inputs ({what}): give --data"
+        return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
     @property
     def error(self) -> float:
@@ -196,6 +214,11 @@ class Verdict:
         return _plain(asdict(self) | own | status)
 
 
+def _shortest(number: float) -> str:
+    """A number with as few digits as it has."""
+    return next(text for digits in range(18) if float(text := f"{number:.{digits}e}") == number)
+
+
 def _plain(value: Any) -> Any:
     """`value` with infinities and NaN, which JSON lacks, as strings."""
     if isinstance(value, dict):
@@ -214,7 +237,7 @@ Judge = Callable[[Sequence[SampleComparison]], Sequence[Output]]
 """The outputs of comparisons, with the bounds that they violate."""
 
 
-def outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
+def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
     """The names of the outputs of which another run on the same sample is too far from the first itself.
 
     None where it cannot run once more: no time may be left.

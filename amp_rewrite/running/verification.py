@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.accumulation import Accumulation
@@ -22,14 +24,13 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
-    half_types,
+    emulation,
     metrics,
     run_arguments,
     sessions,
     tolerances,
     witness_sessions,
 )
-from amp_rewrite.running import verdict as changing
 from amp_rewrite.running.comparison import (
     Float32Noise,
     OutputComparison,
@@ -47,7 +48,16 @@ from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
-from amp_rewrite.running.verdict import Channel, NotJudged, Output, Undecided, Verdict
+from amp_rewrite.running.verdict import (
+    Channel,
+    NotJudged,
+    Output,
+    Undecided,
+    Verdict,
+    changing_outputs,
+    without_changing,
+    without_undecided,
+)
 from amp_rewrite.running.witness_sessions import WitnessSession
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
@@ -83,7 +93,7 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     Trials beyond the first, and float32's noise, are left out where models are slow and the verdict is good.
     """
     first = _judge(blank, pair, trials[0])
-    if not (first.is_quick or first.verdict.is_far):
+    if first.verdict.ok and not first.is_quick:
         return first.verdict
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
     return _best_conditioned([_completed(judged, pair) for judged in (first, *others)])
@@ -201,10 +211,10 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
     def is_far(runs: Runs) -> bool:
         return any(output.broken for output in pair.judge([comparison.compare(runs, "")]))
 
-    names = changing.outputs(pair.before, far, pair.judge)
+    names = changing_outputs(pair.before, far, pair.judge)
     if names:
-        return changing.without_changing(verdict, names)
-    verdict = changing.without_undecided(verdict, judged.undecided)
+        return without_changing(verdict, names)
+    verdict = without_undecided(verdict, judged.undecided)
     if not verdict.is_far:
         return verdict
     found = comparison.misfits(pair.before, pair.after, far, pair.half, is_far)
@@ -230,13 +240,16 @@ whose outputs are saturated (clipped, say) by inputs out of range.
 
 
 def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on the inputs that amplify rounding errors least, which names the others."""
-    chosen = verdicts[0]
-    for verdict in verdicts[1:]:
+    """The verdict on the inputs that amplify rounding errors least, which names the others: of those that
+    pass, where one does.
+    """
+    first, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
+    chosen = first
+    for verdict in others:
         if _is_better(verdict, chosen):
             chosen = verdict
-    others = tuple(_not_judged(verdict) for verdict in verdicts if verdict is not chosen)
-    return replace(chosen, not_judged=others)
+    rest = tuple(_not_judged(verdict) for verdict in verdicts if verdict is not chosen)
+    return replace(chosen, not_judged=rest)
 
 
 def _is_better(verdict: Verdict, chosen: Verdict) -> bool:
@@ -334,31 +347,33 @@ def verify_trials(
     """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
-    reference = sessions.reference(where)
     began = time.perf_counter()
-    before = sessions.open_session(models[0], reference, libraries)
-    source = tried[0].source if before.get_inputs() else FROM_CALLER
-    blank = Verdict(
-        outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
-    )
-    try:
-        with emulated(models[1], where, late=True, accumulate=accumulate) as runnable:
-            after = _open_rewritten(runnable, where, libraries)
-            if isinstance(after, WitnessSession):
-                blank = replace(blank, how=f"{blank.how}, {after.placed} there")
-            wrong = comparison.wrongly_declared(models, before, after)
-            exempt = {*wrong, *comparison.undeclared(models[0], before, after)}
-            differences = tuple(comparison.differences(before, after, io, exempt))
-            blank = replace(blank, signature=differences, warnings=tuple(wrong.values()))
-            noise, half = Float32Noise(models[0], reference, libraries), half_types.half_of(runnable)
-            if (settled := bounds.of(half)) != bounds and half is not None:
-                how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
-                bounds, blank = settled, replace(blank, how=how)
-            pair = Pair(before, after, half, bounds, metrics, noise, began)
-            return blank if differences else judge(blank, pair, tried)
-    except RewrittenRunError as error:
-        cause = str(error)
-        return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
+    with emulation.reference(models[0], sessions.reference(where), libraries) as (float32, before, note):
+        source = tried[0].source if before.get_inputs() else FROM_CALLER
+        blank = Verdict(
+            outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
+        )
+        try:
+            left: list[ir.Node] = []
+            with emulated(models[1], where, late=True, accumulate=accumulate, left=left) as runnable:
+                blank = replace(blank, how=_how(where, accumulate, left))
+                after = _open_rewritten(runnable, where, libraries)
+                if isinstance(after, WitnessSession):
+                    blank = replace(blank, how=f"{blank.how}, {after.placed} there")
+                wrong = wrongly_declared((float32, models[1]), before, after)
+                exempt = {*wrong, *undeclared(float32, before, after)}
+                differences = tuple(comparison.differences(before, after, io, exempt))
+                told = (*([note] if note else ()), *wrong.values())
+                blank = replace(blank, signature=differences, warnings=told)
+                noise, half = Float32Noise(float32, sessions.reference(where), libraries), half_of(runnable)
+                if (settled := bounds.of(half)) != bounds and half is not None:
+                    how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
+                    bounds, blank = settled, replace(blank, how=how)
+                pair = Pair(before, after, half, bounds, metrics, noise, began)
+                return blank if differences else judge(blank, pair, tried)
+        except RewrittenRunError as error:
+            cause = str(error)
+            return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
 
 
 def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:
@@ -368,9 +383,12 @@ def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> An
         raise RewrittenRunError(error) from error
 
 
-def _how(device: Device, accumulate: Accumulation) -> str:
-    sums = ", sums too" if device is Device.CPU and accumulate is Accumulation.HALF else ""
-    return f"{_HOW[device]}{sums}"
+def _how(device: Device, accumulate: Accumulation, left: Sequence[ir.Node] = ()) -> str:
+    """How two models are compared; `left` are nodes that sum in float32, where sums are to be half."""
+    if device is not Device.CPU or accumulate is not Accumulation.HALF:
+        return _HOW[device]
+    beside = f" but those of {plural(len(left), 'node')}" if left else ""
+    return f"{_HOW[device]}, sums too{beside}"
 
 
 _HOW = {

@@ -77,8 +77,11 @@ def opened(
 
     Raises ModelError and RunError if the original does not run.
     """
-    before = sessions.open_session(original, Device.CPU, libraries)
-    wanted = [sessions.run_session(before, feeds, where=f"samples[{i}]") for i, feeds in enumerate(samples)]
+    with emulation.reference(original, Device.CPU, libraries) as (_, before, _):
+        wanted = [
+            sessions.run_session(before, sample, where=f"samples[{at}]") for at, sample in enumerate(samples)
+        ]
+        del before
     measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound), libraries)
     with emulation.runnable(model.loaded) as made:
         if executor is None:

@@ -118,9 +118,11 @@ class _Found:
             self._keep({unit: overflow.evidence(constant, self._context)})
 
     def _overflow(self, constant: Constant) -> None:
-        units = masks.find(constant, self._context)
-        if units:
-            self.masks[constant.value] = units
+        mask = masks.find(constant, self._context)
+        if mask.may_be_clamped:
+            self.masks[constant.value] = mask.units
+        elif mask.units:
+            self._keep(dict.fromkeys(mask.units, overflow.evidence(constant, self._context)))
         else:
             self._keep(overflow.find(constant, self._context))
 

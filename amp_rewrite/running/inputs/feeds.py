@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.policy import ranges as declared_ranges
+from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
 from amp_rewrite.running.inputs.coerce import coerce, refuse_unknown
@@ -90,20 +91,23 @@ def input_source(data: Data) -> InputSource:
     return InputSource(paths=tuple(map(str, data.paths)), files=files)
 
 
-def known_sizes(model: str | Path, data: Data) -> Mapping[str, int]:
-    """The known sizes of a model's open dimensions: those in `data.dims`, or those of the first sample in the
-    files, as `input:axis`. Raises what `feeds` raises.
+def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> GivenSizes:
+    """The sizes of a model's open dimensions that `data` gives by name, and for all others those of its first
+    sample in files; of the first in `others` where it has no files. Raises what `feeds` raises.
     """
+    data = replace(data, paths=data.paths or others)
     if not data.paths:
-        return data.dims
+        return GivenSizes(data.dims)
     first = next(feeds(model, data), {})
-    arrays = {name: array for name, array in first.items() if hasattr(array, "shape")}
-    return {
-        f"{declared.name}:{axis}": arrays[declared.name].shape[axis]
+    shapes = {name: array.shape for name, array in first.items() if hasattr(array, "shape")}
+    found = {
+        f"{declared.name}:{axis}": shapes[declared.name][axis]
         for declared in model_inputs.of(loading.load(model).model, str(model))
         for axis, dim in enumerate(declared.dims or ())
-        if declared.name in arrays and not isinstance(dim, int)
+        if declared.name in shapes and not isinstance(dim, int) and dim not in data.dims
     }
+    origins = (found and f"of {Path(input_source(data).files[0]).name}", data.dims and "given by name")
+    return GivenSizes({**found, **data.dims}, " and ".join(map(str, filter(None, origins))))
 
 
 def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int]:

@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.flops.open_dimensions import refuse_wrong_sizes
 from amp_rewrite.model import inlining
+from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.running.inputs import (
     model_inputs,

@@ -1,0 +1,245 @@
+"""Makes all half values of a model float32, in place, and removes the Casts that then do nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Container, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_rewrite.analysis.units import Use
+from amp_rewrite.errors import ModelError
+from amp_rewrite.model import constants
+from amp_rewrite.model.traversal import every_node, graphs
+from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
+from amp_rewrite.onnx_types import attribute_types, element_types, schema
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.preparing import preparing
+from amp_rewrite.rewriting import annotations, cast_insertion, container_casts, editing, widening
+from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+
+SMALL = 1 << 20
+"""Elements up to which a stored tensor is searched for numbers at half's limits, as masks and bounds are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What was done: the stored tensors that were widened, the Casts that were removed, those that inputs,
+    outputs and custom operators got, and the names of small stored tensors that hold a number that a mask is
+    clamped to: the largest of their half type or half of it, of either sign.
+    """
+
+    widened: int
+    casts_removed: int
+    casts_added: int
+    at_limit: tuple[str, ...]
+
+
+Halves = Collection[ir.DataType]
+"""The half types that are widened."""
+
+
+def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
+    """Returns whether a model has values of these types: given, stored, or made by a Cast or its like."""
+    if any(value.dtype in halves for graph in graphs(model.graph) for value in graph.initializers.values()):
+        return True
+    nodes = itertools.chain(every_node(model.graph), *model.functions.values())
+    return any(value.dtype in halves for value in model.graph.inputs) or any(
+        attribute_types.of_constant(node) in halves
+        if node.op_type == "Constant"
+        else (typed := attribute_types.of(node)) and attribute_types.declared(node, typed) in halves
+        for node in nodes
+    )
+
+
+def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[str | None] | None) -> Edited:
+    """Widens the values of a model that have these types; inputs and outputs that are in `kept_io`, all for
+    None, keep them behind Casts.
+
+    A node without a schema, such as a custom operator, and one that reads or makes the bits of half values
+    keep their half inputs and outputs, behind Casts.
+    """
+    widener = _Widener(model, halves, kept_io)
+    widened, at_limit = _stored(model, halves)
+    before = _casts(model)
+    widener.run()
+    added = _casts(model) - before
+    annotations.remove(model)
+    preparing.bypass_casts(model, element_types.infer(model))
+    _take_over_outputs(model)
+    _declare(model, halves)
+    return Edited(widened, before + added - _casts(model), added, at_limit)
+
+
+def _declare(model: ir.Model, halves: Halves) -> None:
+    """Corrects values that are declared half and are not: another tool may have left such declarations."""
+    for value, kind in element_types.infer(model).items():
+        declared = value.type
+        if declared is not None and declared.dtype in halves and kind.dtype not in halves:
+            value.type = editing.with_element(declared, kind.dtype)
+
+
+def _casts(model: ir.Model) -> int:
+    return sum(node.op_type == "Cast" for node in every_node(model.graph))
+
+
+def _stored(model: ir.Model, kinds: Halves) -> tuple[int, tuple[str, ...]]:
+    """How many half tensors are stored, and which of them reach a limit."""
+    halves = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in kinds]
+    return len(halves), tuple(name for name, tensor in halves if _is_at_limit(tensor))
+
+
+def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    for graph in graphs(model.graph):
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield name, value.const_value
+        for node in graph:
+            if (tensor := constants.constant(node)) is not None:
+                yield node.outputs[0].name or "", tensor
+
+
+def _is_at_limit(tensor: ir.TensorProtocol) -> bool:
+    if tensor.size > SMALL:
+        return False
+    half = next(half for half in BY_NAME.values() if half.dtype == tensor.dtype)
+    magnitudes = np.abs(constants.numbers(tensor).astype(np.float64))
+    return bool(np.isin(magnitudes, (half.largest, half.fill)).any())
+
+
+class _Widener:
+    def __init__(self, model: ir.Model, halves: Halves, kept_io: Container[str | None] | None) -> None:
+        self._root, self._halves, self._kept_io = model.graph, halves, kept_io
+        self._types: Types = element_types.infer(model)
+        self._version = element_types.versions(model.graph.opset_imports)
+        self._lists_weights = model.ir_version < constants.CONSTANT_INPUTS_BELOW
+        self._names, self._placer = UniqueNames(graphs(model.graph)), Placer()
+        self._ends: dict[ir.Value, list[Use]] = {}
+        for graph in graphs(model.graph):
+            for port, value in enumerate(graph.outputs):
+                self._ends.setdefault(value, []).append(Use(graph, port))
+
+    def run(self) -> None:
+        halves = [value for value in self._types if value.name and self._is_half(value)]
+        nodes = [*every_node(self._root)]
+        opaque = [node for node in nodes if not self._is_known(node)]
+        staying = {value for value in halves if self._is_border(value) or value.producer() in opaque}
+        for node in nodes:
+            if node not in opaque:
+                _widen_node(node, self._types, self._halves)
+        for value in halves:
+            if value not in staying:
+                self._widen(value)
+        for node in opaque:
+            self._feed(node, staying)
+        for value in staying:
+            self._use_widened(value)
+        self._keep_outputs([value for value in halves if value not in staying])
+
+    def _is_known(self, node: ir.Node) -> bool:
+        """Whether an operator's schema says what is in its types, and float32 is as good as half there."""
+        if node.op_type == "BitCast":
+            return not any(self._is_half(value) for value in (*node.inputs, *node.outputs))
+        inputs, outputs, version = len(node.inputs), len(node.outputs), self._version(node.domain)
+        return schema.layout(node.domain, node.op_type, version, inputs, outputs) is not None
+
+    def _is_half(self, value: ir.Value | None) -> bool:
+        kind = None if value is None else self._types.get(value)
+        return kind is not None and kind.dtype in self._halves
+
+    def _is_border(self, value: ir.Value) -> bool:
+        """Whether it is an input of the model that keeps its type."""
+        is_weight = self._lists_weights and value.is_initializer()
+        return self._keeps(value) and value in self._root.inputs and not is_weight
+
+    def _keeps(self, value: ir.Value) -> bool:
+        """Returns whether the value keeps its type as an input or output of the model."""
+        return self._kept_io is None or value.name in self._kept_io
+
+    def _widen(self, value: ir.Value) -> None:
+        if value.const_value is not None:
+            value.const_value = widening.widened(value.const_value)
+        value.type = editing.with_element(self._types[value], ir.DataType.FLOAT)
+
+    def _feed(self, node: ir.Node, staying: set[ir.Value]) -> None:
+        """Casts what an opaque node reads to half, as it was."""
+        for port, value in enumerate(node.inputs):
+            if value is not None and self._is_half(value) and value not in staying:
+                node.replace_input_with(port, self._cast(value, self._types[value].dtype))
+
+    def _use_widened(self, value: ir.Value) -> None:
+        """Casts a value that stays half for all that reads it, but for opaque nodes."""
+        uses = [Use(node, port) for node, port in value.uses() if self._is_known(node)]
+        kept = self._root if self._keeps(value) else None
+        uses += [use for use in self._ends.get(value, ()) if use.holder is not kept]
+        if uses:
+            self._replace(value, uses, ir.DataType.FLOAT)
+
+    def _keep_outputs(self, halves: list[ir.Value]) -> None:
+        for value in halves:
+            uses = [use for use in self._ends.get(value, ()) if use.holder is self._root]
+            if uses and self._keeps(value):
+                self._replace(value, uses, self._types[value].dtype)
+
+    def _replace(self, value: ir.Value, uses: list[Use], dtype: ir.DataType) -> None:
+        """Has these uses read the value as another type; an output of the model keeps its name."""
+        made = self._cast(value, dtype)
+        redirect(uses, made)
+        if any(use.holder is self._root for use in uses):
+            value.name, made.name = made.name, value.name
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        kind = self._types[value]
+        if isinstance(kind, ir.TensorType):
+            nodes = [cast_insertion.cast(value, dtype, self._names.of_node("Cast"))]
+        else:
+            nodes = self._container(value, kind, dtype)
+        made = nodes[-1].outputs[0]
+        made.name, made.shape = self._names.of_value(value, "cast"), value.shape
+        self._placer.behind(nodes, value)
+        return made
+
+    def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
+        """Nodes that cast a sequence or an optional."""
+        since = container_casts.MIN_OPSET[type(kind)]
+        if self._version("") < since:
+            raise ModelError(
+                f"no node can cast '{value.name}', of type {kind}, below opset {since}",
+                where="the given model",
+                remedy="ask for float32 inputs and outputs, or convert the opset (onnx.version_converter)",
+            )
+        other = kind.dtype if dtype == ir.DataType.FLOAT else ir.DataType.FLOAT
+        return container_casts.cast_nodes(value, editing.with_element(kind, other), dtype, self._names)
+
+
+def _widen_node(node: ir.Node, types: Types, halves: Halves) -> None:
+    """Widens what the attributes of a node hold and name."""
+    widening.widen_attributes(node, halves)
+    if node.op_type == "Cast" and not node.domain and types[node.outputs[0]].dtype in halves:
+        node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
+
+
+def _take_over_outputs(model: ir.Model) -> None:
+    """Removes Casts from float32 to float32 behind which there are outputs, whose names their inputs take."""
+    types = element_types.infer(model)
+    for graph in graphs(model.graph):
+        for node in list(graph):
+            value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+            if value is None or not _is_idle(value, node.outputs[0], types) or value.graph is not graph:
+                continue
+            output = node.outputs[0]
+            value.name, output.name = output.name, value.name
+            value.shape = output.shape if output.shape is not None else value.shape
+            value.type = value.type or output.type
+            output.replace_all_uses_with(value, replace_graph_outputs=True)
+            graph.remove(node, safe=True)
+
+
+def _is_idle(value: ir.Value, output: ir.Value, types: Types) -> bool:
+    """Whether an output is its Cast's input, which a node makes and which is no output itself."""
+    float32 = ir.TensorType(ir.DataType.FLOAT)
+    same = types.get(value) == float32 == types.get(output)
+    return same and output.is_graph_output() and value.producer() is not None and not value.is_graph_output()
