@@ -360,12 +360,15 @@ def verify_trials(
                 after = _open_rewritten(runnable, where, libraries)
                 if isinstance(after, WitnessSession):
                     blank = replace(blank, how=f"{blank.how}, {after.placed} there")
-                wrong = wrongly_declared((float32, models[1]), before, after)
-                exempt = {*wrong, *undeclared(float32, before, after)}
+                wrong = comparison.wrongly_declared((float32, models[1]), before, after)
+                exempt = {*wrong, *comparison.undeclared(float32, before, after)}
                 differences = tuple(comparison.differences(before, after, io, exempt))
                 told = (*([note] if note else ()), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=told)
-                noise, half = Float32Noise(float32, sessions.reference(where), libraries), half_of(runnable)
+                noise, half = (
+                    Float32Noise(float32, sessions.reference(where), libraries),
+                    half_types.half_of(runnable),
+                )
                 if (settled := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
                     bounds, blank = settled, replace(blank, how=how)
