@@ -25,6 +25,7 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
     emulation,
+    half_types,
     metrics,
     run_arguments,
     sessions,
