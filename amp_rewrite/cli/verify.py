@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import comparison_flags as metric_flags
 from amp_rewrite.cli import exit_codes, hints_on_failure, model_order
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice
@@ -79,7 +78,7 @@ def verify(
         terminal_rewrite.print_hints(Console(), [mended])
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
-    metric_flags.refuse_failed(verdict)
+    refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok)
 
 

@@ -32,7 +32,6 @@ from amp_rewrite.running import (
     tolerances,
     witness_sessions,
 )
-from amp_rewrite.running import verdict as changing
 from amp_rewrite.running.comparison import (
     Float32Noise,
     OutputComparison,
@@ -50,7 +49,16 @@ from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
-from amp_rewrite.running.verdict import Channel, NotJudged, Output, Undecided, Verdict
+from amp_rewrite.running.verdict import (
+    Channel,
+    NotJudged,
+    Output,
+    Undecided,
+    Verdict,
+    changing_outputs,
+    without_changing,
+    without_undecided,
+)
 from amp_rewrite.running.witness_sessions import WitnessSession
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
@@ -204,10 +212,10 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
     def is_far(runs: Runs) -> bool:
         return any(output.broken for output in pair.judge([comparison.compare(runs, "")]))
 
-    names = changing.outputs(pair.before, far, pair.judge)
+    names = changing_outputs(pair.before, far, pair.judge)
     if names:
-        return changing.without_changing(verdict, names)
-    verdict = changing.without_undecided(verdict, judged.undecided)
+        return without_changing(verdict, names)
+    verdict = without_undecided(verdict, judged.undecided)
     if not verdict.is_far:
         return verdict
     found = comparison.misfits(pair.before, pair.after, far, pair.half, is_far)
