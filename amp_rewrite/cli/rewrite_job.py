@@ -38,6 +38,7 @@ from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.running import emulation, run_arguments, sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.trials import of_source
@@ -56,8 +57,8 @@ class RewriteJob:
 
     `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
     asked for. `seen` is what was observed of the model's values before; None where nothing was. With
-    `required` a result that did not change is compared as well. `judged` grows by the verdict of each
-    comparison, and `given` by the samples that files have.
+    `required` a result that did not change is compared as well, and with `needs_half` one without half fails.
+    `judged` grows by the verdict of each comparison, and `given` by the samples that files have.
     """
 
     model: Path
@@ -74,6 +75,7 @@ class RewriteJob:
     on_plan: Callable[[Analysis], None]
     progress: Progress | None
     tuning: Tuning
+    needs_half: bool = False
     judged: list[Verdict] = field(default_factory=list[Verdict])
     given: GivenInputs = field(default_factory=GivenInputs)
 
@@ -213,10 +215,12 @@ class RewriteJob:
         return replace(result, model=self.model)
 
     def _compare(self, result: Result[Any]) -> Verification:
-        if self.original is None or not (result.report.changed or self.required):
+        if self.original is None:
             return None
         if isinstance(self.original, AmpRewriteError):
-            return self.original
+            return self.original if result.report.changed or self.required else None
+        if not (result.report.changed or self.required):
+            return self._refusal(self.original)
         tell(self.progress, "verify")
         try:
             with self.limit.running():
@@ -227,6 +231,18 @@ class RewriteJob:
             return error
         self.judged.append(verdict)
         return verdict
+
+    def _refusal(self, original: Runnable) -> ModelError | None:
+        """Returns why onnxruntime refuses an original that stays as it is; None where it does not."""
+        try:
+            with self.limit.running():
+                device = sessions.reference(run_arguments.device(self.comparing.provider))
+                with emulation.reference(original, device, self.comparing.libraries):
+                    return None
+        except ModelError as error:
+            return error
+        except CANNOT_RUN:
+            return None
 
     def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
         """A comparison that emulates sums as the target does them."""
